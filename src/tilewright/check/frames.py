@@ -11,13 +11,14 @@ is known to all lanes that share a row.
     map %w = %v/%sum_view                   everything is there
 
 A dimension that lies side by side in global memory is dealt out in vectors of 16 bytes, neighbours to neighbouring
-lanes. Extents need not divide: lanes past the end have nothing to load, and do not count.
+lanes. Extents need not divide: lanes past the end have nothing to load, and do not count. A tensor that is seen from
+another place on (`shifted`) is not dealt out along there: every lane has all of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -27,6 +28,7 @@ from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.check.meetings import needless
 from tilewright.check.places import Places
+from tilewright.check.shifted import Seen, Shifted, composed, shifted_of
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.machine import Machine
@@ -35,6 +37,8 @@ WIDEST, LINE = 16, 128
 """Bytes that a lane loads at once, and that memory moves together."""
 MOST, ALTOGETHER, REGISTERS = 64, 160, 64 << 10
 """Values of a tensor, and of all tensors of a task, that a lane may hold; values of all lanes together."""
+WORD = 4
+"""Bytes of a register: windows are held as they lie in memory, so that several values of theirs share one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,21 +142,12 @@ class Frames:
         ops = [op for op in program.walk() if op.name not in ("alloc", "view", "bitcast", "barrier", "let")]
         candidates = dict.fromkeys(own)
         for op in ops:
-            for value in op.operands:
+            for place, value in enumerate(op.operands):
                 root = self._chain.root(value)
-                if root in candidates and (not is_framed(op) or self.through(value) is None):
+                if root in candidates and not self._is_seen(op, place):
                     del candidates[root]
         framed = [op for op in ops if is_framed(op)]
-        known = _Classes(self, framed, candidates)
-        while (conflict := known.conflict()) is not None:
-            gone = {self._chain.root(v) for v in conflict.operands}
-            candidates = {v: None for v in candidates if v not in gone}
-            framed = [op for op in framed if op is not conflict]
-            known = _Classes(self, framed, candidates)
-        dims = known.dims()
-        for tensor in candidates:
-            self.tensors[tensor] = tuple(dims.get(known.find((tensor, i))) for i in range(len(tensor.type.shape)))
-        self._keep_within_registers()
+        known, dims = self._dealt_out(program, framed, candidates)
         for op in framed:
             axes = tuple(dims.get(known.find((op, i))) for i in range(len(box(op))))
             inside = any(self._chain.root(v) in self.tensors for v in op.operands)
@@ -174,6 +169,42 @@ class Frames:
         self.apart = self._is_apart(ops)
         self._follow(program.body)
 
+    def _dealt_out(
+        self, program: Program, framed: list[Op], candidates: dict[Value, None]
+    ) -> tuple[_Classes, dict[Node, Dim]]:
+        """Deals out tensors; those that cannot be, or have no room, are candidates no more, nor are operations framed
+        that would have two of their axes dealt out alike."""
+        while True:
+            known = _Classes(self, framed, candidates)
+            conflict, gone = known.conflict(), known.across()
+            if conflict is not None:
+                framed.remove(conflict)
+                gone = {self._chain.root(v) for v in conflict.operands}
+            elif not gone:
+                dims = known.dims()
+                self.tensors = {t: known.dims_of(t, dims) for t in candidates}
+                self._keep_within_registers(program, known.windows)
+                gone = {t for t in known.windows if t not in self.tensors}
+                if not gone:
+                    return known, dims
+            for tensor in gone:
+                candidates.pop(tensor, None)
+
+    def _is_seen(self, op: Op, place: int) -> bool:
+        """Whether an operation sees an operand so that lanes can hold it: element by element, or, what it only reads,
+        from another place on, along axes of which every lane has all."""
+        through = self.through(op.operands[place])
+        if not is_framed(op) or through is None:
+            return False
+        shifts = [x for x in through if isinstance(x, Shifted)]
+        if not shifts:
+            return True
+        if op.name not in ("map", "copy") or place == target_place(op):
+            return False
+        axes = [x for x in through if isinstance(x, int)] + [axis for x in shifts for axis, _ in x.steps]
+        single = [i for i, e in enumerate(box(op)) if e is as_expr(1)]
+        return {*axes, *single} == set(range(len(box(op))))  # nobody else reads the same
+
     def _follow(self, block: Block) -> None:
         """Notes reductions over waves of which a block has several: between rounds of one, waves meet for another."""
         mine = [op for op in block.ops if op.name == "reduce" and self.waves_between(op) > 1]
@@ -193,7 +224,7 @@ class Frames:
         for user in ops:
             if user is op or result not in {self._chain.root(v) for v in user.operands}:
                 continue
-            target = self._chain.root(user.operands[1 if user.name == "copy" else 0])
+            target = self._chain.root(user.operands[target_place(user)])
             if user.name not in ("map", "copy") or user not in self.axes or target in self.tensors:
                 return False
             if {d for d in self.axes[user] if d is not None} != kept:
@@ -208,7 +239,7 @@ class Frames:
     def _turn(self, op: Op) -> Turn | None:
         """The first operand that lies side by side along another axis than the target, if both axes are long enough."""
         over = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(box(op)))
-        place = 1 if op.name == "copy" else 0
+        place = target_place(op)
         target = self.neighbours(op.operands[place], over)
         for i, value in enumerate(op.operands):
             source = self.neighbours(value, over) if i != place else None
@@ -223,10 +254,16 @@ class Frames:
         counted = Counter(v for v in memory if v not in self.tensors and v.type.role != "in")
         return all(n == 1 and v.type.role is not None for v, n in counted.items())
 
-    def _keep_within_registers(self) -> None:
+    def _keep_within_registers(self, program: Program, windows: Collection[Value]) -> None:
         sizes = {t: held(tuple(d for d in dims if d is not None)) for t, dims in self.tensors.items()}
+        sizes |= {t: -(-sizes[t] * t.type.dtype.numpy.itemsize // WORD) for t in windows}
         together = min(ALTOGETHER, REGISTERS // self.threads)
-        while sizes and (max(sizes.values()) > min(MOST, together // 2) or sum(sizes.values()) > together):
+
+        def much() -> bool:
+            most = max((n for t, n in sizes.items() if t not in windows), default=0)
+            return most > min(MOST, together // 2) or _at_once(program.body, sizes) > together
+
+        while sizes and much():
             largest = max(sizes, key=lambda t: sizes[t])
             del sizes[largest], self.tensors[largest]
 
@@ -234,10 +271,9 @@ class Frames:
         """The tensor that a value is a view of."""
         return self._chain.root(value)
 
-    def through(self, value: Value) -> tuple[int | None, ...] | None:
-        """Of each dimension of the tensor below, the axis of the view that runs along all of it; None where none does.
-
-        None for a dimension of one coordinate.
+    def through(self, value: Value) -> tuple[Seen, ...] | None:
+        """What each dimension of the tensor below is to those who look at a value; None where some is neither along an
+        axis nor shifted.
         """
         op = self._chain.made.get(value)
         if op is None or op.name not in ("view", "bitcast"):
@@ -246,15 +282,17 @@ class Frames:
         if below is None:
             return None
         over, shape, base = op.attrs["over"], value.type.shape, op.operands[0].type.shape
-        mine: list[int | None] = []
+        mine: list[Seen] = []
         for (e, loose), size in zip(op.attrs["at"], base, strict=True):
             if isinstance(e, Symbol) and e in over and not loose and shape[over.index(e)] is size:
                 mine.append(over.index(e))
             elif isinstance(e, Const) and e.value == 0 and size is as_expr(1):
                 mine.append(None)
+            elif not loose and (shift := shifted_of(e, over)) is not None:
+                mine.append(shift)
             else:
                 return None
-        return tuple(None if place is None else mine[place] for place in below)
+        return tuple(composed(x, mine) for x in below)
 
     def neighbours(self, value: Value, axes: Sequence[Symbol]) -> int | None:
         """The axis along which a view of an argument lies side by side in memory; None: along none."""
@@ -271,6 +309,15 @@ class Frames:
             if _step(at[-1], s) == 1 and not any(s in e.symbols for e in at[:-1]):
                 return place
         return None
+
+
+def _at_once(block: Block, sizes: Mapping[Value, int]) -> int:
+    """How many registers the tensors of a block take: of those that stand under conditions, the most of one."""
+    found = sum(sizes.get(op.results[0], 0) for op in block.ops if op.name == "alloc")
+    inner = [(op.name, _at_once(each, sizes)) for op in block.ops for each in op.blocks]
+    return (
+        found + sum(n for name, n in inner if name != "if") + max((n for name, n in inner if name == "if"), default=0)
+    )
 
 
 def frames_of(program: Program, chain: Places, machine: Machine) -> Frames:
@@ -292,6 +339,11 @@ def box(op: Op) -> tuple[Expr, ...]:
     """The extents that an operation goes over: those of its target; of a reduction, of its source."""
     shape: tuple[Expr, ...] = op.operands[0].type.shape
     return shape
+
+
+def target_place(op: Op) -> int:
+    """Which operand of a map, a copy or a fill is written."""
+    return 1 if op.name == "copy" else 0
 
 
 def operand_axes(op: Op, place: int) -> tuple[int, ...]:
@@ -326,15 +378,23 @@ class _Classes:
 
     def __init__(self, frames: Frames, ops: Sequence[Op], tensors: Iterable[Value]):
         self._frames, self._ops, self._above = frames, ops, dict[Node, Node]()
+        self.windows: set[Value] = set()
+        """Tensors that are seen from several places on."""
+        own: set[Node] = set()
         inside = set(tensors)
         for op in ops:
             for place, value in enumerate(op.operands):
                 root = frames.root(value)
                 axes, through = operand_axes(op, place), frames.through(value)
                 if root in inside and through is not None:
-                    for i, axis in enumerate(through):
-                        if axis is not None:
-                            self._join((root, i), (op, axes[axis]))
+                    for i, seen in enumerate(through):
+                        if isinstance(seen, int):
+                            self._join((root, i), (op, axes[seen]))
+                        elif seen is not None:
+                            self.windows.add(root)
+                            own |= {(root, i), *((op, axes[axis]) for axis, _ in seen.steps)}
+        self._own = {self.find(node) for node in own}
+        """The classes of which every lane has all."""
 
     def find(self, node: Node) -> Node:
         """The class of an axis or a dimension."""
@@ -354,6 +414,17 @@ class _Classes:
     def conflict(self) -> Op | None:
         """An operation with two axes of one class."""
         return next((op for op in self._ops if len(set(self._of(op))) < len(self._of(op))), None)
+
+    def dims_of(self, tensor: Value, dims: Mapping[Node, Dim]) -> tuple[Dim | None, ...]:
+        """How a tensor's dimensions are dealt out."""
+        return tuple(dims.get(self.find((tensor, i))) for i in range(len(tensor.type.shape)))
+
+    def across(self) -> set[Value]:
+        """Tensors that are seen from several places on along what lies side by side in memory: neighbours there are
+        neighbouring lanes'."""
+        votes = self._votes()
+        own = {c for c in self._own if c in votes}
+        return {t for t in self.windows if any(self.find((t, i)) in own for i in range(len(t.type.shape)))}
 
     def dims(self) -> dict[Node, Dim]:
         """Every class as a dimension that is dealt out."""
@@ -399,6 +470,8 @@ class _Classes:
         votes: Mapping[Node, tuple[int, int]],
     ) -> dict[Node, Dim]:
         """The classes of one group: those that never meet in an operation share threads."""
+        found = {c: Dim(extents[c], 1, 1, 1) for c in group if c in self._own}
+        group = [c for c in group if c not in found]
         slots: list[list[Node]] = []
         for c in group:
             free = [s for s in slots if together[c].isdisjoint(s)]
@@ -407,11 +480,13 @@ class _Classes:
                 free[0].append(c)
             else:
                 slots.append([c])
+        if not slots:
+            return found
         slots.sort(key=lambda s: -max(votes.get(c, (0, 0))[0] for c in s))
         widths = {c: _width(extents[c], votes.get(c), first=c in slots[0]) for c in group}
         vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
         counts = _shared_out(self._frames.threads, vectors, not self._combined().isdisjoint(slots[0]))
-        found, stride = {}, 1
+        stride = 1
         for slot, count in zip(slots, counts, strict=True):
             alike: dict[tuple[int, int], Dim] = {}
             for c in slot:

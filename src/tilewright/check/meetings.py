@@ -8,6 +8,7 @@ it is written again in the next task, before which waves meet anyway.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import zip_longest
 
 from tilewright.check.places import Places, written
 from tilewright.ir.core import Block, Op, Program, Value, walk_block
@@ -29,16 +30,21 @@ def needless(program: Program, chain: Places, dealt: Collection[Value]) -> set[O
 class _Meetings:
     def __init__(self, task: Block, chain: Places, dealt: Collection[Value], found: set[Op]):
         self._chain, self._dealt, self.found = chain, dealt, found
+        self._writing = [v for op in walk_block(task) for v in {chain.root(v) for v in written(op)}]
         self._brought = self._brought_first(task)
 
-    def _brought_first(self, task: Block) -> set[Value]:
-        """Memory of a task that one operation of it writes, with a barrier behind it, before any other touches it."""
+    def _brought_first(self, block: Block) -> set[Value]:
+        """Memory of a task that one operation of it writes, with a barrier behind it, before any other touches it; that
+        of tasks at an end of a dimension, which stand under conditions, too."""
         touched: set[Value] = set()
         found: set[Value] = set()
-        writing = [v for op in walk_block(task) for v in {self._chain.root(v) for v in written(op)}]
-        for op, after in zip(task.ops, [*task.ops[1:], None], strict=True):
+        for op, after in zip_longest(block.ops, block.ops[1:]):
+            if op.name == "if":
+                found |= {v for each in op.blocks for v in self._brought_first(each)} - touched
             for value in {self._chain.root(v) for v in written(op)} - touched:
-                alone = isinstance(value.type, TensorType) and value.type.role is None and writing.count(value) == 1
+                alone = (
+                    isinstance(value.type, TensorType) and value.type.role is None and self._writing.count(value) == 1
+                )
                 if alone and after is not None and after.name == "barrier":
                     found.add(value)
             every = [x for x in (op, *_within(op)) if x.name not in NAMING]

@@ -25,7 +25,11 @@ _COMBINE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximu
 
 
 def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """acc + the sum of products over what both factors have and the accumulator lacks, in the wide type."""
+    """acc + the sum of products over what both factors have and the accumulator lacks, in the wide type.
+
+    With `blocks`, its last dimension and the last of those are so many blocks each, and only elements of blocks with
+    the same number are multiplied.
+    """
     a, b, acc = run.tiles(op)
     parts = common_parts([a, b, acc])
     for d in (loose(op) or (set(),))[0]:
@@ -49,12 +53,38 @@ def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
     if op.attrs.get("precision") == "tf32":
         arrays = [_tf32(x) for x in arrays]
     with np.errstate(all="ignore"):
-        total = np.einsum(f"{left},{right}->{out}", *arrays, optimize=True)
+        total = _products(run, op, arrays, (a, b, acc), parts, f"{left},{right}->{out}")
         if carried.kind == "i":
             total = total.astype(np.int64)
         total = total + spread(acc, acc.dims, parts, acc.accumulated).astype(total.dtype)
     starts = tuple(parts[d][0] for d in acc.dims)
     return (accumulator(acc.dtype, acc.dims, starts, total.astype(carried)),)
+
+
+def _products(
+    run: Run,
+    op: Op,
+    arrays: list[Array],
+    tiles: tuple[TileValue, ...],
+    parts: dict[Expr, tuple[int, int]],
+    letters: str,
+) -> Array:
+    """The sums of products, of factors over these parts; block by block, where there are several."""
+    blocks = op.attrs.get("blocks", 1)
+    if blocks == 1:
+        found: Array = np.einsum(letters, *arrays, optimize=True)
+        return found
+    a, b, acc = tiles
+    dims = acc.dims[-1], [d for d in a.dims if d in b.dims and d not in acc.dims][-1]
+    total = np.zeros([parts[d][1] - parts[d][0] for d in acc.dims], arrays[0].dtype)
+    for number in range(blocks):
+        own = {}
+        for d in dims:
+            each, (first, end) = run.number(d, op) // blocks, parts[d]
+            own[d] = slice(max(0, number * each - first), max(0, min(end, (number + 1) * each) - first))
+        some = [x[tuple(own.get(d, slice(None)) for d in t.dims)] for x, t in zip(arrays, (a, b), strict=True)]
+        total[..., own[dims[0]]] = np.einsum(letters, *some, optimize=True)
+    return total
 
 
 def _rounded_each_time(a: TileValue, b: TileValue, acc: TileValue, parts: dict[Expr, tuple[int, int]]) -> TileValue:

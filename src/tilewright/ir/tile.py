@@ -178,6 +178,9 @@ def _mma(op: Op) -> tuple[Any, ...]:
             f'mma of {a.dtype} and {b.dtype} into {acc.dtype}: accumulate="{asked}" takes factors and an accumulator '
             f"of {asked}"
         )
+    blocks = op.attrs.get("blocks", 1)
+    if blocks < 1 or (blocks > 1 and (not acc.dims or (acc.dims[-1] in a.dims and acc.dims[-1] in b.dims))):
+        raise DimensionMismatch(f"mma: {blocks} blocks, of a dimension that one factor has and the accumulator last")
     return (acc,)
 
 
@@ -429,7 +432,7 @@ _SPECS: list[OpSpec] = [
     OpSpec("atomic_add", _ACCESS, result_types=_old_values, check=_check_write),
     OpSpec("atomic_min", _ACCESS, result_types=_old_values, check=_check_write),
     OpSpec("atomic_max", _ACCESS, result_types=_old_values, check=_check_write),
-    OpSpec("mma", {"precision": "name?", "accumulate": "name?"}, result_types=_mma),
+    OpSpec("mma", {"precision": "name?", "accumulate": "name?", "blocks": "int?"}, result_types=_mma),
     OpSpec(
         "iterate",
         {"axis": "expr", "start": "bool?", "condition": "expr?", "any_tile": "bool?"},

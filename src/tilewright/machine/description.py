@@ -46,14 +46,15 @@ class Space:
 class Limits:
     """What a planner counts. None: the row does not say, because it differs between machines of this kind.
 
-    `registers` are the vector registers of a thread, or 32-bit registers of a lane; `vector_bytes` is the width of
-    a vector register, where there are any; `cores` run workgroups at the
-    same time; the caches are those of one core, and the one behind it; a line of memory has `l1_ways` places in the
-    first. `l2_rate` and `far_rate` are the bytes that a
+    `registers` are the vector registers of a thread, or 32-bit registers of a lane; `vector_bytes` is the width of a
+    vector register, where there are any; `cores` run workgroups at the same time; the caches are those of one core, and
+    the one behind it; a line of memory has `l1_ways` places in the first. `l2_rate` and `far_rate` are the bytes that a
     core reads in a cycle from the second cache and from what lies behind it, all cores at a time; `crossing` how many
-    times as long the second cache takes for rows that begin anywhere, not at a multiple of their width. `copy_rate` are
-    the bytes that a core copies; `latency` is how many cycles a product of the vector unit takes, `load_cycles` how
-    many lie between two loads of vectors.
+    times as long the second cache takes for rows that begin anywhere, not at a multiple of their width; rows that lie
+    no multiple of `sector_bytes` apart take `askew` times as long again, and those that end within a sector
+    `askew_partial` times. `leaving_row` are the cycles that it takes for a row of a result, `task_cycles` what lies
+    between a task and the next of a core. `copy_rate` are the bytes that a core copies; `latency` is how many cycles a
+    product of the vector unit takes, `load_cycles` how many lie between two loads of vectors.
     `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
     takes, `following_cycles` one that begins while another ends and needs what that wrote. `warm` is how many times as
     fast all cores together read what the second cache still holds, since a launch before, as what lies behind it.
@@ -93,6 +94,11 @@ class Limits:
     copy_shown: float = 0.0
     shallow_ring: float = 1.0
     lone_group: float = 1.0
+    sector_bytes: int = 1
+    askew: float = 1.0
+    askew_partial: float = 1.0
+    leaving_row: float = 0.0
+    task_cycles: float = 0.0
     outside_row: float = 0.0
     box_overlap: float = 1.0
     window_overlap: float = 1.0

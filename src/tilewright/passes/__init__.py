@@ -20,7 +20,8 @@
 | parts       | a program as two, with a value in memory between                              |
 | launching   | when a program's launch begins: after the one before it, or while that ends   |
 | patching    | the plan of a program whose A is brought as halo tiles                        |
-| in_rows     | a program on factors that are copied first, to rows that copies can read      |
+| by_terms    | the plan in which lanes do a product term by term, perhaps in boxes           |
+| in_rows     | a program on factors that are copied first, to other rows or diagonal blocks  |
 | outside     | what shared memory does not hold, in workspaces                               |
 | abreast     | programs that need nothing of each other, as one launch                       |
 | host        | the pass that writes the host program                                         |

@@ -7,12 +7,12 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.passes.in_rows import given_in_rows, perhaps_in_rows
+from tilewright.passes.by_terms import less_by_terms, planned_by_terms, taken_by_terms
+from tilewright.passes.in_rows import forms_of, given_in_rows, perhaps_in_rows
 from tilewright.passes.job import Job
 from tilewright.passes.launching import with_known_launch, with_launch
 from tilewright.passes.parts import given_apart, perhaps_apart
@@ -20,7 +20,7 @@ from tilewright.passes.patching import planned_in_patches
 from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
-from tilewright.passes.tile.splitting import WRITTEN_OUT, halves
+from tilewright.passes.tile.splitting import WRITTEN_OUT, halves, sum_of, ways
 from tilewright.plan.blocking import LANES
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
@@ -37,7 +37,6 @@ from tilewright.plan.ring_costs import moving
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.rows import beside_rows, tasks_of
 from tilewright.plan.sums import wider_sums
-from tilewright.plan.terms import kept_by_terms
 from tilewright.plan.validate import validate
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
@@ -50,6 +49,8 @@ BETWEEN = (64, 128, 256)
 """How much of what lies between products a loop may go over at a time: whole rows of shared memory."""
 SHALLOWEST = 32
 """The smallest tile of a loop that is cut because shared memory does not hold more."""
+COPIED = "factors copied first"
+"""A program on copies, as refusals call it."""
 PART = 32 << 10
 """Elements that a part of a reduction has at least."""
 
@@ -103,46 +104,14 @@ def _one_program(job: Job, given: Plan | None, opened: Collection[Expr]) -> Gene
     if job.workgroups is not None:
         found = plan_of_grid(job.program, job.sizes, job.machine, job.free, said, opened)
     else:
-        terms = _by_terms(job, said)
+        terms = planned_by_terms(job, said)
         if terms is None or said is None:
             found = _in_roles(job, said) or _without_roles(job, said, opened)
         if terms is not None:
-            found = terms if said is not None else _less(job, found, terms)
+            found = taken_by_terms(job, terms) if said is not None else less_by_terms(job, found, terms)
     if said is not None and found.plan.roles is not None and found.plan.split is None:
         found = as_given(found, said)
     return with_launch(found, launch)
-
-
-def _by_terms(job: Job, given: Plan | None) -> GeneralChoice | None:
-    """A plan in which lanes do a product term by term, of the program before its sums were written as digits."""
-    program, free = job.undivided or (job.program, job.free)
-    if job.machine.lanes is None or job.opened or job.logs or is_ordered(program):
-        return None
-    if given is not None and (given.roles or not given.products or any(p.atom is not None for p in given.products)):
-        return None
-    size = numbers_of(job.sizes)
-    kept = kept_by_terms(program, free, size, Substitution(job.sizes))
-    if isinstance(kept, str):
-        return None
-    found = plan_general(program, job.sizes, size, job.machine, free, given, terms=kept)
-    return found if given is None else _taken_by_terms(job, found)
-
-
-def _less(job: Job, found: GeneralChoice, terms: GeneralChoice) -> GeneralChoice:
-    """Whichever of both should take less time; the job then has the program that it is for."""
-    if terms.cycles >= found.cycles:
-        other = Refusal(str(terms.plan.products[0]), f"{terms.cycles / found.cycles:.2f} of the time")
-        return replace(found, refused=(*found.refused, other))
-    other = Refusal(str(found.plan.products[0]), f"{found.cycles / terms.cycles:.2f} of the time")
-    return _taken_by_terms(job, replace(terms, refused=(*terms.refused, other)))
-
-
-def _taken_by_terms(job: Job, found: GeneralChoice) -> GeneralChoice:
-    """The choice, for which the job has its program undivided."""
-    if job.undivided is not None:
-        job.program, job.free = job.undivided
-    job.split = job.patched = job.aligned = None
-    return found
 
 
 def _in_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
@@ -169,38 +138,43 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     if given is not None and any(p.at == LAUNCH for p in given.placed):
         return given_in_rows(job, given, choose_plan)
     if given is not None and given.split is not None:
-        return _split(job, given.split[1], given)
+        return _given_split(job, given, *given.split)
     if given is not None and given.roles is not None and given.roles.halo:
         return _in_patches(job, None, given)
-    if given is None and job.gathered:
-        return _gathered(job)
-    return _of_product(job, given)
+    forms = forms_of(job) if given is None else ()
+    return _perhaps_copied(job, forms) if forms else _of_product(job, given)
 
 
-def _gathered(job: Job) -> GeneralChoice | None:
-    """The plan of a program whose factors the machine's copies cannot read as they lie: waves copy them, or they are
-    copied to other rows first, whichever should take less."""
-    copied = perhaps_in_rows(job, choose_plan)
+def _perhaps_copied(job: Job, forms: Collection[str]) -> GeneralChoice | None:
+    """The plan of a program on its factors as they lie, which waves copy where the machine's copies cannot read them,
+    or on copies in one of some forms that are made first, whichever should take less."""
+    copied = perhaps_in_rows(job, forms, choose_plan)
     rows = job.aligned
     found, job.aligned = _of_product(job, None), None
     if isinstance(copied, str):
         if found is None:
             return None
-        return replace(found, refused=(*found.refused, Refusal("factors copied to other rows", copied)))
+        return replace(found, refused=(*found.refused, Refusal(COPIED, copied)))
     if found is not None and found.cycles <= copied.cycles:
-        other = Refusal("factors copied to other rows", f"{copied.cycles / found.cycles:.2f} of the time")
+        said = ", ".join(str(p) for p in copied.plan.placed if p.at == LAUNCH)
+        other = Refusal(f"{COPIED}, {said}", f"{copied.cycles / found.cycles:.2f} of the time")
         return replace(found, refused=(*found.refused, other))
     took = job.no_roles if found is None else f"{found.cycles / copied.cycles:.2f} of the time"
     job.aligned, job.split, job.patched, job.no_roles = rows, None, None, ""
-    refused = Refusal("waves that copy factors as they lie", f"{took}; {job.gathered}")
-    return replace(copied, refused=(*copied.refused, refused))
+    plain = Refusal("factors as they lie", took)
+    if job.gathered:
+        plain = Refusal("waves that copy factors as they lie", f"{took}; {job.gathered}")
+    return replace(copied, refused=(*copied.refused, plain))
 
 
 def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
     """The plan in roles of a program with one product, or several that are chained."""
     size = numbers_of(job.sizes)
-    found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     job.split = job.patched = job.looped = None
+    try:
+        found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
+    except ArgumentError as fault:  # what is given may be a chain of one product
+        return _given_chain(job, given, fault)
     if isinstance(found, str):
         if job.opened:
             job.no_roles = found
@@ -213,11 +187,18 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
         return chained
     if job.opened:
         return found
-    if given is None:
-        found = _in_patches(job, found)
-        if found.plan.roles is not None and found.plan.roles.halo:
-            return found
-    return found if given is not None else _perhaps_split(job, found)
+    return found if given is not None else _perhaps_split(job, _in_patches(job, found))
+
+
+def _given_chain(job: Job, given: Plan | None, fault: ArgumentError) -> GeneralChoice:
+    """The plan of a chain that is given; it raises the fault where there is none."""
+    try:
+        found: GeneralChoice | str = _chained(job, given)
+    except ArgumentError:
+        raise fault from None
+    if isinstance(found, str):
+        raise fault
+    return found
 
 
 def _chained(job: Job, given: Plan | None) -> GeneralChoice | str:
@@ -257,29 +238,26 @@ def _goes_over(given: Plan, program: Program, dim: Expr, tile: int) -> bool:
 
 def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
     """The plan, or one that takes the sum apart, where tasks are few; candidates are those of both kinds."""
-    size, cores = numbers_of(job.sizes), job.machine.limits.cores or 1
-    tasks = tasks_of(found.cuts.widths, size)
+    cores, tasks = job.machine.limits.cores or 1, _tasks(found.plan)
     every = list(zip(found.costs, found.candidates, strict=True))
     least = min(tasks, *(_tasks(plan) for plan in found.candidates))
-    for count in [n for n in SPLITS if n * least <= CROWDED * cores] if tasks < cores else ():
+    whole = sum_of(job.program, job.free)
+    for axis, count in ways(whole, job.sizes, SPLITS, STEP) if tasks < cores and not isinstance(whole, str) else ():
         before = job.split
-        other = _split(job, count)
-        if other is None:
-            job.split = before
-            break
-        every.append((other.cycles, other.plan))
-        if other.cycles >= found.cycles:
+        other = _split(job, axis, count) if count * least <= CROWDED * cores else None
+        if other is not None:
+            every.append((other.cycles, other.plan))
+        if other is None or other.cycles >= found.cycles:
             job.split = before
         else:
-            found = other
+            found, job.patched = other, None
     every.sort(key=lambda x: x[0])
     return replace(found, candidates=tuple(plan for _, plan in every), costs=tuple(cost for cost, _ in every))
 
 
 def _tasks(plan: Plan) -> int:
     """How many tasks a plan has."""
-    cuts = [(axis.walked, axis.cut("task")) for axis in plan.axes]
-    return prod(-(-walked // cut.size) for walked, cut in cuts if cut is not None)
+    return prod(plan.axis(name).tasks for name in plan.tasks)
 
 
 def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None) -> GeneralChoice:
@@ -307,9 +285,9 @@ def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None
     return replace(found, candidates=plans, costs=costs, refused=(*found.refused, other))
 
 
-def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | None:
+def _split(job: Job, axis: Expr, count: int, given: Plan | None = None) -> GeneralChoice | None:
     """The plan of a program whose sum is taken apart; the job then has its halves. None: it stays whole."""
-    parts = halves(job.program, job.sizes, job.free, count, STEP)
+    parts = halves(job.program, job.sizes, job.free, axis, count, STEP)
     if isinstance(parts, str):
         if given is not None:
             raise ArgumentError(f"plan: split: {parts}")
@@ -323,9 +301,19 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
     moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
     launches = 1 if parts.parts <= WRITTEN_OUT else 2  # many parts are added up in parts themselves
     more = moving(job.machine, moved) + launches * job.machine.limits.following_cycles
-    (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=(), costs=())
+
+
+def _given_split(job: Job, given: Plan, name: str, count: int) -> GeneralChoice | None:
+    """The plan of a program whose sum is taken apart as a plan says."""
+    found = sum_of(job.program, job.free)
+    if isinstance(found, str):
+        raise ArgumentError(f"plan: split: {found}")
+    axis = next((d for d in found.axes if str(d) == name), None)
+    if axis is None:
+        raise ArgumentError(f"plan: split {name}: here are summed {', '.join(map(str, found.axes))}")
+    return _split(job, axis, count, given)
 
 
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:

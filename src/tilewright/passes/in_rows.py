@@ -1,25 +1,33 @@
-"""A program on factors that were copied first, to rows that the machine's own copies can read.
+"""A program on factors that were copied first: to rows that the machine's own copies can read, or to diagonal blocks.
 
 Where these refuse a factor as it lies, waves could copy it, a few bytes at a time. Or it is copied once, by a program
-that is planned as any other is, and is then brought as other factors are. What both should take is compared.
+that is planned as any other is, and is then brought as other factors are. Where a product sums less than a row of
+shared memory holds, neighbouring products may be one, with B in blocks on a diagonal. What all should take is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from math import prod
 
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import Value
+from tilewright.ir.core import Op, Value
+from tilewright.machine import CopyAtom, MultiplyAtom
 from tilewright.passes.job import InRows, Job
 from tilewright.passes.launching import can_be_early, launching
 from tilewright.passes.places import Size
-from tilewright.passes.tile.aligning import aligned
+from tilewright.passes.tile.aligning import Reading, aligned
+from tilewright.passes.tile.copies import Copied
+from tilewright.passes.tile.diagonal import diagonal
+from tilewright.passes.tile.neighbours import neighbours
+from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.model import element_bytes, microseconds
-from tilewright.plan.plan import LAUNCH, PANELS, Placed, Plan
+from tilewright.plan.plan import DIAGONAL, LAUNCH, PADDED, PANELS, Placed, Plan
 from tilewright.plan.planner import Refusal
+from tilewright.plan.ring_costs import columns_of
+from tilewright.plan.rings import pitch_of
 
 Choose = Callable[[Job], None]
 """The pass that plans a job."""
@@ -36,30 +44,80 @@ def given_in_rows(job: Job, given: Plan, choose: Choose) -> GeneralChoice:
     found = _in_rows(job, rest, said[0].form)
     if isinstance(found, str):
         raise ArgumentError(f"plan: `{said[0]}`: {found}")
-    return _chosen(job, found, choose)
+    choice = _chosen(job, found, choose)
+    if isinstance(choice, str):
+        raise ArgumentError(f"plan: `{said[0]}`: {choice}")
+    return choice
 
 
-def perhaps_in_rows(job: Job, choose: Choose) -> GeneralChoice | str:
+def forms_of(job: Job) -> tuple[str, ...]:
+    """How copies of its factors may lie: in rows where the machine's copies refuse them, in padded rows where they lie
+    askew, and in diagonal blocks where a product sums less than a row of shared memory holds."""
+    rows = FORMS if job.gathered else (PADDED,) if _askew(job) else ()
+    return (*rows, *_diagonals(job))
+
+
+def _askew(job: Job) -> bool:
+    """Whether rows of a factor lie no multiple of sectors apart, and all as the machine's copies read them."""
+    products, loads = [op for op in job.program.walk() if op.name == "mma"], _loads(job)
+    if len(products) != 1 or job.opened or job.no_rows == ONCE or not loads:
+        return False
+    size, sector, pitch = numbers_of(job.sizes), job.machine.limits.sector_bytes, max(a.pitch for a in loads)
+    apart = [pitch_of(factor, job.program, size) for factor in products[0].operands[:2]]
+    return any(n % sector for n in apart) and not any(n % pitch for n in apart)
+
+
+def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> GeneralChoice | str:
     """What the program on copies of its factors should take; or why there are none. The job is as it was."""
     if job.no_rows:
         return job.no_rows
     made: list[tuple[GeneralChoice, InRows]] = []
     why = ""
-    for form in FORMS:
-        found = _in_rows(job, None, form)
+    for form in forms:
+        found = job.unfit.get(form) or _in_rows(job, None, form)
         if not isinstance(found, str) and form == PANELS and too_large(job, found):
             found = "panels take more memory than twice all arguments"
-        if isinstance(found, str):
-            why = why or found
+        choice = found if isinstance(found, str) else _chosen(job, found, choose)
+        if isinstance(choice, str) or isinstance(found, str):
+            why = why or str(choice)
         else:
-            made.append((_chosen(job, found, choose), found))
+            made.append((choice, found))
     if not made:
         return why
-    (best, job.aligned), *others = sorted(made, key=lambda x: x[0].cycles)
+    (best, job.aligned), *others = sorted(made, key=lambda x: round(microseconds(x[0].cycles, job.machine), 1))
     refused = [
         Refusal(", ".join(map(str, other.placed)), f"{x.cycles / best.cycles:.2f} of the time") for x, other in others
     ]
+    refused += [Refusal(f"factors in {form}", why) for form, why in job.unfit.items()]
     return replace(best, refused=(*best.refused, *refused))
+
+
+def _diagonals(job: Job) -> list[str]:
+    """In how many diagonal blocks B may be: powers of two, of which two rows of shared memory hold all that is summed
+    of A, and the widest atom all columns. Those that fill a row stand first: of two that take as long it is taken."""
+    products = [op for op in job.program.walk() if op.name == "mma"]
+    if len(products) != 1 or job.opened or job.no_rows == ONCE or not _loads(job):
+        return []
+    a, b, total = (v.type for v in products[0].operands)
+    atoms = _atoms(job, products[0])
+    row, widest = max((x.slab or 0 for x in atoms), default=0), max((x.shape[1] for x in atoms), default=0)
+    size = numbers_of(job.sizes)
+    if not any(size(d) < row for d in a.dims if d in b.dims and d not in total.dims):
+        return []
+    found = neighbours(job.program, job.sizes, _shapes(job))
+    if isinstance(found, str):
+        return []
+    columns, summed = found.size
+    counts = [2**n for n in range(1, row.bit_length() + 1)] if summed < row else []
+    few = [n for n in counts if n * summed <= 2 * row and n * columns <= widest and found.count % n == 0]
+    fitting = [n for n in few if any(columns_of(atom, n, n * columns, n * summed) for atom in atoms)]
+    return [f"{n} {DIAGONAL}" for n in sorted(fitting, key=lambda n: (n * summed > row, abs(row - n * summed)))]
+
+
+def _atoms(job: Job, product: Op) -> list[MultiplyAtom]:
+    """The atoms that multiply a product's factors from shared memory."""
+    types = {v.type.dtype for v in product.operands[:2]}
+    return [x for x in job.machine.multiply.values() if x.slab is not None and {x.a.dtype, x.b.dtype} == types]
 
 
 def too_large(job: Job, found: InRows) -> bool:
@@ -72,14 +130,28 @@ def too_large(job: Job, found: InRows) -> bool:
     return both > 2 * taken(job.shapes)
 
 
+def _loads(job: Job) -> list[CopyAtom]:
+    """The machine's own copies to shared memory."""
+    every = job.machine.copies_between("global", "shared")
+    return [a for a in every if a.asynchronous and a.bytes_moved is None]
+
+
+def _shapes(job: Job) -> dict[Value, tuple[int, ...]]:
+    return {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
+
+
 def _in_rows(job: Job, given: Plan | None, form: str) -> InRows | str:
     """The jobs that copy, and the one that works on copies; or why there are none."""
-    loads = [a for a in job.machine.copies_between("global", "shared") if a.asynchronous and a.bytes_moved is None]
+    loads = _loads(job)
     if not loads or job.opened or job.single or job.lenient:
         return "its factors are not copied first: sizes are open, or it is a part of another program"
-    shapes = {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
-    pitch, furthest = max(a.pitch for a in loads), max(a.furthest for a in loads)
-    made = aligned(job.program, job.sizes, shapes, job.free, pitch, furthest, panels=form == PANELS)
+    pitch = max(a.pitch for a in loads)
+    if form.endswith(DIAGONAL):
+        made = _in_blocks(job, int(form.split()[0]), pitch)
+    else:
+        line = max((x.slab or 0) * x.a.dtype.bits // 8 for x in job.machine.multiply.values())
+        reading = Reading(pitch, max(a.furthest for a in loads), job.machine.limits.sector_bytes, line)
+        made = aligned(job.program, job.sizes, _shapes(job), job.free, form, reading)
     if isinstance(made, str):
         return made
     copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes, no_rows=ONCE) for each in made.copies)
@@ -88,10 +160,38 @@ def _in_rows(job: Job, given: Plan | None, form: str) -> InRows | str:
     return InRows(copies, main, placed, tuple(map(str, made.copies)))
 
 
-def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice:
-    """The choice of a program on copies, from that of its parts; the job then has them."""
+def _in_blocks(job: Job, count: int, pitch: int) -> Copied | str:
+    """The program in which so many neighbouring products are one, each of which an atom multiplies by itself."""
+    found = neighbours(job.program, job.sizes, _shapes(job))
+    if isinstance(found, str):
+        return found
+    n, k = found.size
+    if not any(columns_of(atom, count, count * n, count * k) for atom in _atoms(job, found.product)):
+        return f"no atom multiplies blocks of {n}x{k} by themselves, and an infinite element would reach its neighbours"
+    return diagonal(job.program, job.sizes, _shapes(job), job.free, count, pitch)
+
+
+def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice | str:
+    """The choice of a program on copies, from that of its parts, which are planned; the job then has them. Or why there
+    is none."""
     for each in (*found.copies, found.main):
         choose(each)
+    if why := not_by_blocks(found):
+        return why
+    job.aligned = found
+    return choice_in_rows(job, found)
+
+
+def not_by_blocks(found: InRows) -> str:
+    """Why blocks on a diagonal are not multiplied by themselves, where that is so."""
+    plan = found.main.plan
+    if plan is None or plan.roles is not None or not any(p.form.endswith(DIAGONAL) for p in found.placed):
+        return ""
+    return f"no plan multiplies blocks by themselves: {found.main.no_roles}"
+
+
+def choice_in_rows(job: Job, found: InRows) -> GeneralChoice:
+    """The choice of a program on copies, whose parts are planned."""
     main = found.main.choice
     assert isinstance(main, GeneralChoice)
     machine = job.machine
@@ -105,7 +205,6 @@ def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice:
             took -= launching(machine, can_be_early(machine))
         cycles += took if each in often else 0
         notes.append(f"{words}: {f'{microseconds(took, machine):.1f} us' if each in often else 'when it is bound'}")
-    job.aligned = found
     plans = [replace(plan, placed=(*found.placed, *plan.placed), early=None) for plan in (main.plan, *main.candidates)]
     costs = tuple(cost - main.cycles + cycles for cost in main.costs)
     return replace(

@@ -83,6 +83,8 @@ class Job:
     """The jobs that copy factors to rows which the machine's copies can read, and the one that works on those."""
     no_rows: str = ""
     """Why there are none; of such a job, that it is one."""
+    unfit: dict[str, str] = field(default_factory=dict)
+    """Forms of copies that were tried in vain, and why."""
     gathered: str = ""
     """Why the waves that load copy themselves, where the machine could do that."""
     no_roles: str = ""

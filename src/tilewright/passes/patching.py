@@ -29,12 +29,13 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
     counted = None if axes.m is None else digits_of(job.program, job.sizes, job.free, axes.m)
     if counted is None:
         return f"{axes.m} does not count in digits"
-    over, sizes, digits = counted
+    over, sizes, digits, _ = counted
     size = numbers_of(sizes)
-    fitting = patches(over, digits, size, job.machine, given)
+    fitting = patches(over, digits, sizes, size, job.machine, given)
     if isinstance(fitting, str):
         return fitting
-    plans = [plan_of(x, over, str(axes.m), sizes, size) for x in fitting]
+    (op,) = names_of(over).values()
+    plans = [plan_of(x, op, over, str(axes.m), digits, sizes, size) for x in fitting]
     if given is not None:
         found = [(x, plan) for x, plan in zip(fitting, plans, strict=True) if _is(given, plan)]
         if not found:
@@ -45,7 +46,10 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
     rows = None if best.walk is None else (rows_of(best.walk, best.how), best.walk.pitch)
     patched = in_patches(over, sizes, str(axes.m), digits, best.box, rows)
     (product,) = names_of(patched.program).values()
-    widths = dict.fromkeys(product.operands[2].type.dims, 1) | {patched.inner: best.how.rows, axes.n: best.how.columns}
+    widths = dict.fromkeys(product.operands[2].type.dims, 1) | {
+        patched.inner[0]: best.how.rows,
+        axes.n: best.how.columns,
+    }
     cuts = Cuts(widths, {}, {}, {product: best.how}, best.roles, halo=best.offsets, walk=best.walk)
     bound = bound_by_memory(over, size, job.machine)
     costs = tuple(x.cycles for x in fitting)

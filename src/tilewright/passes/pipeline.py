@@ -22,10 +22,10 @@ from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer, recognised
 from tilewright.passes.host import write_host
-from tilewright.passes.in_rows import ONCE
+from tilewright.passes.in_rows import ONCE, choice_in_rows, not_by_blocks
 from tilewright.passes.job import InRows, Job
 from tilewright.passes.lane_sums import sums_by_lanes
-from tilewright.passes.launching import launched
+from tilewright.passes.launching import launched, with_launch
 from tilewright.passes.outside import outside
 from tilewright.passes.parts import in_parts, parts_of
 from tilewright.passes.roles import with_roles
@@ -85,7 +85,7 @@ def general(job: Job) -> None:
             if job.given is not None:
                 raise ArgumentError(f"plan: `{job.choice.cuts.roles}`: {fault.what}") from None
             if job.aligned is not None:
-                job.no_rows = fault.what
+                job.unfit[job.aligned.placed[0].form] = fault.what
             elif job.patched is not None:
                 job.no_patches = fault.what
             elif job.no_rows == ONCE:  # then its factors need not be copied first
@@ -169,7 +169,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         return
     if job.patched is not None:
         sizes = {**job.sizes, **job.patched.sizes}
-        patched = replace(job, sizes=sizes, free=(), extents={})
+        patched = replace(job, sizes=sizes, free=job.patched.free, extents={})
         numbers = Substitution(job.sizes)
         written = [a for a in job.program.args if role_of(job.program, a, {}, numbers) == "out"]  # by some patch, too
         lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes, written)
@@ -192,8 +192,18 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
 def _lower_in_rows(job: Job, found: InRows, choice: GeneralChoice) -> None:
     """The block programs that copy factors, at every launch together, and the one that works on copies; that alone,
     where factors are only seen in other rows."""
+    before = found.main.choice
     for each in (*found.copies, found.main):
         general(each)
+    if why := not_by_blocks(found):
+        raise ProgramError(why)
+    if (
+        isinstance(before, GeneralChoice) and found.main.plan != before.plan
+    ):  # it could not be done: there is another now
+        again = with_launch(choice_in_rows(job, found), choice.plan.early)
+        others = (r for r in choice.refused if r not in before.refused)
+        choice = replace(again, refused=(*again.refused, *others), predicted=choice.predicted)
+        job.plan = choice.plan
     last, main = found.main.lowered, found.main.choice
     assert last is not None
     assert isinstance(main, GeneralChoice)

@@ -22,6 +22,7 @@
 | cutting     | what a contraction's plan says, as cuts of its program over digits          |
 | epilogue    | what lanes take for an element after its product                            |
 | hiding      | rounds of a loop that a selection hides                                     |
+| lane_boxes  | boxes of results for lanes that do products term by term                    |
 | limiting    | what limits a plan: one thing at a time takes time                          |
 | microkernel | which atom multiplies a product, and its block of sums                      |
 | patches     | plans whose A is brought as halo tiles                                      |

@@ -318,7 +318,7 @@ def _widths_of_products(
     blocked = _blocked(products, size)
     around = [d for d in dims if d not in batch and d not in blocked]
     for d in (*batch, *around, *(d for d in dims if d in blocked and d not in batch)):
-        for width in _choices(size(d), _radices(program, d, size)):
+        for width in _choices(size(d), radices(program, d, size)):
             if enough(widths) and (d not in batch or most(widths) <= room.elements[0]):
                 break
             if d in blocked and width < ROWS:
@@ -358,7 +358,7 @@ def _choices(extent: int, radices: Collection[int]) -> list[int]:
     return found
 
 
-def _radices(program: Program, dim: Expr, size: Size) -> set[int]:
+def radices(program: Program, dim: Expr, size: Size) -> set[int]:
     """The numbers by which accesses divide a dimension's coordinate."""
     found: set[int] = set()
     for op in program.walk():

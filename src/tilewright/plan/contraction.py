@@ -331,6 +331,8 @@ class _Recogniser:
             raise NoContraction("its loop does more than read and multiply")
         if any(op.name == "read" and op.operands[0] is write.operands[1] for op in self.program.walk()):
             raise NoContraction(f"it reads {write.operands[1].name}, which it writes")
+        if product.attrs.get("blocks", 1) > 1:
+            raise NoContraction("its product is one of blocks")
         left, right = (self.made.get(v) for v in product.operands[:2])
         if left is None or right is None or left.name != "read" or right.name != "read":
             raise NoContraction("a factor is not read from memory")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, prod
+from math import ceil
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
@@ -20,6 +20,7 @@ from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
+from tilewright.plan.lane_boxes import Terms, cost_by_terms, tasks_of_boxes, written_out
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, us
@@ -27,17 +28,13 @@ from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import ranked
-from tilewright.plan.rows import in_a_line, rows_and_waves
+from tilewright.plan.rows import in_a_line, rows_and_waves, smallest
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
 DEEPEST = 4096
 """The same of a loop that only adds products: what they read is not held."""
-
-
-WRITTEN_OUT = 96
-"""Values that a lane may have under way of a sum whose terms are written out, so that all are loaded at once."""
 ALIKE = {
     *(*ELEMENTWISE, "select", "cast", "fill", "scalar", "broadcast", "permute"),
     *("mma", "read", "write", "yield", "iterate"),
@@ -89,6 +86,8 @@ class Cuts:
     """How the one product of a program is done in tile registers; None: as the lowering sees fit."""
     terms: int | None = None
     """Where lanes do products term by term: up to how many terms of a sum are written out; None: atoms do them."""
+    lane_box: tuple[Expr, ...] = ()
+    """Dimensions of which every lane has all, where it does: what results next to each other read is brought once."""
 
     @property
     def summed(self) -> dict[Expr, Depth]:
@@ -170,10 +169,12 @@ def only_adds(op: Op) -> bool:
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
-def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
+def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr], terms: Terms | None) -> int:
     """The tile of a loop that gives the same for all: what a constraint says; else all of the axis where it only adds
-    products of what is read.
+    products of what is read, or as many terms as lanes do at a time.
     """
+    if terms is not None:
+        return terms.tile
     stated = tilings.get(str(op.attrs["axis"]))
     if stated is not None:
         return stated
@@ -193,19 +194,20 @@ def plan_general(
     ordered: bool = False,
     opened: Collection[Expr] = (),
     narrowed: int = 0,
-    terms: Expr | None = None,
+    terms: Terms | None = None,
 ) -> GeneralChoice:
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
     `narrowed` says how often tasks are halved along where they are widest. With `terms`, lanes do products term by
-    term along that dimension, as they do any other function of elements.
+    term, as they do any other function of elements, or each for a box of results.
     """
-    dims, by_terms = () if ordered else cut_dims(program, size, logs, bool(opened)), terms is not None
+    by_terms, boxed = terms is not None, () if terms is None else terms.dims
+    dims = boxed or (() if ordered else cut_dims(program, size, logs, bool(opened)))
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: 1 if by_terms else _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
+    tiles = {op: _tile(op, extent, tilings, opened, terms) for op, extent in loops.items() if op in free}
 
     def at_a_time() -> dict[Expr, int]:
         return {(d := op.attrs["axis"]): tiles.get(op) or tilings.get(str(d)) or n for op, n in loops.items()}
@@ -213,9 +215,8 @@ def plan_general(
     looped = at_a_time()
     found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
     widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
-    widths |= {d: in_a_line(program, size(d)) for d in widths if d is terms}  # many rows share the other factor
     if machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
-        widths, waves = rows_and_waves(program, widths, lambda d: looped.get(d) or size(d), machine)
+        widths, waves = _by_lanes(program, widths, terms, lambda d: looped.get(d) or size(d), machine)
     _narrowed(widths, narrowed)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
 
@@ -226,11 +227,10 @@ def plan_general(
         by_loops = dict.fromkeys(names_of(program).values())
         return by_loops if by_terms else products_of(program, machine, width, size, opened)
 
-    products, blocks, schedule = multiplied(), dict[Expr, int](), "strided"
+    products, blocks, schedule = multiplied(), dict[Expr, int](), "strided" if terms is None else terms.schedule
     if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes
         alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened)
-        blocks = blocks_of(alone, dims, width)
-        products = alone if blocks else products
+        products = alone if (blocks := blocks_of(alone, dims, width)) else products
         best = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
         if best is not None:
             widths |= {d: n for d, n in best[0].items() if d in dims}
@@ -260,13 +260,28 @@ def plan_general(
     cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
     last = {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}  # as large as others, so that all are one code
     cuts = Cuts(widths, blocks, tiles, products, extended=last, schedule=schedule, packed=bool(opened), waves=waves)
-    cuts = replace(cuts, terms=_written_out(widths, waves, machine) if by_terms else None)
+    if terms is not None:
+        cycles, cuts = _done_by_terms(terms, cuts, size, machine, bound)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, _whole(program, whole, size, ordered))
 
 
-def _written_out(widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """How many terms of a sum are written out: as many as a lane has registers for."""
-    return WRITTEN_OUT // ceil(prod(widths.values()) / (waves * (machine.lanes or 1)))
+def _by_lanes(
+    program: Program, widths: Mapping[Expr, int], terms: Terms | None, size: Size, machine: Machine
+) -> tuple[dict[Expr, int], int]:
+    """The widths of tasks that waves do together, without products or these term by term, and how many do one."""
+    if terms is not None and terms.box:
+        return tasks_of_boxes(terms, size, smallest(program), machine)
+    if terms is not None:  # many rows share the other factor
+        widths = {d: in_a_line(program, n) if d is terms.along else n for d, n in widths.items()}
+    return rows_and_waves(program, widths, size, machine)
+
+
+def _done_by_terms(terms: Terms, cuts: Cuts, size: Size, machine: Machine, bound: float) -> tuple[float, Cuts]:
+    """What lanes that do a product term by term should take, and how it is written; memory alone takes `bound`."""
+    (tile,) = cuts.tiles.values()
+    terms = replace(terms, tile=tile)
+    cost = cost_by_terms(terms, cuts.widths, cuts.waves, size, machine, bound * cores(machine))
+    return cost.cycles, replace(cuts, terms=written_out(terms, cuts.widths, cuts.waves, machine), lane_box=terms.box)
 
 
 def _widened(

@@ -23,7 +23,7 @@ RATES = {
 }
 """What bytes go through, or values, and the limits of a machine that say how fast."""
 PRODUCTS = "tensor cores"
-TIMES = {"outside_row": "L2", "gather_cycles": "lanes", "gather_latency": "lanes"}
+TIMES = {"outside_row": "L2", "leaving_row": "L2", "gather_cycles": "lanes", "gather_latency": "lanes"}
 """Limits that are cycles, and what they are counted as: rows of a box outside its tensor as what boxes come from."""
 Predicted = Callable[[Machine], float]
 """The cycles that a plan should take on a machine like the one it was made for."""

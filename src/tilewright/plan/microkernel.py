@@ -45,12 +45,20 @@ class Microkernel:
     transposed: bool = False
     """Whether the atom's rows go along N and its columns along M: `rows` are then columns of C, and its second factor
     is the atom's A."""
+    blocks: int = 1
+    """Products side by side, each of an atom's columns and of as many of K: a block of sums has those of all."""
 
     @property
     def waves(self) -> tuple[int, int]:
         """Groups of waves along the rows of a block, and along its columns."""
-        across = self.columns // self.atom.shape[1] if self.groups > 1 else 1
+        across = self.columns // self.atom.shape[1] if self.groups > 1 and self.blocks == 1 else 1
         return self.groups // across, across
+
+    @property
+    def sums(self) -> int:
+        """Registers of a lane that a block of sums takes."""
+        m, n, _ = self.atom.shape
+        return self.atom.c.values * (self.rows // m) * (self.columns // n) // self.groups
 
     @property
     def held_a(self) -> bool:

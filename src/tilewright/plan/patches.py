@@ -36,10 +36,10 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.epilogue import after_product
 from tilewright.plan.general import axis_of, dims_of, words_for
-from tilewright.plan.microkernel import Axes, Microkernel, as_plan
+from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
 from tilewright.plan.model import Size
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, Roles
-from tilewright.plan.ring_costs import ENOUGH, cycles, overlapping, row_bytes
+from tilewright.plan.ring_costs import ENOUGH, columns_of, cycles, leaving, overlapping, row_bytes, row_cycles, served
 from tilewright.plan.rings import (
     ATOMS,
     GROUPS,
@@ -50,7 +50,9 @@ from tilewright.plan.rings import (
     atoms_of,
     bound_by_memory,
     overlaps,
+    pitch_of,
     product_of,
+    result_pitch,
     waves_of_roles,
 )
 from tilewright.plan.tiled import Walk
@@ -68,45 +70,9 @@ LARGE = 24 << 10
 
 
 @dataclass(frozen=True)
-class SlidingProduct:
-    """A product that reads A by a sliding access, over digits of M."""
-
-    op: Op
-    axes: Axes
-    a: Op
-    b: Op
-    """The reads of its factors."""
-    names: tuple[Symbol, ...]
-    """The digits of M."""
-    extents: tuple[int, ...]
-    offsets: tuple[int, ...]
-    """How far digits, and what is summed beside K, go."""
-    digits: tuple[tuple[int, ...], ...]
-    """By coordinate of A: the positions of digits that are added there."""
-    reach: tuple[int, ...]
-    """By coordinate of A: how far apart the first and the last of what is summed lie, beside K."""
-    counts: tuple[int, int, int]
-    """How far N, K, and what lies around the product beside digits go."""
-    end: float
-    """What lanes take for an element of its result."""
-    within: bool
-    """Whether rows of A may begin within the ones before them."""
-
-    def image(self, box: Sequence[int]) -> tuple[int, ...]:
-        """The size of the halo tile of a box, without K."""
-        return tuple(1 + r + sum(box[d] - 1 for d in ds) for ds, r in zip(self.digits, self.reach, strict=True))
-
-    def lines(self) -> Walk:
-        """How rows run on from line to line: lines of a halo tile lie one behind the other."""
-        *_, of, length = self.extents
-        return Walk(of, of, length, length + self.reach[-1])
-
-
-@dataclass(frozen=True)
 class Patch:
     """A candidate: a task's box of digits, how many offsets a stage of B has (0: all of B stays), and what it takes."""
 
-    product: SlidingProduct
     how: Microkernel
     box: tuple[int, ...]
     offsets: int
@@ -116,20 +82,55 @@ class Patch:
     """Where rows run on from line to line: how."""
 
 
-def _sliding(
-    op: Op, axes: Axes, program: Program, digits: tuple[Symbol, ...], size: Size, machine: Machine
-) -> SlidingProduct | str:
-    """How a product's read of A slides over digits of M; or why it has no halo tile that an atom could read."""
-    made = program.makers()
-    a, b = (made.get(v) for v in axes.factors(op))
-    if a is None or b is None or a.name != "read" or b.name != "read":
-        return "a factor is computed"
+@dataclass(frozen=True)
+class SlidingWindow:
+    """How a product reads A: for each coordinate of memory the digits of M that count in it, and how far K's go."""
+
+    digits: tuple[tuple[int, ...], ...]
+    """By coordinate: the positions of digits that are added there."""
+    reach: tuple[int, ...]
+    """By coordinate: how far apart the first and the last of what is summed lie, beside K."""
+
+    def image(self, box: Sequence[int]) -> tuple[int, ...]:
+        """The size of the halo tile of a box, without K."""
+        return tuple(1 + r + sum(box[d] - 1 for d in ds) for ds, r in zip(self.digits, self.reach, strict=True))
+
+    def lines(self, extents: Sequence[int]) -> Walk:
+        """How rows run on from line to line: lines of a halo tile lie one behind the other."""
+        *_, of, length = extents
+        return Walk(of, of, length, length + self.reach[-1])
+
+
+@dataclass(frozen=True)
+class _PatchWork:
+    """What is to be done over boxes of digits of these extents, at offsets, for N columns, K and as often as the rest.
+
+    Results have so many bits, and `end` is what lanes take for an element of them; rows of A may begin `within` the
+    ones before them; `pitches` are the bytes between rows of A, B and the result.
+    """
+
+    slides: SlidingWindow
+    extents: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, int, int]
+    bits: int
+    end: float
+    within: bool
+    pitches: tuple[int, ...]
+
+
+def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size, slab: int) -> SlidingWindow | str:
+    """How a read of A slides over digits of M; or why it has no halo tile that an atom could read, in steps of so many
+    of K: those of one group."""
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"
     own = dict(zip(a.results[0].type.dims, a.attrs["over"], strict=True))
     *at, last = a.attrs["at"]
-    if last is not own.get(axes.k) or any(own[axes.k] in e.symbols for e in at):
+    groups = {own[d] for d in axes.around if d in own and d not in digits}  # their channels lie behind each other
+    if not (last - own[axes.k]).symbols <= groups or any((groups | {own[axes.k]}) & e.symbols for e in at):
         return "neighbours along K do not lie side by side"
+    if last is not own[axes.k] and size(axes.k) % slab:
+        return f"a step of {slab} along K would bring other groups' as well"
     found: list[tuple[int, ...]] = []
     reach: list[int] = []
     for e in at:
@@ -146,14 +147,16 @@ def _sliding(
         return "the digits of M are no coordinates of A"
     if not any(reach):
         return "rows of A do not overlap"
-    extents, offsets = (tuple(map(size, dims)) for dims in (digits, axes.deep))
-    counts = size(axes.n), size(axes.k), prod(size(d) for d in axes.around if d not in digits)
-    beside = after_product(program, op, machine), overlaps(a.result, program, size)
-    return SlidingProduct(op, axes, a, b, digits, extents, offsets, tuple(found), tuple(reach), counts, *beside)
+    return SlidingWindow(tuple(found), tuple(reach))
 
 
 def patches(
-    program: Program, digits: tuple[Symbol, ...], size: Size, machine: Machine, given: Plan | None = None
+    program: Program,
+    digits: tuple[Symbol, ...],
+    sizes: Mapping[Symbol, int],
+    size: Size,
+    machine: Machine,
+    given: Plan | None = None,
 ) -> list[Patch] | str:
     """The candidates for the one product of a program over digits of M, the best first; or why there are none.
 
@@ -167,20 +170,34 @@ def patches(
     atoms = atoms_of(program, machine, op, axes)
     if isinstance(atoms, str):
         return atoms
-    slides = _sliding(op, axes, program, digits, size, machine)
+    reads = factors(op, axes, program)
+    if reads is None:
+        return "a factor is computed"
+    slides = window(reads[0], axes, digits, size, atoms[0].slab or 1)
     if isinstance(slides, str):
         return slides
-    bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
-    asked, ends = given is not None, [_ends(d, program, size) for d in digits]
+    extents, past = [sizes[d] for d in digits], [ends(d, program, size) for d in digits]
+    work = _PatchWork(
+        slides,
+        tuple(extents),
+        tuple(size(d) for d in axes.deep),
+        (size(axes.n), size(axes.k), prod(size(d) for d in axes.around if d not in digits)),
+        max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES),
+        after_product(program, op, machine),
+        overlaps(reads[0].result, program, size),
+        (*(pitch_of(x.result, program, size) for x in reads), result_pitch(program, size)),
+    )
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     walked = given is not None and any(d.walked != d.extent for axis in given.axes for d in axis.digits)
+    alone = work.sizes[-1] == 1 or ends(axes.n, program, size)  # else the next group lies behind the last column
     made = [
         replace(each, cycles=max(each.cycles, least))
-        for how in _blocks(atoms, bits)
-        for box, walk in (_runs(how, slides) if walked else ((b, None) for b in _boxes(how, slides.extents)))
+        for how in _blocks(atoms, work, op.attrs.get("blocks", 1))
+        if alone or size(axes.n) % how.columns == 0
+        for box, walk in (_runs(how, extents, slides) if walked else ((b, None) for b in _boxes(how, extents)))
         for turns in ((False, True) if how.groups == 1 else (False,))
-        if all(free or n % b == 0 for free, n, b in zip(ends, slides.extents, box, strict=True))
-        for each in _rings(machine, how, slides, box, walk, turns, asked)
+        if all(free or n % b == 0 for free, n, b in zip(past, extents, box, strict=True))
+        for each in _rings(machine, how, work, box, walk, turns, given is not None)
     ]
     return sorted(made, key=_good) or "no halo tile fits"
 
@@ -190,7 +207,14 @@ def _good(patch: Patch) -> tuple[float, ...]:
     return round(patch.cycles), patch.roles.pingpong, -patch.how.rows * patch.how.columns, -patch.how.groups
 
 
-def _ends(digit: Symbol, program: Program, size: Size) -> bool:
+def factors(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
+    """The reads that are a product's factors A and B; None where one is computed."""
+    made = program.makers()
+    a, b = (made.get(v) for v in axes.factors(op))
+    return None if a is None or b is None or a.name != "read" or b.name != "read" else (a, b)
+
+
+def ends(digit: Expr, program: Program, size: Size) -> bool:
     """Whether what lies past the end of a digit lies outside whatever is written: boxes may go past it."""
     for op in (op for op in program.walk() if op.name in WRITES):
         own = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(digit)
@@ -200,11 +224,14 @@ def _ends(digit: Symbol, program: Program, size: Size) -> bool:
     return True
 
 
-def _blocks(atoms: Sequence[MultiplyAtom], bits: int) -> Iterator[Microkernel]:
+def _blocks(atoms: Sequence[MultiplyAtom], work: _PatchWork, blocks: int) -> Iterator[Microkernel]:
     """Blocks of sums by groups of waves, with as many rows as one copy brings at most."""
     for atom, groups, each in product(atoms, GROUPS, ATOMS):
-        made = Microkernel(atom, groups * each * atom.shape[0], atom.shape[1], groups)
-        if made.slab is not None and made.rows <= LONGEST and (made.columns * bits // 8) % NARROWEST == 0:
+        columns = columns_of(atom, blocks, *work.sizes[:2])
+        if columns is None or atom.slab is None or (columns * work.bits // 8) % NARROWEST:
+            continue
+        made = Microkernel(atom, groups * each * atom.shape[0], columns, groups, blocks=blocks)
+        if made.rows <= LONGEST:
             yield made
 
 
@@ -230,12 +257,11 @@ def _boxes(how: Microkernel, extents: Sequence[int]) -> Iterator[tuple[int, ...]
                 yield box
 
 
-def _runs(how: Microkernel, slides: SlidingProduct) -> Iterator[tuple[tuple[int, ...], Walk]]:
+def _runs(how: Microkernel, extents: Sequence[int], slides: SlidingWindow) -> Iterator[tuple[tuple[int, ...], Walk]]:
     """Boxes of whole images, each as many rows as its lines and what lies between them take, in whole atoms."""
-    extents = slides.extents
     if len(extents) < 2 or slides.digits[-2:] != ((len(extents) - 2,), (len(extents) - 1,)):
         return
-    walk = slides.lines()
+    walk = slides.lines(extents)
     each = rows_of(walk, how)
     if how.rows % each == 0 and (how.rows == each or len(extents) > 2):
         yield (*(1 for _ in extents[3:]), how.rows // each, *extents[-2:])[-len(extents) :], walk
@@ -246,7 +272,7 @@ def rows_of(walk: Walk, how: Microkernel) -> int:
     return -(-walk.width // how.atom.shape[0]) * how.atom.shape[0]
 
 
-def _halo(slides: SlidingProduct, box: tuple[int, ...], walk: Walk | None, how: Microkernel) -> int:
+def _halo(slides: SlidingWindow, box: tuple[int, ...], walk: Walk | None, how: Microkernel) -> int:
     """The rows of a halo tile."""
     if walk is None:
         return prod(slides.image(box))
@@ -257,32 +283,30 @@ def _halo(slides: SlidingProduct, box: tuple[int, ...], walk: Walk | None, how: 
 def _rings(
     machine: Machine,
     how: Microkernel,
-    slides: SlidingProduct,
+    work: _PatchWork,
     box: tuple[int, ...],
     walk: Walk | None,
     turns: bool,
     asked: bool,
 ) -> Iterator[Patch]:
     """The candidates for a box, whose rows may run on: B streamed, or all of it in shared memory."""
-    (columns, k, around), extents, offsets = slides.counts, slides.extents, slides.offsets
+    slides, offsets, (columns, k, around) = work.slides, work.offsets, work.sizes
     image, row, shared = slides.image(box), row_bytes(how), machine.spaces["shared"]
     regs, halves = waves_of_roles(machine, how, gathered=False, turns=turns), 1 + turns
-    tiles = around * ceil(columns / how.columns) * prod(ceil(n / b) for n, b in zip(extents, box, strict=True))
+    tiles = around * ceil(columns / how.columns) * prod(ceil(n / b) for n, b in zip(work.extents, box, strict=True))
     idle = turns and not asked and tiles <= (machine.limits.cores or 1)
     if max(image) > WIDEST or regs is None or shared.bytes is None or idle:
         return
     lines = _halo(slides, box, walk, how)
     halo = ceil(lines * row / shared.alignment) * shared.alignment
-    taken = lines * overlapping(machine, how, boxed=True) if slides.within else halo
+    taken = lines * overlapping(machine, how, boxed=True) if work.within else halo
     room = shared.bytes - (RINGS + turns) * shared.alignment
     tap, chunks = how.columns * row, ceil(k / (how.slab or 1))
     steps = chunks * prod(offsets)
     every, across = steps * tap, ceil(columns / how.columns)
-
-    def patch(once: int, roles: Roles, filled: float, first: float) -> Patch:
-        took = cycles(machine, how, roles, tiles, steps, filled, first, slides.end)
-        return Patch(slides, how, box, once, roles, took, walk)
-
+    of_a, of_b = (row_cycles(machine, how, k, pitch) for pitch in work.pitches[:2])
+    read, streamed = 0.0 if work.within else lines * of_a, prod(offsets) * how.columns * of_b
+    away = leaving(machine, how, work.bits, work.pitches[2])
     few = offsets[-1] if tap * offsets[-1] <= LARGE else 1
     for once in sorted({1, offsets[-1]}) if asked else (few,):
         for stored in STORED:
@@ -291,21 +315,33 @@ def _rings(
             if ring * once >= ENOUGH and ring > 1:
                 stages = min(MOST, ring)
                 halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
+                roles = Roles(*regs, stages, stored, halos, turns)
                 filled = chunks * (taken + prod(offsets) * tap)
-                yield patch(once, Roles(*regs, stages, stored, halos, turns), filled, 0.0)
+                all_served = served(machine, tiles, read + streamed, away)
+                took = cycles(machine, how, roles, tiles, steps, filled, 0.0, work.end, served=all_served)
+                yield Patch(how, box, once, roles, took, walk)
                 break
     for stored in STORED:
         left = room - halves * stored * how.rows * row - every
         if across == 1 and around == 1 and left >= HALOS[-1] * halo:
             roles = Roles(*regs, 1, stored, min(HALOS[0], left // halo), turns)
-            yield patch(0, roles, chunks * taken, every)
+            filled, first = chunks * taken, max(every, streamed * machine.limits.l2_rate)
+            all_served = served(machine, tiles, read, away)
+            took = cycles(machine, how, roles, tiles, steps, filled, first, work.end, served=all_served)
+            yield Patch(how, box, 0, roles, took, walk)
             break
 
 
-def plan_of(patch: Patch, program: Program, m: str, sizes: Mapping[Symbol, int], size: Size) -> Plan:
+def plan_of(
+    patch: Patch, op: Op, program: Program, m: str, digits: tuple[Symbol, ...], sizes: Mapping[Symbol, int], size: Size
+) -> Plan:
     """The plan of a candidate; M is called `m`."""
-    op, axes, digits = patch.product.op, patch.product.axes, patch.product.names
-    a, b = patch.product.a.operands[0], patch.product.b.operands[0]
+    left, right, total = (v.type.dims for v in op.operands)
+    axes = axes_of(left, right, total, size)
+    assert not isinstance(axes, str)
+    reads = factors(op, axes, program)
+    assert reads is not None
+    a, b = reads
     tasks = [d for d in op.operands[2].type.dims if d not in digits]
     whole = [d for d in dims_of(program) if d not in (*tasks, *digits) and d in sizes]
     words = words_for([m, *map(str, [*tasks, *whole])])
@@ -328,7 +364,7 @@ def plan_of(patch: Patch, program: Program, m: str, sizes: Mapping[Symbol, int],
         tuple(every),
         (*(words[str(d)] for d in around), word, words[str(axes.n)]),
         tuple(words[str(d)] for d in order),
-        (Placed(a.name or "a", words[str(axes.k)], "halo"), Placed(b.name or "b", at, "panel")),
+        (Placed(a.operands[0].name or "a", words[str(axes.k)], "halo"), Placed(b.operands[0].name or "b", at, "panel")),
         products=as_plan({op: patch.how}, program),
         roles=patch.roles,
     )

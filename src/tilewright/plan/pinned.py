@@ -27,14 +27,13 @@ def pinned(given: Plan, how: Microkernel, machine: Machine) -> Roles:
     registers, lanes = machine.spaces["register"].bytes, how.atom.c.lanes
     assert registers is not None
     each = registers // how.atom.c.dtype.numpy.itemsize // lanes
-    sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.waves[0])
     groups = 2 * how.groups if said.pingpong else how.groups
     used = said.load[1] + groups * said.multiply[1]
     why = None
     if any(n % UNIT or n < LEAST for _, n in (said.load, said.multiply)):
         why = f"registers are given in multiples of {UNIT}, at least {LEAST}"
-    elif said.multiply[1] <= sums:
-        why = f"a lane's sums alone take {sums} registers"
+    elif said.multiply[1] <= how.sums:
+        why = f"a lane's sums alone take {how.sums} registers"
     elif used > each:
         why = f"lanes of {groups} groups and one that loads take {used} registers of {each}"
     elif said.stages < 1 or said.stored < 1:

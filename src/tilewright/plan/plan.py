@@ -18,8 +18,9 @@ The last cut leaves what one atom takes. Digits without a cut are taken whole. T
 and planned as if it were 56.
 
 A program of several products says of each by what it is done, `mma by tiles.bf16, block 32x32` and `mma2 by loops`:
-the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom. A
-`block 16x64 transposed` has 16 rows and 64 columns of C, and the atom's rows go along those columns.
+the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom; where
+`task 128, unit M_0 4` cuts its rows, every lane has four neighbours, and what they read in registers. A `block 16x64
+transposed` has 16 rows and 64 columns of C, and the atom's rows go along those columns.
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
 memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave (with
 `apart`, those of each group of waves by themselves); with
@@ -33,7 +34,8 @@ The statements before it are the first one's plan, those after `then` the second
 Its `tasks M backward` begin with the last, as what was written last is still in the cache that cores share.
 `x in rows, keep` copies an operand first, by a program of its own, to rows that the machine's copies can read: with
 zeros where it has none, and with the taps and channels of a filter's row as one axis. `x in panels, keep` copies what
-every row of the product sums, all taps, as a row of its own.
+every row of the product sums, all taps, as a row of its own. `w in 4 diagonal blocks, keep` does four neighbouring
+products as one: w is copied to four blocks on a diagonal, with zeros beside them.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
 do a task together, where there are no roles.
 `launch early` lets a program begin while the one before it ends, for which it waits before it touches memory; `launch
@@ -59,6 +61,10 @@ LAUNCH = "launch"
 """Where an operand is copied by a program of its own."""
 PANELS = "panels"
 """How it lies then, where every row of a product has all that it sums."""
+PADDED = "padded rows"
+"""How it lies then, where it could be read as it is, and rows that lie apart by whole sectors or lines are quicker."""
+DIAGONAL = "diagonal blocks"
+"""How it lies then, where neighbouring products are one: their number stands before it."""
 THEN = "then"
 """The statement after which the plan of a second program stands."""
 LAUNCHES = ("plain", "early")
@@ -323,7 +329,8 @@ _AXIS = re.compile(rf"axis ({_NAME}) = \(([^)]*)\): (.+)")
 _DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)(\?)?")
 _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
 _PLACED = re.compile(
-    rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})|in (rows|panels)), ({_NAME})"
+    rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})|"
+    rf"in (rows|{PANELS}|{PADDED}|[1-9]\d* {DIAGONAL})), ({_NAME})"
 )
 _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+)( transposed)?)")
 STATEMENTS = {
@@ -377,6 +384,8 @@ def _parsed(statements: list[str]) -> Plan:
             if found[7] not in HINTS:
                 raise ArgumentError(f"plan: {statement!r}: the hint is one of {', '.join(HINTS)}")
             at = LAUNCH if found[6] else found[3] or found[4]
+            if found[6] and found[6].endswith(DIAGONAL):
+                _size(found[6].split()[0], statement)
             placed.append(Placed(found[1], at, found[5] or found[6] or "", found[7]))
         elif found := _PRODUCT.fullmatch(statement):
             _once(found[1], [p.name for p in products])
@@ -392,7 +401,8 @@ def _parsed(statements: list[str]) -> Plan:
                 raise ArgumentError(
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME in rows, HINT`, `NAME in panels, HINT`, "
-                    "`NAME packed at bind, HINT`, `NAME staged at POINT as FORM, HINT`, "
+                    "`NAME in COUNT diagonal blocks, HINT`, `NAME packed at bind, HINT`, "
+                    "`NAME staged at POINT as FORM, HINT`, "
                     "`NAME by ATOM, block ROWSxCOLUMNS`, perhaps `transposed`, `NAME by loops`, `roles`, `apart`, "
                     "`split`, `waves`, `atom`, `overlap`, `launch` and `then`"
                 )

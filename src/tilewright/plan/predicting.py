@@ -7,15 +7,16 @@ each of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, prod
+from math import ceil, gcd, prod
 
-from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
 from tilewright.plan.model import Size, cores, element_bytes, l2
+from tilewright.plan.ring_costs import WIDEST
 from tilewright.plan.rows import tasks_of
 
 
@@ -45,7 +46,7 @@ def predicted(
         elements = prod(max(1, size(d)) for d in tiles if d.symbols <= set(sizes))
         elements *= prod(-(-size(d) // w) for d, w in widths.items() if d not in tiles)  # by tasks that differ there
         if machine.lanes is not None:
-            work += elements * _by_lanes(op, products.get(op), machine, waves, width)
+            work += elements * _by_lanes(op, products.get(op), machine, waves, width, size)
         else:
             work += elements / lanes if op.name not in ("iterate", "yield") else 0
     moved = 0
@@ -91,11 +92,21 @@ def _steps(op: Op, how: Microkernel | None, width: Size) -> int:
     return ceil(rows / how.rows) * ceil(columns / how.columns) * slabs
 
 
-def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Size) -> float:
+def _together(op: Op, size: Size) -> int:
+    """How many neighbours a read has in one word: all numbers that divide their places have as many, and rows do."""
+    memory: MemoryType = op.operands[0].type
+    word = max(1, WIDEST // element_bytes(memory.dtype))
+    parts = [node.parts[1] for e in op.attrs["at"] for node in e.divisions(set())]
+    if not all(isinstance(n, Const) for n in parts):
+        return 1
+    return gcd(word, size(memory.dims[-1]), *(n.value for n in parts if isinstance(n, Const)))
+
+
+def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Size, size: Size) -> float:
     """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
     each = lane_cycles(op, machine)
     if op.name == "read" and any(e.divisions(set()) for e in op.attrs.get("at", ())):  # where it lies is worked out
-        each = machine.limits.placing / machine.limits.lane_rate
+        each = machine.limits.placing / machine.limits.lane_rate / _together(op, size)
     if op.name == "mma":
         axes = axes_in(op, width)
         each = 1 / machine.limits.lane_rate

@@ -13,7 +13,7 @@ from math import ceil, gcd
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Program, Value
-from tilewright.machine import Machine
+from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.plan import Roles
 
@@ -23,6 +23,16 @@ ENOUGH = 4
 """Stages of a ring beyond which more help little."""
 WIDEST = 16
 """Bytes that a lane loads at a time, at most."""
+
+
+def columns_of(atom: MultiplyAtom, blocks: int, n: int, k: int) -> int | None:
+    """The columns of a block of sums by an atom, where N and K are so many blocks, of which those with the same number
+    are multiplied; None where it would multiply what belongs to two of them."""
+    if blocks == 1:
+        return atom.shape[1]
+    slab, each, deep = atom.slab or 1, n // blocks, k // blocks
+    alone = each == atom.shape[1] and deep % atom.shape[2] == 0 and (slab % deep == 0 or deep % slab == 0)
+    return n if alone and (k <= slab or k % slab == 0) else None
 
 
 @dataclass(frozen=True)
@@ -43,28 +53,29 @@ class RingWork:
     """How many bytes rows of A, and of B, lie apart; 0: they are computed."""
     overlapping: tuple[bool, ...]
     """Whether rows of A, and of B, begin within the ones before them."""
+    apart: int = 0
+    """How many bytes rows of the result lie apart."""
     alone: bool = False
     """Whether waves copy factors themselves, a word at a time."""
     thin: float = 1.0
     """What A is brought as, as a part of what the atom takes: less where it is widened in registers."""
     making: float = 0.0
     """Cycles of a core's lanes for an element of A, where that is computed."""
+    blocks: int = 1
+    """Blocks of N and K, of which only those with the same number are multiplied."""
 
     def filled(self, machine: Machine, how: Microkernel, steps: int) -> float:
         """The bytes of so many steps of K; those of rows that overlap count as what they take."""
         return steps * sum(n * self._taken(machine, how, side) for side, n in enumerate((how.rows, how.columns)))
 
-    def served(self, machine: Machine, how: Microkernel, steps: int, tiles: int) -> float:
-        """Cycles that the second cache takes for the cores that work on so many tiles at a time, each so many steps of
-        K: rows that begin anywhere lie in two of its lines."""
-        limits, row = machine.limits, row_bytes(how)
-        cores, slower = limits.cores or 1, 0.0 if self.alone else limits.crossing - 1
+    def served(self, machine: Machine, how: Microkernel, tiles: int) -> Served:
+        """What the second cache takes for a block; waves that copy themselves read what they need of a row."""
         sides = zip((how.rows, how.columns), self.pitches, self.overlapping, strict=True)
-        lines = sum(
-            n * (1 + (not over) * slower * (1 - gcd(row, pitch) / row)) * thin
-            for (n, pitch, over), thin in zip(sides, (self.thin, 1), strict=True)
+        read = sum(
+            rows * row_cycles(machine, how, self.sizes[2], 0 if over or self.alone else pitch) * thin
+            for (rows, pitch, over), thin in zip(sides, (self.thin, 1), strict=True)
         )
-        return steps * row * lines * min(tiles, cores) / (limits.l2_rate * cores)
+        return served(machine, tiles, self.rounds * read, leaving(machine, how, self.bits, self.apart))
 
     def _taken(self, machine: Machine, how: Microkernel, side: int) -> float:
         """The bytes of a row of A, or of B, or as many as could be brought instead."""
@@ -141,6 +152,54 @@ def overlapping(machine: Machine, how: Microkernel, boxed: bool) -> float:
     return row_bytes(how) * (machine.limits.box_overlap if boxed else machine.limits.window_overlap)
 
 
+@dataclass(frozen=True)
+class Served:
+    """Cycles that the second cache takes for a block: for what is read, and for what leaves."""
+
+    read: float = 0.0
+    left: float = 0.0
+
+
+UNSERVED = Served()
+
+
+def served(machine: Machine, tiles: int, read: float, left: float) -> Served:
+    """What the second cache takes for each of so many blocks, of what it takes where all cores work on blocks."""
+    cores = machine.limits.cores or 1
+    part = min(tiles, cores) / cores
+    return Served(read * part, left * part)
+
+
+def row_cycles(machine: Machine, how: Microkernel, k: int, pitch: int) -> float:
+    """Cycles that the second cache takes for a row of all of K, where rows lie so many bytes apart.
+
+    Rows that begin anywhere lie in two of its lines; where they begin within sectors, it takes longer again, and more
+    so for the last step of K, if that has several and ends within one.
+    """
+    limits, row = machine.limits, row_bytes(how)
+    whole, rest = divmod(k, how.slab or 1)
+    lines = _lines(machine, row, pitch)
+    askew = limits.askew if pitch % limits.sector_bytes else 1.0
+    left = rest * how.atom.a.dtype.bits // 8
+    last = limits.askew_partial if pitch and left > limits.sector_bytes and left % limits.sector_bytes else askew
+    return row * lines / limits.l2_rate * (whole * askew + (last if rest else 0))
+
+
+def leaving(machine: Machine, how: Microkernel, bits: int, pitch: int) -> float:
+    """Cycles that the second cache takes for a block of the result, of so many bits, with rows so many bytes apart."""
+    limits, (rows, columns), widths = machine.limits, how.tile, _widths(machine)
+    if not widths:
+        return 0.0
+    width = columns * bits // 8
+    lines = ceil(width / widths[0]) * _lines(machine, min(width, widths[0]), pitch)
+    return rows * lines * limits.leaving_row * (limits.askew if pitch % limits.sector_bytes else 1)
+
+
+def _lines(machine: Machine, row: int, pitch: int) -> float:
+    """How many times as long the second cache takes for rows of so many bytes that lie so far apart."""
+    return 1 + (machine.limits.crossing - 1) * (1 - gcd(row, pitch) / row)
+
+
 def row_bytes(how: Microkernel) -> int:
     """Bytes of a row of a tile in shared memory."""
     return (how.slab or 1) * how.atom.a.dtype.bits // 8
@@ -157,34 +216,35 @@ def cycles(
     computed: float = 0.0,
     surplus: Surplus = NONE,
     gathered: float = 0.0,
-    served: float = 0.0,
+    served: Served = UNSERVED,
     made: float = 0.0,
 ) -> float:
     """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
 
     `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
     beside the way to shared memory of others; `gathered` what waves take that copy the bytes themselves, `served` what
-    the second cache takes for all cores, `made` what lanes take for a factor that they compute: the products of a group
-    wait for it, and those of others run beside it. Where halves take tiles in turn, the end of one runs beside the
-    steps of the next.
+    the second cache takes, which brings and takes away one after the other, `made` what lanes take for a factor that
+    they compute: the products of a group wait for it, and those of others run beside it. Where halves take tiles in
+    turn, the end of one runs beside the steps of the next.
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
     lone = how.groups == 1 and atoms < UNDER_WAY
     multiplied = steps * deep * atoms * atom.cycles * (limits.lone_group if lone else 1)
     multiplied = max(multiplied, made) + min(multiplied, made) / how.groups
-    read = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate
+    fed = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate
     shallow = roles.stages < ENOUGH and (not roles.halo or roles.stages > 1)
 
     def stepped(brought: float) -> float:
-        return (max(multiplied, read, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
+        return (max(multiplied, fed, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
 
-    brought = max(filled / limits.l2_rate, served, gathered)
+    brought = max(filled / limits.l2_rate, served.read, gathered)
     each, rounds = stepped(brought), ceil(tiles / (limits.cores or 1))
     longer = surplus.edges * (stepped(brought + steps * surplus.outside * limits.outside_row) - each)
     leaving = surplus.leaving * row_bytes(how) / limits.l2_rate
     end = how.rows * how.columns * max(4 / limits.shared_rate, computed) + leaving + limits.copy_latency
     before = limits.copy_latency + (brought / steps) + first / limits.l2_rate  # until anything has arrived
+    busy = served.read + served.left + limits.task_cycles
     if roles.pingpong and rounds > 1:
-        return rounds * max(each, (each + end) / 2) + longer + end + before + limits.launch_cycles
-    return rounds * (each + end) + longer + before + limits.launch_cycles
+        return rounds * max(each, (each + end) / 2, busy) + longer + end + before + limits.launch_cycles
+    return rounds * max(each + end, busy) + longer + before + limits.launch_cycles

@@ -45,7 +45,7 @@ from tilewright.plan.model import element_bytes
 from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
-from tilewright.plan.ring_costs import ENOUGH, RingWork, cycles, is_boxed, moving, row_bytes
+from tilewright.plan.ring_costs import ENOUGH, RingWork, columns_of, cycles, is_boxed, moving, row_bytes
 
 GROUPS, ATOMS = (1, 2, 3), (1, 2, 3, 4)
 """Groups of waves that multiply, and the atoms that each has one below the other."""
@@ -109,6 +109,8 @@ def plan_with_roles(
     for d, place in ((axes.m, 0), (axes.n, 1)):
         if not _ends(program, d, sizes, size):  # all that a tile has must be there
             every = [x for x in every if size(d) % x.how.tile[place] == 0]
+    if not every:
+        return "no tile of its sum fits registers and shared memory"
     bound = bound_by_memory(program, size, machine)
     least = bound + machine.limits.launch_cycles
     extents = size(axes.m), size(axes.n)
@@ -125,7 +127,7 @@ def plan_with_roles(
                 f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
             )
     if not fitting:
-        return "no tile of its sum fits registers and shared memory" if not candidates else "none fits the constraints"
+        return "none fits the constraints"
     made = _choices(fitting[: 1 if alone else None], op, axes, dims, program, sizes, size, machine, bound)
     best = made[0]
     others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]
@@ -235,6 +237,12 @@ def pitch_of(factor: Value, program: Program, size: Callable[[Expr], int]) -> in
     return apart * element_bytes(memory.dtype)
 
 
+def result_pitch(program: Program, size: Callable[[Expr], int]) -> int:
+    """How many bytes rows of what is written lie apart, or what that is a multiple of."""
+    written = [op.operands[1].type for op in program.walk() if op.name in WRITES]
+    return gcd(*(size(kind.dims[-1]) * element_bytes(kind.dtype) for kind in written))
+
+
 def overlaps(factor: Value, program: Program, size: Callable[[Expr], int]) -> bool:
     """Whether rows begin within the ones before them where a factor is read."""
     op = next((x for x in program.walk() if factor in x.results and x.name == "read"), None)
@@ -327,6 +335,9 @@ def _of_orientation(
     asked: bool,
 ) -> list[RingCandidate] | str:
     """The candidates with the atom's rows along M, or along N; or that no atom multiplies what lies so."""
+    blocks = op.attrs.get("blocks", 1)
+    if transposed and blocks > 1:
+        return "blocks on a diagonal lie along the columns of an atom"
     axes = axes.transposed if transposed else axes
     atoms = atoms_of(program, machine, op, axes)
     if isinstance(atoms, str):
@@ -348,9 +359,11 @@ def _of_orientation(
         after_product(program, op, machine),
         tuple(pitch_of(factor, program, size) for factor in _factors(op, axes)),
         tuple(overlaps(factor, program, size) for factor in _factors(op, axes)),
+        result_pitch(program, size),
         gathered,
         thin,
         left.cycles(machine) if isinstance(left, ComputedFactor) else 0.0,
+        blocks,
     )
     return list(_rings(machine, tuple(atoms), work, gathered, transposed, asked))
 
@@ -373,9 +386,10 @@ def rings(
     for atom in atoms:
         for groups, each, turns in product(GROUPS, ATOMS, (False, True)):
             rows = groups * each * atom.shape[0]
-            if atom.slab is None or rows > LONGEST or (turns and (groups > 1 or gathered)):
+            columns = columns_of(atom, work.blocks, *work.sizes[1:])
+            if atom.slab is None or columns is None or rows > LONGEST or (turns and (groups > 1 or gathered)):
                 continue
-            how = Microkernel(atom, rows, atom.shape[1], groups, transposed=transposed)
+            how = Microkernel(atom, rows, columns, groups, transposed=transposed, blocks=work.blocks)
             roles = _roles(machine, how, shared, gathered, turns, work.thin)
             if roles is not None and (how.tile[1] * work.bits // 8) % NARROWEST == 0:
                 m, n, k = work.sizes
@@ -394,7 +408,7 @@ def rings(
                     computed=work.computed,
                     surplus=work.surplus(machine, how, ceil(tiles / cores)),
                     gathered=work.gathered(machine, how, roles, steps),
-                    served=work.served(machine, how, steps, tiles),
+                    served=work.served(machine, how, tiles),
                     made=steps * how.rows * atom.slab * work.making,
                 )
                 yield RingCandidate(how, roles, took, tiles * filled)
@@ -420,7 +434,7 @@ def waves_of_roles(
     groups = 2 * how.groups if turns else how.groups
     assert machine.lanes is not None
     spare, own = registers_of(machine, how, gathered, groups)
-    sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
+    sums = how.sums
     if how.held_a:  # a step of it, beside what it is computed from
         sums += 2 * how.rows * row_bytes(how) // (4 * how.groups * how.atom.c.lanes)
     if sums + machine.limits.working_registers > own:

@@ -54,10 +54,10 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     """
     most = min(machine.waves, MOST)
     row = _row(program, widths, size)
-    smallest = _smallest(program)
-    lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // smallest))  # what a wave has
+    least = smallest(program)
+    lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // least))  # what a wave has
     if row == 1:
-        return _boxes(program, widths, size, smallest, lane, machine)
+        return _boxes(program, widths, size, least, lane, machine)
     found = beside_rows(program, widths, size, machine)
     if found:
         return found, min(MOST if tasks_of(found, size) <= FEW * cores(machine) else MANY, most)
@@ -67,7 +67,7 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     left = min(max(1, waves * lane // row), max(1, prod(map(size, widths)) // (ROUNDS * cores(machine))))
     found = dict.fromkeys(widths, 1)
     for d in reversed(list(widths)):
-        found[d] = _cut(size(d), left)
+        found[d] = cut_of(size(d), left)
         left //= found[d]
         if found[d] < size(d):
             break
@@ -81,10 +81,10 @@ def beside_rows(
     where tasks are then fewer than `least` for each core, a line's worth at the least; nothing where rows lie along it.
     """
     side = [d for d in _beside_rows(program, widths) if d in widths]
-    smallest = _smallest(program)
+    each = smallest(program)
     wide = max(LINE, (machine.lanes or 1) * WIDEST)
     while side:
-        found = dict.fromkeys(widths, 1) | {d: min(size(d), wide // smallest) for d in side}
+        found = dict.fromkeys(widths, 1) | {d: min(size(d), wide // each) for d in side}
         if wide <= LINE or tasks_of(found, size) >= least * cores(machine):
             return found
         wide //= 2
@@ -98,16 +98,16 @@ def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
 
 def in_a_line(program: Program, extent: int) -> int:
     """As many elements of a dimension as lie in a line of memory."""
-    return min(extent, LINE // _smallest(program))
+    return min(extent, LINE // smallest(program))
 
 
-def _smallest(program: Program) -> int:
+def smallest(program: Program) -> int:
     """Bytes of the smallest element of an argument."""
     return min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
 
 
 def _boxes(
-    program: Program, widths: Mapping[Expr, int], size: Size, smallest: int, lane: int, machine: Machine
+    program: Program, widths: Mapping[Expr, int], size: Size, each: int, lane: int, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
     """Tasks of functions of elements: as many elements as lanes have at once, fewer where not all cores had a task
     then; tiles, where what is read is turned."""
@@ -116,7 +116,7 @@ def _boxes(
     turned = [d for op in accesses if len(accessed(op)[1].dims) > 1 for d in side_by_side(op)]
     sides = [d for d in dict.fromkeys(turned) if d in widths]
     if len(sides) > 1:
-        found = dict.fromkeys(widths, 1) | {d: min(size(d), SIDE // smallest) for d in sides}
+        found = dict.fromkeys(widths, 1) | {d: min(size(d), SIDE // each) for d in sides}
         waves = 1
         while waves < min(MANY, most) and waves * lane < prod(found.values()):
             waves *= 2
@@ -128,8 +128,8 @@ def _boxes(
     for d in sorted(found, key=lambda d: d in along):  # what lies side by side stays together
         elements = prod(found.values())
         if elements > limit:
-            words = max(1, WIDEST // smallest) if d in along else 1
-            found[d] = _cut(size(d), max(1, found[d] * limit // elements), words)
+            words = max(1, WIDEST // each) if d in along else 1
+            found[d] = cut_of(size(d), max(1, found[d] * limit // elements), words)
     return found, min(WAVES, most)
 
 
@@ -150,14 +150,14 @@ def _is_single(e: Expr, axis: Symbol) -> bool:
     return form is None or form[0].get(axis) is ONE
 
 
-def _cut(size: int, most: int, words: int = 1) -> int:
+def cut_of(size: int, most: int, words: int = 1) -> int:
     """A width up to `most`: one that divides the size, unless that is less than half of it; of whole words of so many
     elements, where the size is.
 
-    >>> _cut(4096, 20), _cut(97, 16), _cut(3, 16), _cut(2072, 30), _cut(2072, 30, 8)
+    >>> cut_of(4096, 20), cut_of(97, 16), cut_of(3, 16), cut_of(2072, 30), cut_of(2072, 30, 8)
     (16, 16, 3, 28, 24)
     """
     if words > 1 and size % words == 0 and most >= words:
-        return words * _cut(size // words, most // words)
+        return words * cut_of(size // words, most // words)
     most = max(1, min(size, most))
     return next((n for n in range(most, most // 2, -1) if size % n == 0), most)

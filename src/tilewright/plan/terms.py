@@ -2,24 +2,42 @@
 
 Where both factors and the sum keep a dimension, and the sum has but one column beside it, an atom's columns stand
 empty. Neighbours along what is kept lie side by side in memory, so they go to neighbouring lanes, and every lane adds
-up the terms of its own elements, one step of the loop after the other.
+up the terms of its own elements, one step of the loop after the other; or those of a box of results that lie next to
+each other (`lane_boxes`), along digits of the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.algebra.expr import ONE, Expr
 from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
+from tilewright.machine import Machine
 from tilewright.plan.general import only_adds
+from tilewright.plan.lane_boxes import Terms
 from tilewright.plan.microkernel import names_of
-from tilewright.plan.model import Size
+from tilewright.plan.model import Size, element_bytes
+from tilewright.plan.plan import Axis, Cut, Digit, Plan
+from tilewright.plan.sums import summed_in
 
 
-def kept_by_terms(program: Program, free: Collection[Op], size: Size, numbers: Substitution) -> Expr | str:
-    """The dimension along which lanes do a program's product term by term; or why they do not."""
+@dataclass(frozen=True)
+class TermProduct:
+    """A product that lanes may do term by term: how, the read of the factor with rows, and these rows."""
+
+    terms: Terms
+    read: Op
+    rows: tuple[Expr, ...]
+
+
+def product_by_terms(
+    program: Program, free: Collection[Op], size: Size, numbers: Substitution, machine: Machine
+) -> TermProduct | str:
+    """The one product of a program, where lanes may do it term by term; or why they do not."""
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(names_of(program).values())
     if len(loops) != 1 or len(products) != 1 or products[0] not in loops[0].blocks[0].ops:
@@ -37,7 +55,69 @@ def kept_by_terms(program: Program, free: Collection[Op], size: Size, numbers: S
     side = _side_by_side(read, numbers)
     if side is None or side not in kept:
         return f"what both factors keep does not lie side by side in {read.operands[0].name}"
-    return side
+    wide = element_bytes(summed_in(product, machine))
+    terms = Terms(side, loops[0].attrs["axis"], element_bytes(read.result.type.dtype), wide)
+    return TermProduct(terms, read, tuple(d for d in factor.type.dims if d in c and d not in kept))
+
+
+# -- boxes of results in plans ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BoxedRows:
+    """Rows that are counted in digits and cut into boxes of lanes: what a plan calls them, and the program over boxes.
+
+    That program has `outer`, which counts boxes, and `inner`, the dimensions of one, in place of the rows.
+    """
+
+    name: str
+    digits: tuple[Digit, ...]
+    sizes: tuple[int, ...]
+    outer: str
+    inner: tuple[str, ...]
+
+    @property
+    def axis(self) -> Axis:
+        """The rows, without a task: each digit walked in whole boxes."""
+        walked = [replace(d, walked=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
+        units = [Cut("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
+        return Axis(self.name, tuple(walked), tuple(units))
+
+    def said(self, plan: Plan) -> Plan:
+        """A plan of the program over boxes, as one of the program over rows."""
+        task = plan.axis(self.outer).cut("task")
+        cuts = () if task is None else (replace(task, size=task.size * prod(self.sizes)),)
+        own = replace(self.axis, cuts=(*cuts, *self.axis.cuts))
+        axes = [own if a.name == self.outer else a for a in plan.axes if a.name not in self.inner]
+        tasks = [self.name if t == self.outer else t for t in plan.tasks if t not in self.inner]
+        return replace(plan, axes=tuple(axes), tasks=tuple(tasks))
+
+    def meant(self, plan: Plan) -> Plan:
+        """A plan of the program over rows, as one of the program over boxes: what `said` makes that plan of."""
+        own, count = plan.axis(self.name), prod(self.sizes)
+        task = own.cut("task")
+        if own.digits != self.axis.digits or task is None or task.size % count or own.cuts[1:] != self.axis.cuts:
+            there = f"axis {self.name} = ({', '.join(map(str, self.axis.digits))}): task ..., "
+            raise ArgumentError(
+                f"plan: `{own}` is not done here; it would be `{there}{', '.join(map(str, self.axis.cuts))}`, where a "
+                f"task has a multiple of {count}"
+            )
+        boxes = prod(d.walked for d in own.digits) // count
+        lengths = [n for n in self.sizes if n > 1]
+        inner = [
+            Axis(word, (Digit(word, n, n),), (Cut("task", n),)) for word, n in zip(self.inner, lengths, strict=True)
+        ]
+        outer = Axis(self.outer, (Digit(self.outer, boxes, boxes),), (replace(task, size=task.size // count),))
+        axes = [x for a in plan.axes for x in ([outer, *inner] if a is own else [a])]
+        tasks = [x for t in plan.tasks for x in ([self.outer, *self.inner] if t == self.name else [t])]
+        return replace(plan, axes=tuple(axes), tasks=tuple(tasks))
+
+
+def box_said(plan: Plan, rows: str) -> dict[str, int] | None:
+    """The box of a lane that a plan says of these rows, by digit; None where it says none."""
+    axis = next((a for a in plan.axes if a.name == rows), None)
+    units = {} if axis is None else {c.digit: c.size for c in axis.cuts if c.role == "unit" and c.digit is not None}
+    return units or None
 
 
 def _side_by_side(read: Op, numbers: Substitution) -> Expr | None:

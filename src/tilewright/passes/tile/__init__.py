@@ -26,6 +26,9 @@
 | parting      | a long reduction as two programs                                                      |
 | patches      | a dimension in boxes of digits instead of runs                                        |
 | aligning     | factors in rows that a machine's copies can read, and what copies them so             |
+| neighbours   | products that lie side by side: rows of A that begin behind each other                |
+| diagonal     | such products as one, with B in blocks on a diagonal                                  |
+| copies       | what copies of factors share: accesses in numbers, the programs that copy             |
 | products     | products by atoms: blocks of sums and their factors                                   |
 | factors      | a factor of a product as its blocks read it                                           |
 | computed     | a factor that is computed in registers, a step of K at a time                         |

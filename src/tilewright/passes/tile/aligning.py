@@ -22,67 +22,26 @@ from math import prod
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, symbol
 from tilewright.algebra.expr_rules import linear
 from tilewright.algebra.expr_use import Substitution
-from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
-from tilewright.ir.tile import TILE
+from tilewright.ir.core import MemoryType, Op, Program, TileType, Value, building
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.rewriting import own_name, places
+from tilewright.passes.tile.copies import (
+    Copied,
+    FactorCopy,
+    Numbered,
+    Shape,
+    copying,
+    digits,
+    factor_reads,
+    number_in,
+    steps_of,
+    up,
+    with_ops,
+)
+from tilewright.passes.tile.rewriting import own_name
+from tilewright.plan.plan import PADDED, PANELS
 
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class RowCopy:
-    """A factor that is copied: the program that does it, its sizes and the shapes of its two arguments, in which
-    dimensions are one where they can be; and what the factor and its copy really are."""
-
-    program: Program
-    sizes: dict[Symbol, int]
-    shapes: dict[Value, Shape]
-    given: Shape
-    made: Shape
-
-    @property
-    def source(self) -> str:
-        """The name of what is copied."""
-        return self.program.args[0].name or ""
-
-    def __str__(self) -> str:
-        given, made = self.given, self.made
-        return f"{self.source} is copied with zeros to rows of {made[-1]} in {made}, from {given[-1]} in {given}"
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """The program on copies of its factors, all sizes and shapes of it, and loops that are free.
-
-    `sources` are the arguments that lie otherwise than before; most are copied.
-    """
-
-    program: Program
-    sizes: dict[Symbol, int]
-    shapes: dict[Value, Shape]
-    free: tuple[Op, ...]
-    copies: tuple[RowCopy, ...]
-    sources: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Read:
-    """A factor's read: its coordinates, over symbols that have bounds, and the tensor's extents."""
-
-    op: Op
-    over: dict[Expr, Symbol]
-    """By dimension of the tile."""
-    at: tuple[Expr, ...]
-    shape: Shape
-
-    @property
-    def source(self) -> Value:
-        return self.op.operands[0]
-
-    @property
-    def bytes(self) -> int:
-        return int(self.op.result.type.dtype.bits) // 8
+SLACK = 8
+"""Rows are padded to whole lines if they become longer by no more than one part in so many."""
 
 
 @dataclass(frozen=True)
@@ -104,65 +63,60 @@ class _Walk:
         return (self.positions - 1) * self.step + int(self.tap.hi) + 1
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How a machine's copies read rows: these lie a multiple of `pitch` bytes apart, and windows at most `furthest`
+    lines. Rows that lie whole sectors apart are read quicker, whole lines quicker still."""
+
+    pitch: int
+    furthest: int
+    sector: int
+    line: int
+
+    def padded(self, extent: int, size: int) -> int:
+        """How long a row of so many elements should be: whole lines, where that is not much longer."""
+        sectors, lines = (up(extent, max(self.pitch, n), size) for n in (self.sector, self.line))
+        return lines if SLACK * (lines - extent) <= extent else sectors
+
+
 def aligned(
     program: Program,
     sizes: Mapping[Symbol, int],
     shapes: Mapping[Value, Shape],
     free: Collection[Op],
-    pitch: int,
-    furthest: int,
-    panels: bool = False,
-) -> Aligned | str:
-    """The program on copies of its factors whose rows lie a multiple of `pitch` bytes apart; or why there is none.
+    form: str,
+    reading: Reading,
+) -> Copied | str:
+    """The program on copies of its factors as a machine's copies read them; or why there is none.
 
-    Windows that are more than `furthest` lines apart have an axis of their own. In `panels` every row of a factor has
-    all that is summed as one run.
+    In panels every row of a factor has all that is summed as one run; rows that are only padded stay as they are
+    otherwise.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
         return f"it has {len(products)} products"
     (product,) = products
     with building():
-        reads = [_read(program, v, sizes, shapes) for v in product.operands[:2]]
-        if any(isinstance(r, str) for r in reads):
-            return next(r for r in reads if isinstance(r, str))
-        found = [r for r in reads if isinstance(r, _Read)]
-        sources = {r.source for r in found}
-        if len(sources) < 2 or any(
-            not sources.isdisjoint(op.operands) for op in program.walk() if op not in {r.op for r in found}
-        ):
-            return "a factor is used twice"
-        if panels:
-            new = _in_panels(program, product, found, pitch)
+        found = factor_reads(program, product, sizes, shapes)
+        if isinstance(found, str):
+            return found
+        new: list[_New] | str
+        if form == PANELS:
+            new = _in_panels(program, product, found, reading.pitch)
+        elif form == PADDED:
+            new = _padded(program, product, found, free, reading)
         else:
-            new = _joined(program, product, found, pitch, furthest) or _apart(found, pitch)
+            new = _joined(program, product, found, reading.pitch, reading.furthest) or _apart(found, reading)
         if isinstance(new, str):
             return new
         return _aligned(program, sizes, shapes, free, new)
-
-
-def _read(program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]) -> _Read | str:
-    """The read of a factor; or why it is no plain one."""
-    op = next((x for x in program.walk() if factor in x.results), None)
-    if op is None or op.name != "read" or op.operands[0] not in shapes:
-        return "a factor is computed, or is no argument"
-    kind: TileType = op.result.type
-    if set(op.attrs) & {"lookups", "bounds"} or op.attrs.get("otherwise", 0) != 0:
-        return "a factor is read where data say, or is not zero outside"
-    if kind.dtype.bits % 8:
-        return f"elements of {kind.dtype} are no whole bytes"
-    numbers = Substitution(dict(sizes))
-    _, before, at = places(op)
-    over = {d: symbol(s.name, 0, int(numbers(d)) - 1) for d, s in zip(kind.dims, before, strict=True)}
-    every = Substitution({**sizes, **{s: over[d] for d, s in zip(kind.dims, before, strict=True)}})
-    return _Read(op, over, tuple(map(every, at)), shapes[op.operands[0]])
 
 
 @dataclass(frozen=True)
 class _New:
     """A read's replacement: the copy's packed shape, how the program sees it, and what its coordinates are there."""
 
-    read: _Read
+    read: Numbered
     packed: Shape
     first: Shape
     """Where the copy begins in the tensor along each dimension: below 0 in zeros."""
@@ -185,19 +139,41 @@ class _New:
         return self.packed == self.read.shape and not any(self.first)
 
 
-def _apart(reads: Sequence[_Read], pitch: int) -> list[_New] | str:
-    """Copies of those tensors whose rows lie askew, with rows far enough apart; coordinates stay."""
+def _padded(
+    program: Program, product: Op, reads: Sequence[Numbered], free: Collection[Op], reading: Reading
+) -> list[_New] | str:
+    """Copies in which K is longer, by zeros in both factors; or why there are none."""
+    one, two = (v.type.dims for v in product.operands[:2])
+    for k in (d for d in one if d in two and d not in product.result.type.dims):
+        if any(read.at[-1] is not read.over[k] or read.shape[-1] != read.extent(k) for read in reads):
+            continue
+        if not _only_there(program, product, reads, k, free=free):
+            return f"{k} is used elsewhere"
+        wide = reading.padded(reads[0].extent(k), reads[0].bytes)
+        found = []
+        for read in reads:
+            packed, over = (*read.shape[:-1], wide), {**read.over, k: symbol(read.over[k].name, 0, wide - 1)}
+            at, first = (*read.at[:-1], over[k]), (0,) * len(packed)
+            found.append(_New(read, packed, first, packed, steps_of(packed), over, at, k))
+        return found
+    return "no dimension that is summed is the last of both factors"
+
+
+def _apart(reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
+    """Copies of those tensors whose rows copies refuse, with rows as they should lie; coordinates stay."""
     found = []
     for read in reads:
-        steps = _packed(read.shape)
-        if all(step * read.bytes % pitch == 0 for n, step in zip(read.shape, steps[:-1], strict=False) if n > 1):
+        steps = steps_of(read.shape)
+        if all(
+            step * read.bytes % reading.pitch == 0 for n, step in zip(read.shape, steps[:-1], strict=False) if n > 1
+        ):
             continue
-        wide = (*read.shape[:-1], _up(read.shape[-1], pitch, read.bytes))
-        found.append(_New(read, wide, (0,) * len(wide), read.shape, _packed(wide), read.over, read.at))
+        wide = (*read.shape[:-1], reading.padded(read.shape[-1], read.bytes))
+        found.append(_New(read, wide, (0,) * len(wide), read.shape, steps_of(wide), read.over, read.at))
     return found or "rows lie far enough apart"
 
 
-def _joined(program: Program, product: Op, reads: Sequence[_Read], pitch: int, furthest: int) -> list[_New] | None:
+def _joined(program: Program, product: Op, reads: Sequence[Numbered], pitch: int, furthest: int) -> list[_New] | None:
     """Copies in which taps and channels are one run; None where some factor's are none."""
     one, two = (v.type.dims for v in product.operands[:2])
     summed = [d for d in one if d in two and d not in product.result.type.dims]
@@ -218,7 +194,7 @@ def _joined(program: Program, product: Op, reads: Sequence[_Read], pitch: int, f
     return None
 
 
-def _in_panels(program: Program, product: Op, reads: Sequence[_Read], pitch: int) -> list[_New] | str:
+def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: int) -> list[_New] | str:
     """Copies in which all that is summed is one run of every row; or why there are none."""
     one, two = (v.type.dims for v in product.operands[:2])
     summed = tuple(d for d in one if d in two and d not in product.result.type.dims)
@@ -231,16 +207,16 @@ def _in_panels(program: Program, product: Op, reads: Sequence[_Read], pitch: int
         rows = [d for d in read.over if d not in summed]
         extents = [int(read.over[d].hi) + 1 for d in rows]
         length = prod(int(read.over[d].hi) + 1 for d in summed)
-        packed = (*extents, _up(length, pitch, read.bytes))
+        packed = (*extents, up(length, pitch, read.bytes))
         j = symbol(read.over[summed[-1]].name, 0, length - 1)
         over = {d: read.over[d] for d in rows} | {summed[-1]: j}
         shape, at = (*extents, length), (*(read.over[d] for d in rows), j)
         first = (0,) * len(packed)
-        found.append(_New(read, packed, first, shape, _packed(packed), over, at, summed[-1], summed))
+        found.append(_New(read, packed, first, shape, steps_of(packed), over, at, summed[-1], summed))
     return found
 
 
-def _line(read: _Read, tap: Expr, channel: Expr | None) -> _Walk | None:
+def _line(read: Numbered, tap: Expr, channel: Expr | None) -> _Walk | None:
     """The last coordinate but one of a read in which a tap's channels are a run of memory; None: they are none."""
     if len(read.at) < 2:
         return None
@@ -252,7 +228,7 @@ def _line(read: _Read, tap: Expr, channel: Expr | None) -> _Walk | None:
     return _walk(read, len(outer), read.over[tap])
 
 
-def _walk(read: _Read, place: int, tap: Symbol | None = None) -> _Walk | None:
+def _walk(read: Numbered, place: int, tap: Symbol | None = None) -> _Walk | None:
     """A coordinate of a read as windows and the taps in them, where no other has these taps; None: it is none."""
     first, terms = linear(read.at[place])
     weights = dict(terms)
@@ -266,15 +242,17 @@ def _walk(read: _Read, place: int, tap: Symbol | None = None) -> _Walk | None:
     return None if taps[0] in position.symbols else _Walk(position, step, taps[0], first)
 
 
-def _only_there(program: Program, product: Op, reads: Sequence[_Read], *dims: Expr | None) -> bool:
-    """Whether nothing but the product and its factors has a dimension."""
+def _only_there(
+    program: Program, product: Op, reads: Sequence[Numbered], *dims: Expr | None, free: Collection[Op] = ()
+) -> bool:
+    """Whether nothing but the product and its factors has a dimension, and loops that are free."""
     known = {product, *(r.op for r in reads)}
     found = [v.type for op in program.walk() if op not in known for v in (*op.operands, *op.results)]
-    loops = [op.attrs["axis"] for op in program.walk() if op.name == "iterate"]
+    loops = [op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free]
     return not any(d in loops or any(d in getattr(kind, "dims", ()) for kind in found) for d in dims if d is not None)
 
 
-def _in_runs(read: _Read, line: _Walk, both: tuple[Expr, Expr], channels: int, pitch: int, furthest: int) -> _New:
+def _in_runs(read: Numbered, line: _Walk, both: tuple[Expr, Expr], channels: int, pitch: int, furthest: int) -> _New:
     """A read in which taps and so many channels are one dimension, that of the channels; the last line but one of the
     tensor is as long as all windows need it."""
     tap, run = both
@@ -295,7 +273,7 @@ def _in_runs(read: _Read, line: _Walk, both: tuple[Expr, Expr], channels: int, p
     j = symbol(read.over[run].name, 0, length - 1)
     over = {d: j if d is run else s for d, s in read.over.items() if d is run or d is not tap}
     shape, strides, at = list[int](), list[int](), list[Expr]()
-    for place, step in enumerate(_packed(tuple(packed))[:-1]):
+    for place, step in enumerate(steps_of(tuple(packed))[:-1]):
         if place not in walks:
             seen = [(packed[place], step, read.at[place])]
         else:
@@ -316,7 +294,7 @@ def _askew(packed: Sequence[int], pitch: int, size: int) -> bool:
 
 def _aligned(
     program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], free: Collection[Op], new: list[_New]
-) -> Aligned:
+) -> Copied:
     """The program with these reads in place of its own, and the programs that copy."""
     copies, swapped, given = [], {}, dict[Value, Value]()
     every, extents = dict(sizes), dict(shapes)
@@ -337,69 +315,41 @@ def _aligned(
         swapped[each.read.op] = Op(each.read.op.spec, (seen,), attrs, (result,), loc=each.read.op.loc)
     values = {op.result: now.result for op, now in swapped.items()}
     kept: dict[Op, Op] = {}
-    body = _with(program.body, swapped, values, kept)
-    made = replace(program, body=body)
-    made = replace(made, args=tuple(given.get(a, a) for a in program.args))
+    body = with_ops(program.body, swapped, values, kept)
+    longer = {s for each in new if each.run is not None for s in each.run.symbols}
+    bindings = {s: e for s, e in program.bindings.items() if s not in longer}
+    made = replace(program, body=body, bindings=bindings, args=tuple(given.get(a, a) for a in program.args))
     verify(made)
-    return Aligned(
+    return Copied(
         made, every, extents, tuple(kept.get(op, op) for op in free), tuple(copies), tuple(a.name or "" for a in given)
     )
 
 
-def _with(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Value], kept: dict[Op, Op]) -> Block:
-    """A block with other operations in place of some; `kept` gets what became of those that have blocks."""
-    ops = []
-    for op in block.ops:
-        if op in swapped:
-            ops.append(swapped[op])
-            continue
-        blocks = tuple(_with(b, swapped, values, kept) for b in op.blocks)
-        operands = tuple(values.get(v, v) for v in op.operands)
-        ops.append(Op(op.spec, operands, op.attrs, op.results, blocks, op.loc))
-        kept[op] = ops[-1]
-    return Block(block.args, ops)
-
-
-def _copy(program: Program, new: _New, name: str) -> RowCopy:
-    """The program that copies a factor, with zeros where it has no elements.
-
-    What is written is one run of memory, and the program goes along it: whatever the rows are, lanes write whole words
-    of it side by side. Dimensions of the source that end where those of the copy do are one with the one before.
-    """
-    source, dtype = new.read.source, new.read.op.result.type.dtype
+def _copy(program: Program, new: _New, name: str) -> FactorCopy:
+    """The program that copies a factor; dimensions of the source that end where those of the copy do are one with the
+    one before."""
     every = prod(new.packed)
-    flat = symbol("at", 0, every - 1)
+    flat = number_in(every)
     if new.summed:
-        given_shape, at = new.read.shape, _of_panel(new, flat)
+        given, at = new.read.shape, _of_panel(new, flat)
     else:
-        given_shape, packed, first = _merged(new.read.shape, new.packed, new.first)
-        at = tuple(place + begin for place, begin in zip(_digits(flat, packed), first, strict=True))
-    own = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(given_shape)))
-    along = symbol(f"{name}_0", 1)
-    given, made = Value(MemoryType(dtype, own), source.name), Value(MemoryType(dtype, (along,)), name)
-    attrs = {"over": (flat,), "at": at, "otherwise": 0}
-    read = Op(TILE.ops["read"], (given,), attrs, (Value(TileType(dtype, (along,))),))
-    write = Op(TILE.ops["write"], (read.result, made), {})
-    body = Block((), [read, write])
-    copy = replace(program, name=f"{program.name}_{name}", args=(given, made), body=body, records=[])
-    verify(copy)
-    sizes = dict(zip((*own, along), (*given_shape, every), strict=True))
-    return RowCopy(copy, sizes, {given: given_shape, made: (every,)}, new.read.shape, new.packed)
-
-
-def _digits(number: Expr, extents: Shape) -> list[Expr]:
-    """The coordinates of an element by its number, in a packed tensor."""
-    return [number // step % extent for step, extent in zip(_packed(extents), extents, strict=True)]
+        given, extents, first = _merged(new.read.shape, new.packed, new.first)
+        at = tuple(place + begin for place, begin in zip(digits(flat, extents), first, strict=True))
+    words = (
+        f"{new.read.source.name} is copied with zeros to rows of {new.packed[-1]} in {new.packed}, "
+        f"from {new.read.shape[-1]} in {new.read.shape}"
+    )
+    return copying(program, new.read.source, name, given, every, at, words)
 
 
 def _of_panel(new: _New, flat: Symbol) -> tuple[Expr, ...]:
     """Where an element of a panel is read, by its number: outside the tensor, where a row is longer than its run."""
     read, length = new.read, new.shape[-1]
-    *places, along = _digits(flat, new.packed)
+    *places, along = digits(flat, new.packed)
     rows = [s for d, s in read.over.items() if d not in new.summed]
     taps = [read.over[d] for d in new.summed]
     extents = tuple(int(s.hi) + 1 for s in taps)
-    images = Substitution(dict(zip((*rows, *taps), (*places, *_digits(along, extents)), strict=True)))
+    images = Substitution(dict(zip((*rows, *taps), (*places, *digits(along, extents)), strict=True)))
     *outer, last = (images(e) for e in read.at)
     return (*outer, last + read.shape[-1] * (along // length))
 
@@ -418,14 +368,3 @@ def _merged(given: Shape, packed: Shape, first: Shape) -> tuple[Shape, Shape, Sh
             found.append((extent, wide, begin))
     a, b, c = zip(*found, strict=True)
     return a, b, c
-
-
-def _packed(shape: Shape) -> Shape:
-    return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
-
-
-def _up(extent: int, pitch: int, size: int) -> int:
-    """The least length from an extent on whose bytes are a multiple of a pitch."""
-    while extent * size % pitch:
-        extent += 1
-    return extent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product as every
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -281,7 +282,9 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     summed = tuple(d for d in a.dims if d in b.dims and d not in acc.dims)
     if any(parts[d][1] == 0 for d in (*acc.dims, *summed)):
         return (rounded(kind.dtype, acc.dims, inner, wide, start),)
-    how = low.cuts.products.get(op)
+    how, blocks = low.cuts.products.get(op), op.attrs.get("blocks", 1)
+    if blocks != (1 if how is None else how.blocks):
+        raise ProgramError(f"mma in {blocks} blocks: nothing here multiplies them by themselves", op.loc)
     rounds = how is not None and how.atom.rounds == "tf32"  # the machine's products do it
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32 and not rounds
     a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
@@ -312,6 +315,8 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
     if found is not None:
         how, axes, left, right = found
         BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
+    elif low.cuts.lane_box:
+        _terms(low, total.tensor, acc.dims, inner, a, b)
     else:
         last, summed = acc.dims[-1] if acc.dims else None, [d for d in a.dims if d in b.dims and d not in acc.dims]
         factors = (_factor(low, t, wide, last) for t in (a, b))
@@ -444,6 +449,23 @@ def _as_tf32(low: Lowering, tile: Tile) -> Tile:
     finite = Formula("lt", (Formula("abs", (tile.formula,)), Formula.number(float("inf"))))
     low.put(bits, tile.dims, tile.parts, Formula("select", (finite, cut, word)))
     return tile
+
+
+def _terms(low: Lowering, total: Value, dims: tuple[Expr, ...], parts: Parts, a: Tile, b: Tile) -> None:
+    """total += a * b, term after term, each written out: what a lane takes from its window is known then.
+
+    Factors are widened where they are multiplied: they lie narrow in registers.
+    """
+    wide, summed = total.type.dtype, [d for d in a.dims if d in b.dims and d not in dims]
+    before = low.held(total, dims, parts).formula
+    factors = [converted(t.formula, t.dtype, wide) for t in (a, b)]
+    for term in every(*(range(most(a.parts[d][1])) for d in summed)):
+        images = Substitution({low.coordinate(d): a.parts[d][0] + n for d, n in zip(summed, term, strict=True)})
+        now = tuple(rewritten(f, images) for f in factors)
+        fused = wide.is_float  # there is an instruction
+        low.put(
+            total, dims, parts, Formula("fma", (*now, before)) if fused else call("add", before, Formula("mul", now))
+        )
 
 
 def _products(

@@ -42,27 +42,37 @@ def in_digits(
 
 
 def digits_of(
-    program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], dim: Expr
-) -> tuple[Program, dict[Symbol, int], tuple[Symbol, ...]] | None:
-    """The program with a dimension in digits, the sizes of all, and these digits; None where it stays whole."""
+    program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], dim: Expr, *, alone: bool = False
+) -> tuple[Program, dict[Symbol, int], tuple[Symbol, ...], set[Op]] | None:
+    """The program with a dimension in digits, with the sizes of all, these digits, and the loops that are free.
+
+    None where it stays whole. With `alone`, all others do.
+    """
     with building():
-        made = _Digits(program, sizes, free, False)
+        made = _Digits(program, sizes, free, False, dim if alone else None)
         found = made.groups.get(dim)
         if found is None:
             return None
-        over, every, _ = made.run()
-    return over, {s: int(n) for s, n in every.items()}, found.made
+        over, every, loops = made.run()
+    return over, {s: int(n) for s, n in every.items()}, found.made, loops
 
 
 class _Digits(Regrouped):
-    def __init__(self, program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op], summed_only: bool):
+    def __init__(
+        self,
+        program: Program,
+        sizes: Mapping[Symbol, Size],
+        free: Collection[Op],
+        summed_only: bool,
+        only: Expr | None = None,
+    ):
         super().__init__((), sizes=sizes)
         self.program, self.sizes, self.free = program, dict(sizes), set(free)
         self.gone = {op for op in self.free if only_adds(op)}
         """Loops that may go."""
         written = {d for op in program.walk() if op.name in WRITES for d in op.operands[0].type.dims}
         for dim in [d for d in dims_of(program) if d in self.sizes]:
-            if summed_only and dim in written:
+            if (summed_only and dim in written) or only not in (None, dim):
                 continue
             steps = self._steps(dim)
             if steps is not None:

@@ -5,7 +5,10 @@ copy %x_view -> %x_part else 0               lines 2*t - 1 to 2*t + 2, what is o
 mma ... [i0 + r, i1 + s, c]                  every tap reads it where it lies
 
 It is the image of the current parts under the access. A read whose elements overlap, the taps of a convolution, has an
-image that is smaller than the read itself.
+image that is smaller than the read itself. Where every lane has a box of results, each has an image of its own, its
+window:
+
+%x_part = alloc shared bf16 (64, 32, 3, 6)   of 64 channels and 32 boxes of 1x4: 3x6 neighbours
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, Symbol
-from tilewright.algebra.expr_use import linear_form
+from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.passes.tile import inplace
 from tilewright.passes.tile.accesses import TileAccess, marked
 from tilewright.passes.tile.values import Parts, load
+from tilewright.passes.tile.writer import split
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -72,6 +76,52 @@ def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
         first.append(form[1])
         widths.append(width)
     return Box(tuple(first), tuple(widths))
+
+
+def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
+    """The window of a lane, which has a box of results, where it is smaller than what the lane reads; None otherwise.
+
+    It starts at expressions of the coordinates that tell lanes apart: dimensions of the sum beside the box.
+    """
+    moved = [d for d in dims if is_in_window(low, d)]
+    sizes = [width for d in moved if isinstance(width := parts[d][1], int)]
+    if len(sizes) < len(moved) or low.cuts.terms is None:
+        return None
+    over = low.w.axes(sizes)
+    images = Substitution({low.coordinate(d): parts[d][0] + i for d, i in zip(moved, over, strict=True)})
+    at = [images(e) for e in access.at]
+    axes, digits = split(over, at)
+    found = image_of([digits(e) for e in at], axes)
+    return found if found is not None and prod(found.widths) < prod(sizes) else None
+
+
+def is_in_window(low: Lowering, dim: Expr) -> bool:
+    """Whether a lane goes over all of a dimension's part: that of its box of results, or what is summed."""
+    return dim in low.cuts.lane_box or dim not in low.cuts.widths
+
+
+def windowed(
+    low: Lowering,
+    access: TileAccess,
+    box: Box,
+    dims: tuple[Expr, ...],
+    parts: Parts,
+    dtype: DType,
+    otherwise: float,
+) -> Formula:
+    """Copies the windows of all lanes; gives what the read is then."""
+    own = [d for d in dims if not is_in_window(low, d)]
+    long = [n for n, width in enumerate(box.widths) if width > 1]
+    sizes = [*(parts[d][1] for d in own), *(box.widths[n] for n in long)]
+    tensor = low.w.alloc(dtype, sizes, f"{access.tensor.name}_part")
+    over = low.w.axes(sizes)
+    images = Substitution({low.coordinate(d): parts[d][0] + i for d, i in zip(own, over, strict=False)})
+    within = dict(zip(long, over[len(own) :], strict=True))
+    places = [images(first) + within.get(n, 0) for n, first in enumerate(box.first)]
+    view = low.w.view(access.tensor, over, marked(places, access.shape))
+    low.w.emit("copy", (view, tensor), otherwise=otherwise)
+    at = [access.at[n] - box.first[n] for n in long]
+    return load(tensor, *(low.coordinate(d) - parts[d][0] for d in own), *at)
 
 
 def staged(low: Lowering, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:

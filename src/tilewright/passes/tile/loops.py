@@ -59,7 +59,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
         out = False
         if low.cuts.terms is not None:
             out = isinstance(rounds, Const) and rounds.value <= low.cuts.terms
-            _bring(low, op, axis, (begin, length))
+            _bring(low, op, axis, (begin, length), rounds is as_expr(1))
         name = f"k_{axis}" if str(axis).isidentifier() else "k"
         with low.w.loop(name, rounds, start, unroll=out, kept=kept) as k:
             low.iteration[axis] = k
@@ -203,11 +203,17 @@ def _wide(low: Lowering, op: Op, place: int) -> DType | None:
     return found
 
 
-def _bring(low: Lowering, op: Op, axis: Expr, part: Part) -> None:
-    """Reads what all rounds of a loop need of a factor that many lanes share, terms apart, neighbours side by side."""
+def _bring(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
+    """Reads what all rounds of a loop need of a factor that many lanes share, terms apart, neighbours side by side.
+
+    Where there is one round, windows are brought before: nobody waits for both, one after the other.
+    """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.at(axis, part):
         sizes = {inner: prod(most(low.part(d)[1]) for d in inner.result.type.dims) for inner in reads}
+        if once and low.cuts.lane_box:
+            first = max(reads, key=lambda inner: sizes[inner])
+            (low.early[first],) = memory.read(low, first)
         for inner in [inner for inner in reads if sizes[inner] < max(sizes.values()) and sizes[inner] <= BROUGHT]:
             (tile,) = memory.read(low, inner)
             apart = (axis, *(d for d in tile.dims if d is not axis))

@@ -154,6 +154,8 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         found = formulas.number(other, kind.dtype)
     elif access.data:
         found = _gathered(low, access, kind, parts, marks, other)
+    elif low.cuts.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
+        found = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
     elif surplus and low.cuts.packed and inplace.is_right(low, op):
         pass  # it is packed with zeros past its end
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):

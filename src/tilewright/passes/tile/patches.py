@@ -3,31 +3,32 @@
     %3 = read %x over=[n, p, q, r, s, c] at=[n, p + r - 1, q + s - 1, c] : bf16[M_2, M_1, M_0, K_2, K_1, K_0]
     %3 = read %x over=[t, i, r, s, c] at=[2*(t//49) + i//64, ..., 8*(t%7) + i%8 + s - 1, c] : bf16[M_box, M_in, ...]
 
-The digits become two dimensions: which patch, and which element of it. Where a box does not divide a digit, patches at
-the end go past it: what is read there is zero, and nothing is stored. Elements of a patch lie close together along all
-digits, so what a product reads around them overlaps most.
+The digits become two dimensions: which patch, and which element of it; or as many within a patch as it has. Where a box
+does not divide a digit, patches at the end go past it: what is read there is zero, and nothing is stored. Elements of a
+patch lie close together along all digits, so what a product reads around them overlaps most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.algebra.expr import Expr, Symbol, symbol
-from tilewright.ir.core import Program, building
+from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.ir.core import Op, Program, building
 from tilewright.ir.verifier import verify
 from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped
 
 
 @dataclass(frozen=True)
 class Patched:
-    """A program over patches: the dimension that counts them, the one within, and the sizes of both."""
+    """A program over patches: the dimension that counts them, those within, the sizes of all, and its free loops."""
 
     program: Program
     outer: Symbol
-    inner: Symbol
+    inner: tuple[Symbol, ...]
     sizes: dict[Symbol, int]
+    free: frozenset[Op] = frozenset()
 
 
 def in_patches(
@@ -37,11 +38,15 @@ def in_patches(
     digits: Sequence[Symbol],
     box: Sequence[int],
     lines: tuple[int, int] | None = None,
+    *,
+    apart: bool = False,
+    free: Collection[Op] = (),
 ) -> Patched:
     """The program whose dimension `name` is counted by these digits, which stand side by side, cut into such boxes.
 
-    `lines` are how many elements the last two digits take together, and how far lines lie apart there: elements run on
-    from line to line, and those between lines, and behind the last, are no digits'.
+    With `apart`, what lies within a patch is as many dimensions as the box is longer than 1 along. `lines` are how many
+    elements the last two digits take together, and how far lines lie apart there: elements run on from line to line,
+    and those between lines, and behind the last, are no digits'. `free` are loops that give the same for every tile.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])
@@ -55,21 +60,56 @@ def in_patches(
     (<2*(at_box//3) + at_in//4>, <4*(at_box%3) + at_in%4>)
     """
     counts = [-(-sizes[d] // n) for d, n in zip(digits, box, strict=True)]
-    dims = symbol(f"{name}_box", 1), symbol(f"{name}_in", 1)
-    inside = prod(box) if lines is None else prod(box[:-2]) * lines[0]
-    t, i = symbol("at_box", 0, prod(counts) - 1), symbol("at_in", 0, inside - 1)
-    which, within = _digits(t, counts), _digits(i, box)
-    if lines is not None:
-        each, pitch = lines
-        *outer, row = _digits(i, (*box[:-2], each))
-        within = [*outer, row // pitch, row % pitch]
-    places: dict[Expr, Expr] = {d: n * a + b for d, n, a, b in zip(digits, box, which, within, strict=True)}
+    t = symbol("at_box", 0, prod(counts) - 1)
+    inside = _Inside.apart(digits, box) if apart else _Inside.flat(name, box, lines)
+    dims = outer_of(name), *inside.dims
+    numbers = zip(digits, box, _digits(t, counts), inside.within, strict=True)
+    places: dict[Expr, Expr] = {d: n * a + b for d, n, a, b in numbers}
     ragged = lines is not None or any(sizes[d] % n for d, n in zip(digits, box, strict=True))
     with building():
-        made = Regrouped([DimensionGroup(tuple(digits), dims, (t, i), places)], zeros=ragged)
+        made = Regrouped([DimensionGroup(tuple(digits), dims, (t, *inside.axes), places)], zeros=ragged)
         found = replace(program, body=made.body(program.body))
         verify(found)
-    return Patched(found, *dims, dict(zip(dims, (prod(counts), inside), strict=True)))
+    extents = dict(zip(dims, (prod(counts), *(int(s.hi) + 1 for s in inside.axes)), strict=True))
+    return Patched(found, dims[0], dims[1:], extents, frozenset(made.kept[op] for op in free))
+
+
+def outer_of(name: str) -> Symbol:
+    """The dimension that counts the patches of one."""
+    return symbol(f"{name}_box", 1)
+
+
+def inner_of(digits: Sequence[Symbol], box: Sequence[int]) -> dict[Symbol, int]:
+    """The dimensions within a patch, where there is one for each digit along which it is longer than 1: how long."""
+    return {symbol(f"{d}_in", 1): n for d, n in zip(digits, box, strict=True) if n > 1}
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """The dimensions within a patch, a coordinate along each, and the digits as expressions of these."""
+
+    dims: tuple[Symbol, ...]
+    axes: tuple[Symbol, ...]
+    within: list[Expr]
+
+    @classmethod
+    def flat(cls, name: str, box: Sequence[int], lines: tuple[int, int] | None) -> _Inside:
+        """One dimension, which counts all digits, or runs on from line to line."""
+        count = prod(box) if lines is None else prod(box[:-2]) * lines[0]
+        i = symbol("at_in", 0, count - 1)
+        within = _digits(i, box)
+        if lines is not None:
+            each, pitch = lines
+            *outer, row = _digits(i, (*box[:-2], each))
+            within = [*outer, row // pitch, row % pitch]
+        return cls((symbol(f"{name}_in", 1),), (i,), within)
+
+    @classmethod
+    def apart(cls, digits: Sequence[Symbol], box: Sequence[int]) -> _Inside:
+        """One for each digit along which the box is longer than 1."""
+        long = {d: symbol(f"at_in_{d}", 0, n - 1) for d, n in zip(digits, box, strict=True) if n > 1}
+        within = [long[d] if d in long else as_expr(0) for d in digits]
+        return cls(tuple(inner_of(digits, box)), tuple(long.values()), within)
 
 
 def _digits(flat: Symbol, extents: Sequence[int]) -> list[Expr]:

@@ -283,10 +283,10 @@ class BlockedProduct:
         right.ragged = across.ragged
         if how.slab is not None:
             step = how.deep(most(deep))
-            with w.loop("e", pieces(deep, step), unroll=isinstance(left, InRegisters)) as e:
+            with w.loop("e", pieces(deep, step), unroll=isinstance(left, InRegisters) or how.blocks > 1) as e:
                 a = left.rows(down.size, step, row, step * e, last)
                 b = right.columns(step, across.size, step * e, column)
-                w.emit("mma", (sums, a, b), atom=how.atom.name)
+                self.multiply(sums, a, b, e)
             return
         if how.whole:
             a = w.registers(how.atom.a.dtype, (down.size, depth), f"{how.atom.name}.a", "left")
@@ -309,6 +309,23 @@ class BlockedProduct:
                 factors = left.rows(down.size, wide, row, k, last), right.columns(wide, across.size, k, column)
                 skip = left.skips or right.skips
                 w.emit("mma", (sums, *factors), atom=how.atom.name, skip=skip or None)
+
+    def multiply(self, sums: Value, a: Value, b: Value, e: Expr) -> None:
+        """The product of a slab of A by one of B, the e-th; where these hold several blocks, each by itself."""
+        w, how = self.w, self.how
+        if how.blocks == 1:
+            w.emit("mma", (sums, a, b), atom=how.atom.name)
+            return
+        n, slab = how.atom.shape[1], how.slab or 1
+        each = most(self.width(self.axes.k)) // how.blocks
+        deep = min(each, slab)
+        with w.loop("j", min(slab, each * how.blocks) // deep, unroll=True) as j:
+            block = (slab * e + deep * j) // each
+            i, c, f = w.axes((how.rows, deep, n))
+            left = w.view(a, (i, c), [(i, False), (deep * j + c, False)])
+            right = w.view(b, (c, f), [(deep * j + c, False), (n * block + f, False)])
+            total = w.columns(sums, (i, f), i, n * block + f)
+            w.emit("mma", (total, left, right), atom=how.atom.name)
 
     def _last(self, down: Span) -> Expr | None:
         """The last row that there is, where a block may have rows past it: those are any, and never stored."""

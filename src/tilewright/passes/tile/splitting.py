@@ -8,64 +8,126 @@
     } : f32[M, N]
 
 The first sums parts of K, each in tasks of its own, to memory; the second adds them up, always in the same order, and
-does what follows. Past the end of K the first reads zeros.
+does what follows. Past the end of K the first reads zeros. A product over several dimensions, as that of a convolution,
+which no loop goes over, is taken apart along one of them, in equal parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.passes.tile.rewriting import DimensionGroup, Halves, Regrouped, between, halved, places
 from tilewright.plan.computed import computed_factor
+from tilewright.plan.microkernel import axes_in
 
 NAME = "partial_sums"
 WRITTEN_OUT = 16
 """Parts whose sum is written out, at most."""
 
 
-def halves(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], count: int, step: int) -> Halves | str:
-    """The program in two halves: K in so many parts, each whole steps; or why it stays whole."""
+@dataclass(frozen=True)
+class WholeSum:
+    """A sum of products that may be taken apart: what has its result, what it starts from, what makes its factors, and
+    the dimensions that are summed; whether what is read past their ends may be zeros."""
+
+    cut: Op
+    start: Op
+    made: list[Op]
+    product: Op
+    axes: tuple[Expr, ...]
+    ends: bool
+
+
+def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
+    """The sum of a program with one product; or why it stays whole."""
     loops = [op for op in program.body.ops if op.name == "iterate"]
-    if len(loops) != 1 or loops[0] not in free or program.records:
-        return "it is not one loop over K without constraints"
-    (loop,) = loops
-    axis, (body,) = loop.attrs["axis"], loop.blocks
+    if program.records:
+        return "its constraints say how it is cut"
+    product = next((op for op in program.walk() if op.name == "mma"), None)
+    if product is None or (loops and (len(loops) > 1 or loops[0] not in free)):
+        return "it is not one product, or one loop over K"
+    cut = loops[0] if loops else product
+    first = cut.operands[0] if loops else product.operands[2]
+    start = next((op for op in program.body.ops if first in op.results), None)
+    if start is None or start.name != "fill" or start.attrs["value"] != 0:
+        return "its sum does not start from zero"
+    if loops:
+        found = _looped(program, cut)
+        if isinstance(found, str):
+            return found
+        axis, reads = cut.attrs["axis"], [op for op in found if op.name == "read" and op.result in product.operands]
+        return WholeSum(cut, start, found, product, (axis,), all(is_plain(op, axis) for op in reads))
+    made = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
+    if len(made) != 2 or product not in program.body.ops:
+        return "a factor is not read from memory"
+    one, two = (v.type.dims for v in product.operands[:2])
+    return WholeSum(
+        cut, start, made, product, tuple(d for d in one if d in two and d not in product.result.type.dims), False
+    )
+
+
+def _looped(program: Program, loop: Op) -> list[Op] | str:
+    """What makes the factors in a loop that adds their products; or that it does more."""
+    (body,) = loop.blocks
     *made, product, last = body.ops
-    if product.name != "mma" or last.operands != (product.result,):
+    if product.name != "mma" or last.operands != (product.result,) or product.operands[2] is not body.args[0]:
         return "its loop does more than multiply two tensors"
     factors = [computed_factor(program, v) for v in product.operands[:2]]
     if any(isinstance(x, str) for x in factors) or any(body.args[0] in op.operands for op in made):
         return "its loop does more than multiply two tensors, or what is computed of such"
-    start = next((op for op in program.body.ops if loop.operands[0] in op.results), None)
-    if start is None or start.name != "fill" or start.attrs["value"] != 0 or product.operands[2] is not body.args[0]:
-        return "its sum does not start from zero"
     if any(set(op.attrs) & {"lookups", "bounds", "otherwise"} for op in made):
         return "its reads are not plain"
-    if not all(is_plain(op, axis) for op in made if op.name == "read" and op.result in product.operands):
-        return f"{axis} is no dimension of what is read"
-    extent = sizes[axis]
-    width = -(-extent // count // step) * step
+    return made
+
+
+def ways(found: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int) -> Iterator[tuple[Expr, int]]:
+    """How a sum may be taken apart: a dimension, and in how many parts: equal ones, unless they may end in zeros."""
+    numbers = Substitution(dict(sizes))
+    k = axes_in(found.product, lambda d: int(numbers(d)))
+    for axis in found.axes:
+        if found.ends:
+            yield from ((axis, n) for n in counts)
+            continue
+        whole, rest = divmod(int(numbers(axis)), step if not isinstance(k, str) and axis is k.k else 1)
+        yield from ((axis, n) for n in range(2, whole + 1) if not rest and whole % n == 0)
+
+
+def halves(
+    program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
+) -> Halves | str:
+    """The program in two halves: a dimension in so many parts, each whole steps; or why it stays whole."""
+    found = sum_of(program, free)
+    if isinstance(found, str):
+        return found
+    if axis not in found.axes or (not found.ends and (axis, count) not in ways(found, sizes, (), step)):
+        return f"{axis} is not summed, or has no {count} equal parts"
+    extent = int(Substitution(dict(sizes))(axis))
+    width = -(-extent // count // step) * step if found.ends else extent // count
     parts = -(-extent // width)
     if parts < 2:
         return f"{axis} is too short"
-    if parts * width != extent and any(x is not None for x in factors):
+    ends = parts * width != extent
+    if ends and any(computed_factor(program, v) is not None for v in found.product.operands[:2]):
         return f"{axis} ends within a part, and a factor is computed"  # of zeros, which may give anything
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
+    cut, start, product = found.cut, found.start, found.product
     with building():
-        found = Parted(axis, outer, inner, width, parts, zeros=True)
-        found.block(made, ops := list[Op]())
+        parted = Parted(axis, outer, inner, width, parts, zeros=found.ends)
+        parted.block(found.made, ops := list[Op]())
         kind: TileType = product.result.type
         total = TileType(kind.dtype, (outer, *kind.dims))
         zero = Op(start.spec, (), dict(start.attrs), (Value(total),), loc=start.loc)
-        taken = tuple(map(found.of, product.operands[:2]))
+        taken = tuple(map(parted.of, product.operands[:2]))
         mma = Op(product.spec, (*taken, zero.result), dict(product.attrs), (Value(total),), loc=product.loc)
         ops = [zero, *ops, mma]
         memory = between(program, NAME, mma.result)
-        combined = _written_out(loop, memory, parts) if parts <= WRITTEN_OUT else combining(loop, memory, outer, "sum")
-        return halved(program, ("parts", ops), memory, loop, combined, sizes, {outer: parts, inner: width}, parts)
+        combined = _written_out(cut, memory, parts) if parts <= WRITTEN_OUT else combining(cut, memory, outer, "sum")
+        return halved(program, ("parts", ops), memory, cut, combined, sizes, {outer: parts, inner: width}, parts)
 
 
 def is_plain(read: Op, axis: Expr) -> bool:

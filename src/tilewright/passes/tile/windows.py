@@ -63,7 +63,8 @@ class AroundHalo:
             raise ProgramError("the sums of a task do not stay in registers")
         stays = self._all_of_b() if self.offsets == 0 else None
         streamed = self.deep if self.offsets == 1 else self.deep[:-1] if self.offsets else []
-        with self.w.loop("e", pieces(p.width(p.axes.k), self.slab)) as e, ExitStack() as loops:
+        several = p.how.blocks > 1
+        with self.w.loop("e", pieces(p.width(p.axes.k), self.slab), unroll=several) as e, ExitStack() as loops:
             halo, box = self._halo(e)
             for d in streamed:
                 p.at[d] = loops.enter_context(self.w.loop(f"k_{d}", p.width(d)))
@@ -88,7 +89,7 @@ class AroundHalo:
         if self.offsets > 1:
             at = [p.at[self.deep[-1]]]
         right = self.w.view(b, (c, j), [*((x, False) for x in at), (j, False), (c, False)])
-        self.w.emit("mma", (p.total, left, right), atom=p.how.atom.name)
+        p.multiply(p.total, left, right, e)
 
     def _places(self, found: Load, known: dict[Expr | None, Expr]) -> list[Expr]:
         """Where a factor is read, at these places of dimensions and the current ones of all others."""

@@ -311,7 +311,7 @@ class BlockWriter:
             self.map(goal, axes, rewritten(formula, lambda e: known(images(e))), Substitution({}))
             return
         axes, digits = split(over, [images(e) for each in loads(formula) for e in each.at])
-        if axes != over and isinstance(target.type, TensorType):
+        if axes != over and isinstance(target.type, TensorType) and all(digits(s) in axes for s in whole):
             goal = self.view(target, axes, [(digits(s), False) for s in over])
             self.map(goal, axes, rewritten(formula, lambda e: digits(images(e))), Substitution({}))
             return

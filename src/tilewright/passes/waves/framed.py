@@ -6,14 +6,15 @@ that is the same in all lanes: so all of them have the same result, and it need 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
-from tilewright.check.frames import Dim, Dims, columns, digits, held, operand_axes
+from tilewright.check.frames import Dim, Dims, columns, digits, held, operand_axes, target_place
+from tilewright.check.shifted import Seen, Shifted
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
@@ -106,7 +107,8 @@ def map_(low: Waves, op: Op) -> None:
     dims = tuple(d for d in axes if d is not None)
     found = {v: low.handles[low.frames.root(v)] for v in op.operands}
     registers = {d for s in found.values() if isinstance(s, Spread) for d in s.own}
-    target = op.operands[1 if op.name == "copy" else 0]
+    target = op.operands[target_place(op)]
+    registers |= {d for v, s in found.items() if isinstance(s, Spread) for d in _shifting(low, v, axes)}
     loaded = sum(v.type.dtype.numpy.itemsize for v, s in found.items() if v is not target and not isinstance(s, Spread))
 
     def part(window: Window) -> None:
@@ -177,24 +179,78 @@ def fetched(
     """What a lane has of an operand, as values over the dimensions of a window; or one, where all are the same."""
     handle = low.handles[low.frames.root(value)]
     if isinstance(handle, Spread):
-        return expanded(low, handle, part.dims, _seen(low, handle, value, axes))
-    lane, v = low.axes(part.values)
-    places = part.places(low, lane, v)
+        through = low.frames.through(value)
+        assert through is not None
+        if any(isinstance(x, Shifted) for x in through):
+            return _from_window(low, handle, part.dims, axes, through)
+        seen = tuple(d for d, axis in zip(handle.dims, through, strict=True) if d is not None and axis is not None)
+        return expanded(low, handle, part.dims, seen)
     memory = low.handles[value]
-    where = memory.at(tuple(as_expr(0) if d is None else places[d][0] for d in axes))
+    some = _told_apart(low, memory, axes, part)
+    lane, v = low.axes(some.values)
+    places = some.places(low, lane, v)
+    where = memory.at(_coordinates(axes, places))
     there = [inside for _, inside in places.values() if inside is not None]
     condition = both((*there, *where.conditions))
-    found = low.fragment(memory.dtype, part.values)
+    found = low.fragment(memory.dtype, some.values)
     attrs: dict[str, Any] = {} if condition is None else {"when": condition, "otherwise": otherwise or 0}
     low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+    if some is part:
+        return found
+    every = low.fragment(memory.dtype, part.values)
+    moving.pick(low, every, found, columns(part.dims, some.dims))
+    return every
+
+
+def _coordinates(axes: tuple[Dim | None, ...], places: Mapping[Dim, tuple[Expr, Expr | None]]) -> tuple[Expr, ...]:
+    """Where an operation is along each axis; 0 along those that have no place."""
+    return tuple(as_expr(0) if d is None or d not in places else places[d][0] for d in axes)
+
+
+def _told_apart(low: Waves, memory: Any, axes: tuple[Dim | None, ...], part: Window) -> Window:
+    """The part of a window without dimensions of which a lane has all and along which memory has but one element: that
+    is loaded once for all of them."""
+    lane, v = low.axes(part.values)
+    places = part.places(low, lane, v)
+    here = memory.at(_coordinates(axes, places))
+    kept = []
+    for d, whole, turn in zip(part.dims, part.whole, part.turns, strict=True):
+        alone = whole.threads == 1 and whole.rounds > 1 and places[whole][1] is None
+        moved = {**places, whole: (as_expr(0), None)}
+        there = memory.at(_coordinates(axes, moved)) if alone else None
+        if there is None or there.offset is not here.offset or there.conditions != here.conditions:
+            kept.append((d, whole, turn))
+    if len(kept) == len(part.dims):
+        return part
+    dims, every, turns = ((), (), ()) if not kept else zip(*kept, strict=True)
+    return Window(tuple(dims), tuple(every), tuple(turns), part.past)
+
+
+def _shifting(low: Waves, value: Value, axes: tuple[Dim | None, ...]) -> list[Dim]:
+    """The dimensions of an operation that shift coordinates of a tensor in registers."""
+    shifts = [x for x in low.frames.through(value) or () if isinstance(x, Shifted)]
+    moved = [axes[axis] for x in shifts for axis, _ in x.steps]
+    return [d for d in moved if d is not None]
+
+
+def _from_window(
+    low: Waves, handle: Spread, dims: Dims, axes: tuple[Dim | None, ...], through: Sequence[Seen]
+) -> Value:
+    """A lane's values of a tensor that is seen from another place on: which they are is known here."""
+    counted = digits(dims)
+    grid = np.indices([n for _, _, n in counted]).reshape(len(counted), -1)
+    places = {(d, fast): row for (d, fast, _), row in zip(counted, grid, strict=True)}
+    rounds: dict[Dim, Any] = {}
+    for d, seen in zip(handle.dims, through, strict=True):
+        if d is not None and isinstance(seen, Shifted):
+            moved = [(axes[axis], step) for axis, step in seen.steps]
+            rounds[d] = seen.first + sum(step * places[axis, False] for axis, step in moved if axis is not None)
+    number = np.zeros(grid.shape[1], np.int64)
+    for d, fast, n in digits(handle.own):
+        number = number * n + (rounds[d] if d in rounds and not fast else places[d, fast])
+    found = low.fragment(handle.dtype, held(dims))
+    moving.pick(low, found, handle.fragment, number)
     return found
-
-
-def _seen(low: Waves, handle: Spread, value: Value, axes: tuple[Dim | None, ...]) -> Dims:
-    """The dimensions of a tensor in registers that an operation has as axes."""
-    through = low.frames.through(value)
-    assert through is not None
-    return tuple(d for d, axis in zip(handle.dims, through, strict=True) if d is not None and axis is not None)
 
 
 def expanded(low: Waves, handle: Spread, dims: Dims, own: Dims) -> Value:

@@ -120,6 +120,10 @@ class Dialect(Protocol):
     def from_lane(self, e: Emitter, value: str, lane: str) -> str:
         """An i32 of another lane."""
 
+    def whole(self, e: Emitter, word: str) -> str:
+        """An i32 that holds two values and stays one: LLVM would have a register for each where it depends on a
+        condition what they are."""
+
     def any(self, e: Emitter, test: str) -> str:
         """Whether a test, an i1, holds in some lane of the wave: the same i1 in all of them."""
 

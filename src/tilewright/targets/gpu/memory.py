@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tilewright.algebra.expr import Const, Expr
+from tilewright.algebra.expr_rules import linear
 from tilewright.codegen.text import element, literal
 from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import TensorType
@@ -67,8 +70,13 @@ def pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
     if memory.type.space == "shared":
         address = e.address(memory, place, size)
         return e.w.once((memory, place, "pointer"), f"inttoptr i32 {address} to ptr addrspace(3)")
-    offset = e.w.integer(place * size)
-    return e.w.once((memory, place), f"getelementptr i8, ptr addrspace(1) {e.pointers[memory]}, i64 {offset}")
+    constant, _ = linear(place)
+    moved = place - constant  # neighbouring places have that in common
+    offset = e.w.integer(moved * size)
+    base = e.w.once((memory, moved), f"getelementptr i8, ptr addrspace(1) {e.pointers[memory]}, i64 {offset}")
+    if constant == 0:
+        return base
+    return e.w.once((memory, place), f"getelementptr i8, ptr addrspace(1) {base}, i64 {constant * size}")
 
 
 def _forms(kind: str, size: int, count: int) -> tuple[str, str]:
@@ -80,16 +88,23 @@ def _forms(kind: str, size: int, count: int) -> tuple[str, str]:
     return (f"<{total // 4} x i32>" if total > 4 else "i32"), values
 
 
-def _halves(e: Emitter, address: str, space: int, count: int) -> list[str]:
-    """Values of bf16 as halves of words, each loaded by itself; the back end joins the loads.
+def _words(e: Emitter, address: str, space: int, count: int) -> list[str]:
+    """Values of bf16, two to a word, each word loaded by itself; the back end joins the loads."""
+    found = []
+    for n in range(0, count, 2):
+        place = e.w.value(f"getelementptr i8, ptr addrspace({space}) {address}, i64 {2 * n}") if n else address
+        found.append(e.w.value(f"load i32, ptr addrspace({space}) {place}, align {4 if n else 2 * count}"))
+    return found
+
+
+def _halves(e: Emitter, words: list[str]) -> list[str]:
+    """Values of bf16 as halves of words.
 
     So what widens a half starts from its word. Of a vector of words, LLVM would make one of halves, and take each
     half out before it is widened.
     """
     found = []
-    for n in range(0, count, 2):
-        place = e.w.value(f"getelementptr i8, ptr addrspace({space}) {address}, i64 {2 * n}") if n else address
-        word = e.w.value(f"load i32, ptr addrspace({space}) {place}, align {4 if n else 2 * count}")
+    for word in words:
         for bits in (word, e.w.value(f"lshr i32 {word}, 16")):
             half = e.w.value(f"trunc i32 {bits} to i16")
             found.append(e.w.value(f"bitcast i16 {half} to bfloat"))
@@ -100,16 +115,12 @@ def load(e: Emitter, op: Op) -> None:
     """Each value becomes its element, or the `else` number."""
     target, memory = op.operands
     kind, size = element(target.type.dtype), target.type.dtype.numpy.itemsize
-    other = literal(op.attrs.get("otherwise", 0), target.type.dtype)
+    number = op.attrs.get("otherwise", 0)
+    other, space = literal(number, target.type.dtype), 3 if memory.type.space == "shared" else 1
 
     def one(run: MemoryRun) -> None:
-        space = 3 if memory.type.space == "shared" else 1
         moved, values = _forms(kind, size, run.count)
         address = pointer(e, memory, run.place, size)
-        if moved != values and kind == "bfloat":
-            for n, part in enumerate(_halves(e, address, space, run.count)):
-                e.put(target, run.first + n, part)
-            return
         text = e.w.value(f"load {moved}, ptr addrspace({space}) {address}, align {size * run.count}")
         if moved != values:
             text = e.w.value(f"bitcast {moved} {text} to {values}")
@@ -117,14 +128,35 @@ def load(e: Emitter, op: Op) -> None:
             part = text if run.count == 1 else e.w.value(f"extractelement {values} {text}, i32 {n}")
             e.put(target, run.first + n, part)
 
+    def in_words(run: MemoryRun, condition: str | None) -> None:
+        """What depends on the condition are words: a half by itself would take a register."""
+        address = pointer(e, memory, run.place, size)
+        if condition is None:
+            words = _words(e, address, space, run.count)
+        else:
+            slots = [e.w.slot("i32") for _ in range(run.count // 2)]
+            both = int(np.full(2, number, target.type.dtype.numpy).view(np.int32)[0])
+            for slot in slots:
+                e.w.line(f"store i32 {both}, ptr {slot}")
+            with e.w.when(condition):
+                for slot, word in zip(slots, _words(e, address, space, run.count), strict=True):
+                    e.w.line(f"store i32 {word}, ptr {slot}")
+            words = [e.dialect.whole(e, e.w.value(f"load i32, ptr {slot}")) for slot in slots]
+        for n, part in enumerate(_halves(e, words)):
+            e.put(target, run.first + n, part)
+
     for run in _runs(e, op):
-        if run.when is None or (isinstance(run.when, Const) and run.when.value):
+        always = run.when is None or (isinstance(run.when, Const) and run.when.value)
+        condition = None if always or run.when is None else e.w.condition(run.when)
+        if kind == "bfloat" and run.count > 1:
+            in_words(run, condition)
+        elif condition is None:
             one(run)
-            continue
-        for n in range(run.count):
-            e.put(target, run.first + n, other)
-        with e.w.when(e.w.condition(run.when)):
-            one(run)
+        else:
+            for n in range(run.count):
+                e.put(target, run.first + n, other)
+            with e.w.when(condition):
+                one(run)
 
 
 def store(e: Emitter, op: Op) -> None:

@@ -14,6 +14,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.dialect import Accuracy
 from tilewright.targets.gpu.emit import ALIGNMENT
+from tilewright.targets.gpu.live import registers_of_products
 from tilewright.targets.nvidia import cp_async, eights, functions, mma, wgmma
 from tilewright.targets.nvidia.boxes import TensorBox, boxes, parameter
 
@@ -24,6 +25,9 @@ REGISTERS = 65536
 """32-bit registers of a multiprocessor."""
 THREADS = 1024
 """Threads that a multiprocessor needs at least, so that enough of them wait for memory while others compute."""
+FEWEST, OTHERS = 8, 24
+"""Registers of a thread beside those that hold what it multiplies: the fewest, and as many as it should have where so
+many threads have no room for that (addresses, conditions)."""
 # thread 0 brings a tensor map near before it is used
 _LOOK_UP = "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; @p prefetch.tensormap [$0]; }"
 _SPECIAL = "llvm.nvvm.read.ptx.sreg"
@@ -35,9 +39,13 @@ def _at_entry(threads: int) -> int:
 
 
 def _together(e: Emitter) -> str:
-    """How many workgroups a multiprocessor should have room for: several, where what they wait for is memory."""
+    """How many workgroups a multiprocessor should have room for: several, where what they wait for is memory; no more
+    than have registers for what their lanes hold."""
     rounds = -(-e.tasks.value // (e.machine.limits.cores or 1)) if isinstance(e.tasks, Const) else THREADS
-    count = max(1, min(THREADS // e.threads, rounds)) if e.waits_for_memory else 1
+    held = registers_of_products(e.program)
+    full = held > REGISTERS // THREADS - FEWEST
+    room = REGISTERS // (e.threads * (held + OTHERS)) if full else THREADS
+    count = max(1, min(THREADS // e.threads, rounds, room)) if e.waits_for_memory else 1
     return f'"nvvm.minctasm"="{count}"'
 
 
@@ -298,6 +306,10 @@ class Ptx:
     def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
         """wgmma.wait_group."""
         wgmma.settle(e, pending, sums)
+
+    def whole(self, e: Emitter, word: str) -> str:
+        """A copy that LLVM does not look into."""
+        return e.w.value(f'call i32 asm "mov.b32 $0, $1;", "=r,r"(i32 {word})')
 
     def any(self, e: Emitter, test: str) -> str:
         """vote.sync.any."""

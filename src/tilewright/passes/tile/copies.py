@@ -1,0 +1,179 @@
+"""What copies of a program's factors share: accesses in numbers, the programs that copy, and the one on copies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value
+from tilewright.ir.tile import TILE, accessed
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.rewriting import places
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FactorCopy:
+    """A factor that is copied: the program that does it, its sizes and the shapes of its two arguments, in which
+    dimensions are one where they can be; and what is said of it."""
+
+    program: Program
+    sizes: dict[Symbol, int]
+    shapes: dict[Value, Shape]
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The program on copies of its factors, all sizes and shapes of it, and loops that are free.
+
+    `sources` are the arguments that lie otherwise than before; most are copied.
+    """
+
+    program: Program
+    sizes: dict[Symbol, int]
+    shapes: dict[Value, Shape]
+    free: tuple[Op, ...]
+    copies: tuple[FactorCopy, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A read or a write of an argument: its coordinates, over symbols that have bounds, and the tensor's extents."""
+
+    op: Op
+    over: dict[Expr, Symbol]
+    """By dimension of the tile."""
+    at: tuple[Expr, ...]
+    shape: Shape
+
+    @property
+    def source(self) -> Value:
+        """The argument."""
+        return accessed(self.op)[0]
+
+    @property
+    def bytes(self) -> int:
+        """Those of an element of it."""
+        return int(self.source.type.dtype.bits) // 8
+
+    def extent(self, dim: Expr) -> int:
+        """How many elements the tile has along a dimension."""
+        return int(self.over[dim].hi) + 1
+
+
+def numbered(
+    op: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], bounded: Collection[Expr] | None = None
+) -> Numbered | str:
+    """A read or a write in numbers; or why it has none.
+
+    Symbols of all dimensions have bounds, or of those named: what lies past the end of the others is still said then.
+    """
+    source = accessed(op)[0]
+    if source not in shapes or set(op.attrs) & {"lookups", "bounds"}:
+        return f"{source.name} is no argument, or it is read or written where data say"
+    kind, before, at = places(op)
+    numbers = Substitution(dict(sizes))
+    over = {
+        d: symbol(s.name, 0, int(numbers(d)) - 1) if bounded is None or d in bounded else s
+        for d, s in zip(kind.dims, before, strict=True)
+    }
+    every = Substitution({**sizes, **{s: over[d] for d, s in zip(kind.dims, before, strict=True)}})
+    return Numbered(op, over, tuple(map(every, at)), shapes[source])
+
+
+def factor_read(
+    program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
+) -> Numbered | str:
+    """The read of a factor; or why it is no plain one."""
+    op = next((x for x in program.walk() if factor in x.results), None)
+    if op is None or op.name != "read" or op.operands[0] not in shapes:
+        return "a factor is computed, or is no argument"
+    kind: TileType = op.result.type
+    if set(op.attrs) & {"lookups", "bounds"} or op.attrs.get("otherwise", 0) != 0:
+        return "a factor is read where data say, or is not zero outside"
+    if kind.dtype.bits % 8:
+        return f"elements of {kind.dtype} are no whole bytes"
+    return numbered(op, sizes, shapes)
+
+
+def factor_reads(
+    program: Program, product: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
+) -> list[Numbered] | str:
+    """The reads of a product's factors, each of an argument that nothing else uses; or why they are none."""
+    found = []
+    for factor in product.operands[:2]:
+        read = factor_read(program, factor, sizes, shapes)
+        if isinstance(read, str):
+            return read
+        found.append(read)
+    sources, own = {r.source for r in found}, {r.op for r in found}
+    if len(sources) < 2 or any(not sources.isdisjoint(op.operands) for op in program.walk() if op not in own):
+        return "a factor is used twice"
+    return found
+
+
+def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Value], kept: dict[Op, Op]) -> Block:
+    """A block with other operations in place of some; `kept` gets what became of those that have blocks."""
+    ops = []
+    for op in block.ops:
+        if op in swapped:
+            ops.append(swapped[op])
+            continue
+        blocks = tuple(with_ops(b, swapped, values, kept) for b in op.blocks)
+        operands = tuple(values.get(v, v) for v in op.operands)
+        ops.append(Op(op.spec, operands, op.attrs, op.results, blocks, op.loc))
+        kept[op] = ops[-1]
+    return Block(block.args, ops)
+
+
+def copying(
+    program: Program, source: Value, name: str, given: Shape, every: int, at: tuple[Expr, ...], words: str
+) -> FactorCopy:
+    """The program that copies so many elements of a factor, with zeros where it has none.
+
+    What is written is one run of memory, and the program goes along it: whatever the rows are, lanes write whole words
+    of it side by side. `at` says where in `given` an element is read, by its number (`number_in`).
+    """
+    dtype, flat = source.type.dtype, number_in(every)
+    own = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(given)))
+    along = symbol(f"{name}_0", 1)
+    here, made = Value(MemoryType(dtype, own), source.name), Value(MemoryType(dtype, (along,)), name)
+    attrs = {"over": (flat,), "at": at, "otherwise": 0}
+    read = Op(TILE.ops["read"], (here,), attrs, (Value(TileType(dtype, (along,))),))
+    write = Op(TILE.ops["write"], (read.result, made), {})
+    body = Block((), [read, write])
+    copy = replace(program, name=f"{program.name}_{name}", args=(here, made), body=body, records=[])
+    verify(copy)
+    sizes = dict(zip((*own, along), (*given, every), strict=True))
+    return FactorCopy(copy, sizes, {here: given, made: (every,)}, words)
+
+
+def number_in(every: int) -> Symbol:
+    """The number of an element of a copy that has so many."""
+    return symbol("at", 0, every - 1)
+
+
+def digits(number: Expr, extents: Sequence[int]) -> list[Expr]:
+    """The coordinates of an element by its number, in a packed tensor."""
+    return [number // step % extent for step, extent in zip(steps_of(extents), extents, strict=True)]
+
+
+def steps_of(shape: Sequence[int]) -> Shape:
+    """The strides of a tensor whose elements lie side by side."""
+    return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
+
+
+def up(extent: int, pitch: int, size: int) -> int:
+    """The least length from an extent on whose bytes are a multiple of a pitch."""
+    while extent * size % pitch:
+        extent += 1
+    return extent

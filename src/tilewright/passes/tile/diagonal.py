@@ -1,0 +1,235 @@
+"""Neighbouring products of few channels as one product of blocks: B in blocks on a diagonal, with zeros beside them.
+
+    %1 = read %x over=[g, i, c] at=[i//196, i//14%14, i%14, 16*g + c] : bf16[G, M, K]         32 groups of 16 channels
+    %2 = read %w over=[g, f, c] at=[16*g + f, 0, 0, c] : bf16[G, FG, K]
+    %3 = mma %1, %2, %0 : f32[G, M, FG]
+
+Neighbours along G, four of them, become neighbours along K and FG: there are 8 groups of 64 channels. A and C are
+where they were, and so are their coordinates, 64*g + c and 64*g + f. Only B is copied, to where row f has its 16
+channels in columns 16*(f//16) and the next, and zeros in the others:
+
+    %0 = read %w over=[i] at=[i//64, 0, 0, i%64 - 16*(i//1024%4)] otherwise=0                  before, to %w_diagonal
+    %1 = read %x over=[g, i, c] at=[i//196, i//14%14, i%14, 64*g + c] : bf16[G, M, K]
+    %2 = read %w_diagonal over=[g, f, c] at=[64*g + f, c] : bf16[G, FG, K]
+    %3 = mma %1, %2, %0 blocks=4 : f32[G, M, FG]
+
+M itself may be such a dimension, where a row of A begins behind the one before, and so does one of C: the tensors are
+then seen in a shape of longer rows. Blocks are multiplied one by one, each by its own columns of A: zeros never are, so
+that an infinite element of A stays with its own product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from math import prod
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import MemoryType, Op, Program, Value, building
+from tilewright.ir.tile import ELEMENTWISE
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.copies import (
+    Copied,
+    FactorCopy,
+    Numbered,
+    Shape,
+    copying,
+    digits,
+    number_in,
+    numbered,
+    up,
+    with_ops,
+)
+from tilewright.passes.tile.neighbours import Neighbours, as_run, has_run, is_inside, neighbours
+from tilewright.passes.tile.rewriting import own_name
+from tilewright.plan.fixed import tiles_of
+
+BESIDE = frozenset(
+    {
+        *ELEMENTWISE,
+        *("read", "write", "mma", "iterate", "yield", "fill", "scalar", "cast", "select"),
+        "broadcast",
+        "permute",
+    }
+)
+"""Operations that do the same for an element wherever its dimensions begin."""
+
+
+def diagonal(
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    shapes: Mapping[Value, Shape],
+    free: Collection[Op],
+    count: int,
+    pitch: int,
+) -> Copied | str:
+    """The program in which so many neighbouring products are one; or why there is none.
+
+    Rows of A, and those of the copy, begin a multiple of `pitch` bytes behind each other.
+    """
+    with building():
+        found = neighbours(program, sizes, shapes)
+        if isinstance(found, str):
+            return found
+        if count < 2 or found.count % count:
+            return f"{count} does not divide {found.d}, which is {found.count}"
+        if (long := count * found.size[1]) * found.a.bytes % pitch:
+            return f"rows of {long} elements of {found.a.source.name} are no multiple of {pitch} bytes"
+        try:
+            return _Diagonal(program, sizes, shapes, found, count).made(free, pitch)
+        except _Refused as why:
+            return str(why)
+
+
+class _Refused(Exception):
+    """Why a program has no such form."""
+
+
+class _Diagonal:
+    """The program written again: every read and write over dimensions of other sizes, which keep their names."""
+
+    def __init__(
+        self, program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], of: Neighbours, count: int
+    ):
+        self.program, self.of, self.count = program, of, count
+        self.before, self.sizes = dict(sizes), dict(sizes)
+        self.given, self.shapes = dict(shapes), dict(shapes)
+        self.args: dict[Value, Value] = {}
+        """What stands for each argument."""
+        n, k = of.size
+        self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * k}
+
+    def made(self, free: Collection[Op], pitch: int) -> Copied:
+        """The program and what copies B."""
+        self._require(free)
+        self.sizes |= {s: extent for d, extent in self.extents.items() for s in d.symbols}
+        copy, of_copy = self._copy(pitch)
+        product = self.of.product
+        attrs = {**product.attrs, "blocks": self.count}
+        swapped = {
+            self.of.b.op: of_copy,
+            product: Op(product.spec, product.operands, attrs, product.results, loc=product.loc),
+        }
+        for op in self.program.walk():
+            if op.name in ("read", "write") and op is not self.of.b.op:
+                swapped[op] = self._access(op)
+        for arg in (a for a in self.program.args if a in self.given and a not in self.args):
+            self._argument(arg, self.given[arg], arg.name or "")
+        kept: dict[Op, Op] = {}
+        body = with_ops(self.program.body, swapped, {}, kept)
+        args = tuple(self.args.get(a, a) for a in self.program.args)
+        made = replace(self.program, body=body, args=args, bindings={})
+        verify(made)
+        free = tuple(kept[op] for op in free)
+        return Copied(made, self.sizes, self.shapes, free, (copy,), (self.of.b.source.name or "",))
+
+    def _require(self, free: Collection[Op]) -> None:
+        """That the rest of the program does the same for an element, whatever its dimensions are."""
+        of = self.of
+        stated = [d for tiles in tiles_of(self.program, self.before) for d in tiles]
+        if any(str(d) in stated for d in self.extents):
+            raise _Refused(f"its constraints say how {', '.join(map(str, self.extents))} are cut")
+        for op in self.program.walk():
+            if op.name == "iterate" and (op not in free or op.attrs["axis"] in (of.d, of.n) or op.attrs.get("start")):
+                raise _Refused(f"a loop over {op.attrs['axis']} does more than add products")
+            if op.name not in BESIDE:
+                raise _Refused(f"it has {op.name}, which is no function of elements alone")
+            value = op.attrs.get("value")
+            if isinstance(value, Expr) and value.symbols & set(self.extents):
+                raise _Refused(f"{op.name} gives {value}, which is another number then")
+            for kind in (v.type for v in op.results if op not in (of.a.op, of.b.op)):
+                self._require_dims(kind.dims)
+
+    def _require_dims(self, dims: tuple[Expr, ...]) -> None:
+        """That a tile has N where it has neighbours, and neither K nor what is computed from these."""
+        of = self.of
+        if of.d in dims and of.n not in dims:
+            raise _Refused(f"a tile has {of.d}, and not {of.n}")
+        odd = [x for x in dims if x is of.k or (x not in self.extents and x.symbols & set(self.extents))]
+        if odd:
+            raise _Refused(f"a tile beside its factors has {odd[0]}")
+
+    def _argument(self, source: Value, shape: Shape, name: str) -> Value:
+        """What stands for an argument: with dimensions of its own, in a shape."""
+        found = self.args.get(source)
+        if found is not None and self.shapes[found] != shape:
+            raise _Refused(f"{name} is accessed twice, in two shapes")
+        if found is None:
+            dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(shape)))
+            kind: MemoryType = source.type
+            found = self.args[source] = Value(MemoryType(kind.dtype, dims, strides=kind.strides), name)
+            self.sizes |= dict(zip(dims, shape, strict=True))
+            self.shapes[found] = shape
+        return found
+
+    def _over(self, access: Numbered) -> dict[Expr, Symbol]:
+        """The symbols of an access, those of other sizes with bounds."""
+        return {d: symbol(s.name, 0, self.extents[d] - 1) if d in self.extents else s for d, s in access.over.items()}
+
+    def _swapped(self, access: Numbered, shape: Shape, at: tuple[Expr, ...], name: str) -> Op:
+        """The operation, with other coordinates in what stands for its argument."""
+        op, stands = access.op, self._argument(access.source, shape, name)
+        attrs = {**op.attrs, "over": tuple(self._over(access).values()), "at": at}
+        operands = tuple(stands if v is access.source else v for v in op.operands)
+        return Op(op.spec, operands, attrs, op.results, loc=op.loc)
+
+    def _numbered(self, op: Op, bounded: Collection[Expr] | None = None) -> Numbered:
+        found = numbered(op, self.before, self.given, bounded)
+        if isinstance(found, str):
+            raise _Refused(found)
+        return found
+
+    def _access(self, op: Op) -> Op:
+        """A read or a write of the elements that it had; those of A and C must lie side by side."""
+        of, access = self.of, self._numbered(op, self.extents)
+        over, name = self._over(access), access.source.name or ""
+        inner = of.k if op is of.a.op else of.n
+        if of.d in over and has_run(access, of.d, inner):
+            images = Substitution({access.over[of.d]: self.count * over[of.d], access.over[inner]: over[inner]})
+            return self._swapped(access, access.shape, tuple(map(images, access.at)), name)
+        every = self._numbered(op)
+        row = as_run(every, of.d, inner) if of.d in over else None
+        if row is not None:
+            now, dims = self._over(every), {s: d for d, s in every.over.items()}
+            at = tuple(now[dims[s]] for s in row)
+            return self._swapped(every, tuple(int(s.hi) + 1 for s in at), at, name)
+        if op.name == "write" and (of.d in over or of.n in over):
+            raise _Refused(f"neighbours of {name} along {of.d} do not lie behind each other")
+        each, parts = of.size[0], {}
+        if of.n in over:
+            parts[access.over[of.n]] = over[of.n] % each
+        if of.d in over:
+            parts[access.over[of.d]] = self.count * over[of.d] + over[of.n] // each
+        return self._swapped(access, access.shape, tuple(map(Substitution(parts), access.at)), name)
+
+    def _copy(self, pitch: int) -> tuple[FactorCopy, Op]:
+        """The program that copies B to blocks on a diagonal, and the read of its copy."""
+        of, b, count = self.of, self.of.b, self.count
+        n, k = of.size
+        kept = [d for d in b.over if d not in self.extents and d in of.product.result.type.dims]
+        taps = [d for d in b.over if d not in self.extents and d not in kept]
+        rows = count * n * (self.extents[of.d] if of.d in b.over else 1)
+        shape = (*map(b.extent, kept), rows, *map(b.extent, taps), up(count * k, pitch, b.bytes))
+        *places, along = digits(number_in(prod(shape)), shape)
+        row = places.pop(len(kept))
+        images = {b.over[d]: e for d, e in zip((*kept, *taps), places, strict=True)}
+        images |= {b.over[of.n]: row % n, b.over[of.k]: along % k}
+        if of.d in b.over:
+            images[b.over[of.d]] = row // n
+        at = list(map(Substitution(images), b.at))
+        inside = [place for place, e in enumerate(b.at) if is_inside(e, b.shape[place])]
+        if not inside:
+            raise _Refused(f"{b.source.name} may be read outside its tensor")
+        guard = max(inside, key=lambda place: (b.over[of.k] in b.at[place].symbols, place))
+        at[guard] += b.shape[guard] * (along // k - row // n % count)  # outside, where both are not of one block
+        name = own_name(self.program, f"{b.source.name}_diagonal")
+        words = (
+            f"{b.source.name} is copied to {count} blocks on a diagonal, {n}x{k} each, with zeros beside them, in "
+            f"{shape}, so that {count} neighbours along {of.d} are one product"
+        )
+        copy = copying(self.program, b.source, name, b.shape, prod(shape), tuple(at), words)
+        over = self._over(b)
+        begins = count * n * over[of.d] if of.d in over else as_expr(0)
+        now = (*(over[d] for d in kept), begins + over[of.n], *(over[d] for d in taps), over[of.k])
+        return copy, self._swapped(b, shape, now, name)

@@ -1,0 +1,223 @@
+"""Boxes of results for lanes that do products term by term: what results next to each other read is brought once.
+
+    axis M = (M_2 256, M_1 28, M_0 28): task 224, unit M_0 7
+    axis K = (K 9): loop 3
+
+Every lane has seven neighbours of a line, of its own channels. For the three taps of a line of the filter it reads nine
+neighbours, instead of three for each of the seven; they stay in its registers, and terms take from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product as every
+from math import ceil, prod
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr_use import evaluate
+from tilewright.check.frames import ALTOGETHER, MOST, WORD
+from tilewright.ir.core import Op
+from tilewright.machine import Machine
+from tilewright.plan.model import Size, cores
+from tilewright.plan.rows import LEAST, LINE, WAVES, WIDEST, cut_of, tasks_of
+
+LONGEST, SLIDING = 16, 2
+"""Results of a lane along a digit, at most, and digits, the last ones, along which there are several."""
+LOAD, RESULT, TASK = 6, 2, 150
+"""Instructions of a wave: of a load, beside what widens its values (where it lies, whether there is anything); of a
+result, beside what narrows it; and of a task (which it is, the factor that all lanes share)."""
+NARROWEST, MOST_OF_LINE, NEARLY = 3, 8, 0.9
+"""What goes to neighbouring lanes is at least three eighths of a line, and the most for which so much of the lanes are
+busy that could be."""
+UNDER_WAY, PRODUCTS = 96, 640
+"""Values that a lane may have under way of a sum whose terms are written out, so that all are loaded at once; products
+of a lane that are written out for a box."""
+WAITING = 2
+"""Instructions' time of one that waits for another of its wave, where no other wave is there."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How lanes do a product term by term: neighbours along a dimension, so many terms of each sum at a time."""
+
+    along: Expr
+    summed: Expr
+    each: int
+    """Bytes of an element of the factor that has a row for each result."""
+    wide: int
+    """Bytes of a sum."""
+    tile: int = 1
+    sizes: tuple[int, ...] = ()
+    """How far a lane's box of results goes along each digit of the rows; none: its results lie anywhere."""
+    box: tuple[Expr, ...] = ()
+    """The dimensions of such boxes."""
+    dims: tuple[Expr, ...] = ()
+    """Where there are boxes: all dimensions that tasks may cut, those of a box among them."""
+    window: int = 1
+    """Places of which a lane reads a vector for a box, for so many terms."""
+
+    @property
+    def schedule(self) -> str:
+        """Which tasks a worker takes: windows of those next to each other overlap, and it finds them in its cache."""
+        return "contiguous" if self.box else "strided"
+
+    @property
+    def results(self) -> int:
+        """How many results a box has."""
+        return prod(self.sizes)
+
+    @property
+    def values(self) -> int:
+        """Elements of a vector."""
+        return WIDEST // self.each
+
+    @property
+    def sums(self) -> int:
+        """Registers of a lane for the sums of a box."""
+        return ceil(self.results * self.values * self.wide / WORD)
+
+    @property
+    def windows(self) -> int:
+        """Registers of a lane for a window."""
+        return ceil(self.window * self.values * self.each / WORD)
+
+    @property
+    def held(self) -> int:
+        """Those, and as many as sums for a factor that is widened."""
+        return 2 * self.sums + self.windows
+
+
+def lane_boxes(
+    plain: Terms,
+    read: Op,
+    digits: Sequence[Symbol],
+    tiles: Sequence[int],
+    ragged: Sequence[bool],
+    size: Size,
+    machine: Machine,
+) -> Iterator[Terms]:
+    """The boxes that a lane has registers for, and in which results share what they read.
+
+    `tiles` are how many terms may be done at a time; `ragged` says of each digit whether boxes may go past its end.
+    """
+    extents = [size(d) for d in digits]
+    lengths = [range(1, min(n, LONGEST) + 1) if k < SLIDING else (1,) for k, n in enumerate(reversed(extents))]
+    for sizes in every(*reversed(lengths)):
+        if prod(sizes) == 1 or any(n % b and not past for n, b, past in zip(extents, sizes, ragged, strict=True)):
+            continue
+        for tile in tiles:
+            found = replace(plain, tile=tile, sizes=sizes)
+            if found.sums > MOST:
+                continue
+            found = replace(found, window=window(found, read, digits, size))
+            fits = found.sums + found.windows <= ALTOGETHER and _resident(machine, found.held, WAVES) >= WAVES
+            if fits and found.window < found.results * tile:
+                yield found
+
+
+def window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> int:
+    """How many places a box of results reads for its first terms, with those that lie between them."""
+    own = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
+    grid = np.ogrid[tuple(slice(0, n) for n in (*terms.sizes, terms.tile))]
+    known: dict[Symbol, object] = dict.fromkeys(own.values(), 0)
+    known |= {own[d]: at for d, at in zip((*digits, terms.summed), grid, strict=True)}
+    found = 1
+    for e in read.attrs["at"]:
+        at = np.asarray(evaluate(e, {s: known[s] if s in known else size(s) for s in e.symbols}))
+        found *= int(at.max() - at.min()) + 1
+    return found
+
+
+def _resident(machine: Machine, held: int, waves: int) -> int:
+    """How many waves a core has at a time, in workgroups of so many, whose lanes hold so much.
+
+    What a program computes beside its sums is the widened factor, which is counted as held: half of the registers that
+    lanes otherwise have for such things are for addresses.
+    """
+    room = machine.spaces["register"].bytes
+    if room is None:
+        return waves
+    mine = (held + machine.limits.working_registers // 2) * WORD * (machine.lanes or 1) * waves
+    return room // mine * waves
+
+
+def tasks_of_boxes(terms: Terms, size: Size, smallest: int, machine: Machine) -> tuple[dict[Expr, int], int]:
+    """(the width of a task along each dimension, how many waves do it): every lane has one box of one vector.
+
+    The smallest element of an argument has so many bytes: a line of these goes to neighbouring lanes.
+    """
+    vector = WIDEST // smallest
+    found = {d: size(d) if d in terms.box else 1 for d in terms.dims}
+    side = size(terms.along) if terms.along in found else 1
+    while side % vector:
+        vector //= 2
+    words = _side_by_side(side // vector, LINE // (smallest * vector))
+    found |= {d: words * vector for d in found if d is terms.along}
+    across = _lanes(words)
+    waves = max(WAVES, WAVES // 2, key=lambda w: _resident(machine, terms.held, w))
+    while True:
+        left = max(1, waves * (machine.lanes or 1) // across)
+        for d in [d for d in reversed(terms.dims) if d not in (*terms.box, terms.along)]:
+            found[d] = cut_of(size(d), left)
+            left //= found[d]
+        if waves <= LEAST or tasks_of(found, size) >= cores(machine):
+            return found, waves
+        waves //= 2
+
+
+def _side_by_side(count: int, most: int) -> int:
+    """Of so many vectors, how many go to neighbouring lanes: the most of a line for which nearly as many lanes have
+    something to do as for any.
+
+    >>> [_side_by_side(n, 8) for n in (16, 12, 18, 65, 3)]
+    [8, 4, 4, 8, 3]
+    """
+    choices = range(max(1, min(count, most * NARROWEST // MOST_OF_LINE)), min(count, most) + 1)
+    used = {n: count / (ceil(count / n) * _lanes(n)) for n in choices}
+    return max(n for n in choices if used[n] >= NEARLY * max(used.values()))
+
+
+def _lanes(vectors: int) -> int:
+    """Lanes that go along so many vectors: a power of two."""
+    return 1 << (vectors - 1).bit_length()
+
+
+def written_out(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
+    """Up to how many rounds over terms are written out: as many as a lane has registers for, or, of boxes, which have
+    theirs, as make a program of some length."""
+    if terms.box:
+        return PRODUCTS // (terms.tile * terms.results * terms.values)
+    return UNDER_WAY // ceil(prod(widths.values()) / (waves * (machine.lanes or 1)))
+
+
+@dataclass(frozen=True, order=True)
+class TermCost:
+    """Cycles that a core should take, with memory and the launch; of as many, those without."""
+
+    cycles: float
+    computed: float
+
+
+def cost_by_terms(
+    terms: Terms, widths: Mapping[Expr, int], waves: int, size: Size, machine: Machine, moved: float
+) -> TermCost:
+    """What a core should take: the instructions of its waves, or waves one after the other with what each waits for, or
+    memory, which takes `moved` cycles of one core; and the launch. Rounds that are written out wait together.
+    """
+    written = written_out(terms, widths, waves, machine)
+    limits, lanes, values = machine.limits, machine.lanes or 1, terms.values
+    boxes = max(1, ceil(prod(widths.values()) / (values * terms.results * lanes * waves)))
+    count, widened = size(terms.summed), values if terms.each < terms.wide else 0
+    rounds = ceil(count / terms.tile)
+    done = rounds * boxes * terms.window * (LOAD + widened)
+    done += count * (boxes * terms.results * values + 1 + widened)
+    done += boxes * terms.results * (values // 2 + RESULT) + TASK
+    tasks = tasks_of(widths, size)
+    own = ceil(tasks / cores(machine)) * waves
+    together = min(own, max(waves, _resident(machine, boxes * terms.held, waves)))
+    one = done * WAITING + (1 if rounds <= written else rounds) * limits.copy_latency
+    computed = max(own * done * lanes / limits.lane_rate, ceil(own / together) * one)
+    return TermCost(max(computed, moved / min(tasks, cores(machine))) + limits.launch_cycles, computed)

@@ -1,0 +1,77 @@
+"""Convolutions with few tasks: their sums are taken apart along channels or taps, exactly, as plans say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright import kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.errors import ArgumentError
+from tilewright.targets.registry import machine
+
+HOPPER = machine("hopper")
+SIZES = {"N": 1, "H": 5, "W": 7, "C": 256, "F": 16}
+
+
+def candidates(kernel: Any, sizes: dict[str, int]) -> dict[tuple[str, int], str]:
+    """The best plan for each way in which the sum is taken apart."""
+    found: dict[tuple[str, int], str] = {}
+    for plan in kernel_for(kernel, sizes, machine=HOPPER).choice.candidates:
+        if plan.split is not None:
+            found.setdefault(plan.split, str(plan))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"padding": 1}, {("K_2", 3), ("K_1", 3), ("K_0", 2), ("K_0", 4)}),
+        ({"padding": 2, "dilation": 2, "bias": True, "activation": "relu"}, {("K_2", 3), ("K_0", 4)}),
+        ({"stride": 2, "padding": ((1, 0), (0, 1))}, {("K_2", 3), ("K_0", 4)}),
+    ],
+)
+def test_every_way_is_exact(options: dict[str, Any], expected: set[tuple[str, int]]) -> None:
+    kernel = kernels.conv((3, 3), "bf16", "f32", **options)
+    found = candidates(kernel, SIZES)
+    assert expected <= set(found)
+    rng = np.random.default_rng(2)
+    for way in sorted(expected):
+        made = kernel_for(kernel, SIZES, machine=HOPPER, plan=found[way])
+        assert made.plan.split == way
+        assert any("by tma.load" in str(program) for program in made.module.programs.values())
+        arrays = {
+            a.name: rng.integers(-2, 3, [int(n) for n in a.type.shape]).astype(a.type.dtype.numpy)
+            for a in made.module.host.args
+        }
+        *given, out = arrays
+        arrays[out][...] = 99
+        made.bind(arrays)()
+        wanted = tilewright.compile(kernel, target="executor")(*(arrays[n] for n in given))
+        assert np.array_equal(arrays[out], wanted)
+
+
+def test_few_tasks_are_split_and_many_are_not() -> None:
+    kernel = kernels.conv((3, 3), "bf16", padding=1)
+    few = kernel_for(kernel, {"N": 1, "H": 7, "W": 7, "C": 512, "F": 512}, machine=HOPPER)
+    assert few.plan.split is not None
+    assert f"split {few.plan.split[0]} {few.plan.split[1]}" in str(few.plan)
+    assert kernel_for(kernel, {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128}, machine=HOPPER).plan.split is None
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("K_2 2", "K_2 is not summed, or has no 2 equal parts"),
+        ("K_0 3", "K_0 is not summed"),
+        ("M 2", "here are summed"),
+    ],
+)
+def test_parts_that_are_not_equal_are_refused(said: str, why: str) -> None:
+    kernel = kernels.conv((3, 3), "bf16", "f32", padding=1)
+    plan = candidates(kernel, SIZES)["K_0", 4].replace("split K_0 4", f"split {said}")
+    with pytest.raises(ArgumentError, match=f"split.*{why}"):
+        kernel_for(kernel, SIZES, machine=HOPPER, plan=plan)

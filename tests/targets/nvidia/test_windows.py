@@ -1,0 +1,97 @@
+"""Windows of lanes as PTX: one load for each place, all of them 16 bytes, words that stay whole, nothing spilled."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from assembler import assembled, ptxas
+
+from tilewright import kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.compiler.text import compile_text
+
+LARGE = [
+    (256, 112, 32, 3, 1),
+    (256, 112, 96, 3, 2),
+    (256, 56, 144, 3, 1),
+    (256, 28, 128, 3, 1),
+    (256, 14, 512, 3, 1),
+    (256, 7, 960, 3, 1),
+    (128, 14, 384, 7, 1),
+]
+
+
+def made(n, image, c, taps, stride, plan=None):
+    kernel = kernels.conv((taps, taps), "bf16", groups=c, padding=taps // 2, stride=stride)
+    sizes = {"N": n, "H": image, "W": image, "C": c, "F": c, "CG": 1}
+    return kernel_for(kernel, sizes, target="gpu:hopper", **({} if plan is None else {"plan": plan}))
+
+
+def test_a_lane_loads_every_place_of_its_window_once():
+    plan = (
+        "axis G = (G 128): task 64; axis M = (M_2 256, M_1 28, M_0 28): task 64, unit M_1 2, unit M_0 2; "
+        "axis FG = (FG 1): whole; axis K = (K 9): whole; tasks G, M contiguous; mma by loops; waves 4"
+    )
+    ptx = made(256, 28, 128, 3, 1, plan).text("ptx")
+    assert len(re.findall(r"ld\.global\.v4\.b32", ptx)) == 4 * 4
+    assert len(re.findall(r"ld\.shared\.v4\.b32", ptx)) == 9
+    assert len(re.findall(r"fma\.rn\.f32", ptx)) == 9 * 4 * 8
+
+
+@pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed")
+@pytest.mark.parametrize("case", LARGE, ids=str)
+def test_chosen_plans_have_boxes_and_spill_nothing(case):
+    kernel = made(*case)
+    assert "unit M_" in kernel.text("plan")
+    said = assembled(kernel.text("ptx"), "sm_90a")
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in said
+
+
+TEXT = """block seen(%x: in global f32 (64, {columns}), %y: out global f32 (64, {columns}))
+  machine hopper
+  waves 2
+{{
+  tasks t in 0..1 {{
+    %part = alloc shared f32 (64, {columns})
+    copy %x -> %part
+    barrier
+    %left = view %part (i 64, j {half}) -> [i, j]
+    %right = view %part (i 64, j {half}) -> [i, j + {half}]
+    %lower = view %y (i 64, j {half}) -> [i, j]
+    %upper = view %y (i 64, j {half}) -> [i, j + {half}]
+    map %lower = %left + %right
+    map %upper = %left - %right
+    barrier
+  }}
+}}"""
+
+
+@pytest.mark.parametrize("columns", [8, 64])
+def test_what_lies_side_by_side_is_not_every_lanes_own(columns):
+    """Neighbours of a row are loaded by neighbouring lanes: halves of it meet in shared memory."""
+    text = TEXT.format(columns=columns, half=columns // 2)
+    loop = compile_text(text, "gpu:hopper").text("loop")
+    assert any("alloc shared" in line and "part" in line for line in loop.splitlines())
+    x = np.arange(64 * columns, dtype=np.float32).reshape(64, columns) % 23
+    y = np.full_like(x, np.nan)
+    compile_text(loop, "interpreter")(x, y)
+    left, right = x[:, : columns // 2], x[:, columns // 2 :]
+    assert (y == np.concatenate([left + right, left - right], axis=1)).all()
+
+
+ACROSS = TEXT.replace("(64, {columns})", "({columns}, 64)").replace(
+    "(i 64, j {half}) -> [i, j]", "(j {half}, i 64) -> [j, i]"
+)
+ACROSS = ACROSS.replace("(i 64, j {half}) -> [i, j + {half}]", "(j {half}, i 64) -> [j + {half}, i]")
+
+
+def test_what_lies_across_is_every_lanes_own():
+    """Rows are the lanes' own: which of them an operation looks at moves nothing."""
+    loop = compile_text(ACROSS.format(columns=8, half=4), "gpu:hopper").text("loop")
+    assert "alloc shared" not in loop
+    x = np.arange(8 * 64, dtype=np.float32).reshape(8, 64) % 23
+    y = np.full_like(x, np.nan)
+    compile_text(loop, "interpreter")(x, y)
+    assert (y == np.concatenate([x[:4] + x[4:], x[:4] - x[4:]])).all()
