@@ -16,7 +16,7 @@ tasks m_2, rows, columns contiguous
 order columns, rows, depth
 x staged at task as lines, stream
 w packed at bind, keep
-y in place, bypass
+y in place, stream
 atom amx.bf16
 overlap defer"""
 
@@ -58,7 +58,7 @@ WRONG = {
     "axis m = (m 8): task 4; axis m = (m 8): task 4": "m is said twice",
     "axis m = (m 8): task 4; tasks n": "there is no axis n; there are m",
     "axis m = (m 8): task 4; order m, n": "there is no axis n",
-    "axis m = (m 8): task 4; x in place, hold": "the hint is one of keep, stream, bypass",
+    "axis m = (m 8): task 4; x in place, hold": "the hint is one of keep, stream",
     "axis m = (m 8): task 4; x in the attic, keep": "is no statement",
     "axis m = (m 8): task 4; atom a; atom b": "atom is said twice",
     "tiles atom=amx.bf16": "is no statement",

@@ -11,7 +11,6 @@ import numpy as np
 from tilewright.algebra import Layout
 from tilewright.algebra.picture import layout_svg, layout_table, partition_svg, partition_table
 from tilewright.algebra.picture.panels import LARGEST_AREA, LARGEST_SIDE
-from tilewright.check.block import definitions
 from tilewright.check.distribution import placement
 from tilewright.check.places import Places
 from tilewright.errors import ProgramError
@@ -78,7 +77,7 @@ def picture_in(program: Program, name: str, machine: Machine | None) -> TensorPi
         wrong = f"{program.name} has no tensor {name}" if name else f"which tensor of {program.name} is to be drawn"
         raise ProgramError(f"{wrong}; it has {', '.join(found)}")
     value = found[name]
-    places = Places(program, definitions(program))
+    places = Places(program, program.makers())
     if isinstance(value.type, RegisterType):
         if value.type.distribution is None:
             root = places.root(value)

@@ -43,15 +43,10 @@ def check(program: Program, machine: Machine | None) -> tuple[Condition, ...]:
     return tuple(dict.fromkeys(checker.conditions))
 
 
-def definitions(program: Program) -> dict[Value, Op]:
-    """The operation that defines each value."""
-    return {result: op for op in program.walk() for result in op.results}
-
-
 class _Checker:
     def __init__(self, program: Program, machine: Machine | None):
         self.program, self.machine = program, machine
-        self.made = definitions(program)
+        self.made = program.makers()
         self.places = Places(program, self.made)
         self.conditions: list[Condition] = []
 
@@ -329,7 +324,7 @@ def past_shared_memory(program: Program, machine: Machine) -> ProgramError | Non
     space, total = machine.spaces["shared"], 0
     if space.bytes is None:
         return None
-    held = frames_of(program, Places(program, definitions(program)), machine).tensors
+    held = frames_of(program, Places(program, program.makers()), machine).tensors
     for op, factor in _allocations(program.body, 1):
         kind = op.attrs["type"]
         if isinstance(kind, TensorType) and op.results[0] not in held:

@@ -22,7 +22,7 @@ def shared_channels(program: Program) -> set[Value]:
     """The channels into whose stages workgroups of a cluster bring parts for one another."""
     if cluster_of(program) == 1:
         return set()
-    made = {r: op for op in program.walk() for r in op.results}
+    made = program.makers()
     found = set()
     for op in program.walk():
         if op.name == "copy" and op.attrs.get("multicast"):

@@ -202,6 +202,18 @@ class Program:
         """Every operation, outer ones before those in their blocks."""
         return walk_block(self.body)
 
+    def makers(self) -> dict[Value, Op]:
+        """The operation that makes each value."""
+        return {result: op for op in self.walk() for result in op.results}
+
+    def users(self) -> dict[Value, list[Op]]:
+        """The operations that have each value as an operand, each as often as it has it."""
+        found: dict[Value, list[Op]] = {}
+        for op in self.walk():
+            for value in op.operands:
+                found.setdefault(value, []).append(op)
+        return found
+
     def record(self, name: str) -> Op | None:
         """The first record of that name."""
         return next((r for r in self.records if r.name == name), None)

@@ -69,7 +69,7 @@ class LoopLowering:
         self.rules: Mapping[str, Callable[[Any, Op], None]] = RULES
         self.vector_bytes = here.limits.vector_bytes or 16
         self.open = frozenset(open_parameters(program))
-        self.made = {r: op for op in program.walk() for r in op.results}
+        self.made = program.makers()
         self.chain = Places(program, self.made)
         self.handles: dict[Value, Any] = {}
         self.meaning: dict[Symbol, Expr] = {}

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tilewright.algebra.expr import Const, Expr, index
-from tilewright.check.block import definitions
 from tilewright.check.frames import frames_of
 from tilewright.check.places import Places
 from tilewright.ir.block import BLOCK
@@ -61,7 +60,7 @@ def _bytes(op: Op) -> int:
 
 def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
     """The allocations of tasks that any memory can be: the last ones first."""
-    chain = Places(program, definitions(program))
+    chain = Places(program, program.makers())
     held = frames_of(program, chain, machine).tensors
     near = {
         chain.root(v)

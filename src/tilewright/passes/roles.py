@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.algebra.expr import ONE, Expr, as_expr, index
-from tilewright.check.block import definitions, past_shared_memory
+from tilewright.check.block import past_shared_memory
 from tilewright.check.copies import view_request
 from tilewright.check.places import Places
 from tilewright.errors import ProgramError
@@ -320,7 +320,7 @@ class _Split:
 
 def _by_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[str, ...]:
     """Names for every copy between an argument and a stage the machine's own copy that does it; gives why none does."""
-    made, notes = definitions(program), []
+    made, notes = program.makers(), []
     places = Places(program, made)
     for op in program.walk():
         if op.name != "copy" or "by" in op.attrs:

@@ -7,7 +7,6 @@ same plan back.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from tilewright.algebra.expr import Symbol
 from tilewright.errors import ArgumentError
@@ -157,75 +156,34 @@ def checked(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocki
     """The numbers that a plan says of a contraction; raises where that is not done."""
     lanes = isinstance(atom, LaneUnit)
     tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
-    axes = _axes(c, lanes)
-    _require_axes(plan, single_digits(c, lanes), axes)
-    _require_blocks(plan.axis(ROWS), atom.shape[0], len(axes[ROWS]) > 1 and not tiles)
-    _require_blocks(plan.axis(LANES if lanes else COLUMNS), atom.shape[1])
+    axes, singles = _axes(c, lanes), [d.name for d in single_digits(c, lanes)]
+    plan.require_axes([*singles, *axes])
+    every = [*singles, *list(axes)[:2]]
+    if sorted(plan.tasks) != sorted(every):
+        raise ArgumentError(f"plan: tasks {', '.join(plan.tasks)}; here tasks go over {', '.join(every)}, in any order")
+    _require_blocks(plan.axis(ROWS), len(axes[ROWS]) > 1 and not tiles)
+    _require_blocks(plan.axis(LANES if lanes else COLUMNS))
     if not lanes and (sorted(plan.order) != [COLUMNS, DEPTH, ROWS] or plan.order[-1] != DEPTH):
         raise ArgumentError(
             f"plan: order {', '.join(plan.order)}: rows and columns in either order, then depth; sums stay in registers"
         )
     if any(x.role == "task" for x in plan.axis(DEPTH).cuts):
         raise ArgumentError("plan: tasks over the depth would add to one result; it has loop and unit cuts")
-    _require_places(plan.operand(c.a.name), plan.operand(c.b.name), tiles)
+    a = plan.operand(c.a.name)
+    if a.at is not None and not tiles:
+        raise ArgumentError(f"plan: {a.name} staged at {a.at}: vectors read the rows in place")
+    if a.at is not None and a.form not in STAGES:
+        raise ArgumentError(f"plan: {a.name} staged as {a.form}; there are {' and '.join(STAGES)}")
     if plan.overlap != "none" and not tiles:
         what = LANES if lanes else "vectors"
         raise ArgumentError(f"plan: overlap is for sums in tile registers; {what} are stored as they are")
     found = blocking_of(c, plan, atom)
-    for said, done in zip_longest(plan.lines(), plan_of(c, found).lines(), fillvalue="nothing"):
-        if said != done:
-            raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
+    plan.require_same(plan_of(c, found))
     return found
 
 
-def _require_places(a: Placed, b: Placed, tiles: bool) -> None:
-    """Refuses places of the factors that are not done."""
-    if b.at != "bind":
-        raise ArgumentError(f"plan: {b.name} is packed at bind; other places are not done for the columns' factor")
-    if "bypass" in (a.hint, b.hint):
-        raise ArgumentError("plan: factors are read more than once: keep or stream")
-    if a.at is None:
-        return
-    if not tiles:
-        raise ArgumentError(f"plan: {a.name} staged at {a.at}: vectors read the rows in place")
-    if a.at != "task":
-        raise ArgumentError(f"plan: {a.name} staged at {a.at}: rows are staged at task")
-    if a.form not in STAGES:
-        raise ArgumentError(f"plan: {a.name} staged as {a.form}; there are {' and '.join(STAGES)}")
-
-
-def _require_axes(plan: Plan, singles: list[Symbol], axes: dict[str, tuple[Symbol, ...]]) -> None:
-    """Refuses a plan whose axes are not those of the contraction: single digits, and then `axes`.
-
-    Tasks go over the single digits and the first two axes.
-    """
-    wanted = {d.name: (d,) for d in singles} | axes
-    if [a.name for a in plan.axes] != list(wanted):
-        raise ArgumentError(
-            f"plan: its axes are {', '.join(a.name for a in plan.axes)}; here they are {', '.join(wanted)}"
-        )
-    for axis in plan.axes:
-        said = [(d.name, d.extent) for d in axis.digits]
-        here = [(d.name, size(d)) for d in wanted[axis.name]]
-        if said != here:
-            raise ArgumentError(
-                f"plan: axis {axis.name} = {', '.join(f'{n} {e}' for n, e in said)}; here it is "
-                f"{', '.join(f'{n} {e}' for n, e in here)}"
-            )
-        for cut in axis.cuts:
-            if cut.digit is not None and cut.digit not in dict(here):
-                raise ArgumentError(f"plan: {cut}: axis {axis.name} has no digit {cut.digit}")
-    every = [*(d.name for d in singles), *list(axes)[:2]]
-    if sorted(plan.tasks) != sorted(every):
-        raise ArgumentError(f"plan: tasks {', '.join(plan.tasks)}; here tasks go over {', '.join(every)}, in any order")
-    for name in (d.name for d in singles):
-        if plan.axis(name).cuts != (Cut("task", 1),):
-            cuts = ", ".join(map(str, plan.axis(name).cuts)) or "whole"
-            raise ArgumentError(f"plan: axis {name}: {cuts}: here it takes `task 1`, each of its numbers a task")
-
-
-def _require_blocks(axis: Axis, atom: int, within_lines: bool = False) -> None:
-    """Refuses an axis that is not cut into tasks, blocks of sums and what an atom takes."""
+def _require_blocks(axis: Axis, within_lines: bool = False) -> None:
+    """Refuses an axis that is not cut into tasks, whole blocks of sums and what an atom takes."""
     roles = [c.role for c in axis.cuts]
     wanted = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
     if roles != wanted:
@@ -233,7 +191,5 @@ def _require_blocks(axis: Axis, atom: int, within_lines: bool = False) -> None:
             f"plan: axis {axis.name} has the cuts {', '.join(roles)}; here it takes {', '.join(wanted)}"
         )
     loop, unit = axis.cuts[-2:]
-    if unit.size != atom:
-        raise ArgumentError(f"plan: axis {axis.name}: {unit}: the last cut leaves what the atom takes, {atom}")
     if loop.size % unit.size:
         raise ArgumentError(f"plan: axis {axis.name}: {loop} is no multiple of {unit}")

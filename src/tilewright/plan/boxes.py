@@ -7,7 +7,7 @@ none is ragged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -15,9 +15,10 @@ import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
-from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
+from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS, accessed
 from tilewright.plan.microkernel import axes_in
+from tilewright.plan.model import Size
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 RUN = 16
@@ -27,7 +28,6 @@ ROWS = 16
 TABLED = 1 << 22
 """Elements of a write whose places are worked out one by one, to see whether they differ."""
 
-Size = Callable[[Expr], int]
 NO_LOOPS: Mapping[Expr, int] = {}
 
 
@@ -99,7 +99,7 @@ def pointwise(program: Program, size: Size, opened: bool = False) -> tuple[Expr,
         return ()  # its condition is one for all
     crossed: set[Expr] = set()
     for op in ops:
-        crossed |= _crossed(op, program)
+        crossed |= _crossed(op)
     for value in [*program.args, *(r for op in ops for r in op.results)]:
         for d in value.type.dims:  # another dimension depends on it
             if not isinstance(d, Symbol):
@@ -120,7 +120,7 @@ def _dims(op: Op) -> tuple[Expr, ...]:
     return dims
 
 
-def _crossed(op: Op, program: Program) -> set[Expr]:
+def _crossed(op: Op) -> set[Expr]:
     """The dimensions that an operation does not treat point by point."""
     if op.name in (*REDUCTIONS, "cumsum"):
         return {op.attrs["dim"]}
@@ -256,7 +256,7 @@ def why_whole(program: Program, dim: Expr) -> str:
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):
             return "a while loop has one condition for all"
-        if dim in _crossed(op, program):
+        if dim in _crossed(op):
             return f"{op.name} goes along it"
     if not all(dim in _dims(op) for op in program.walk() if op.name in WRITES):
         return "not every write has it"
@@ -412,12 +412,3 @@ def numbers_of(symbols: Mapping[Symbol, int]) -> Size:
         return int(images(e))
 
     return size
-
-
-def used(program: Program) -> dict[Value, int]:
-    """How often each value is an operand."""
-    found: dict[Value, int] = {}
-    for op in program.walk():
-        for value in op.operands:
-            found[value] = found.get(value, 0) + 1
-    return found

@@ -15,33 +15,35 @@ is, where all of K is too much for shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import Op, Program, TileType, Value, walk_block
+from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
+from tilewright.plan.blocking import up
 from tilewright.plan.boxes import WRITES, cut_dims
-from tilewright.plan.chain_costs import ChainedProducts, Size, chain_cycles
+from tilewright.plan.chain_costs import ChainedProducts, chain_cycles
 from tilewright.plan.computed import GIVEN, SIMPLE, ComputedFactor, computed_factor
+from tilewright.plan.epilogue import following
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
+from tilewright.plan.general import Cuts, GeneralChoice, dims_of, drafted
 from tilewright.plan.hiding import uneven
 from tilewright.plan.microkernel import (
     Axes,
     Microkernel,
     as_plan,
-    axes_of,
+    axes_in,
     names_of,
     precision_of,
     shared_atoms,
     types_of,
 )
-from tilewright.plan.model import element_bytes, l2
+from tilewright.plan.model import Size, element_bytes, l2
 from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
@@ -77,7 +79,7 @@ class ProductChain:
 def plan_chained(
     program: Program,
     sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
+    size: Size,
     machine: Machine,
     free: Collection[Op],
     given: Plan | None = None,
@@ -88,18 +90,16 @@ def plan_chained(
     `free` are the loops that give the same for every tile size. `gathered` says why the waves that load copy
     themselves; where it is empty, the machine does that.
     """
-    found = _products(program, sizes, size, free)
+    found = _products(program, sizes, size, machine, free)
     if isinstance(found, str):
         return found
-    candidates = sorted(
-        _candidates(program, found, size, machine, gathered != ""), key=lambda x: (round(x.cycles), -x.rows)
-    )
+    candidates = sorted(_candidates(found, gathered != ""), key=lambda x: (round(x.cycles), -x.rows))
     workgroups, _ = tiles_of(program, sizes)
     rows = workgroups.get(str(found.row))
     fitting = [x for x in candidates if rows in (None, x.rows)]
     if given is not None:
         fitting = [_pinned(given, x, machine) for x in fitting if _is(given, x, program)]
-        stepped = [x for x in fitting if _choice(x, found, program, sizes, size, machine).plan.axes == given.axes]
+        stepped = [x for x in fitting if _choice(x, found, sizes).plan.axes == given.axes]
         fitting = stepped or fitting
         if not fitting:
             raise ArgumentError(
@@ -107,7 +107,7 @@ def plan_chained(
             )
     if not fitting:
         return "no rows of its sums fit registers and shared memory" if not candidates else "none fits the constraints"
-    made = [_choice(x, found, program, sizes, size, machine) for x in fitting]
+    made = [_choice(x, found, sizes) for x in fitting]
     best = made[0]
     others = [
         Refusal(f"{x.rows} rows a task, overlap {x.overlap}", f"{x.cycles / best.cycles:.2f} of the time")
@@ -133,7 +133,7 @@ def _pinned(given: Plan, chain: ProductChain, machine: Machine) -> ProductChain:
 
 
 def _products(
-    program: Program, sizes: Mapping[Symbol, int], size: Callable[[Expr], int], free: Collection[Op]
+    program: Program, sizes: Mapping[Symbol, int], size: Size, machine: Machine, free: Collection[Op]
 ) -> ChainedProducts | str:
     """The products and their dimensions; or why their values do not stay in registers."""
     if not names_of(program):
@@ -153,36 +153,33 @@ def _products(
         return looped.get(d) or (1 if d in dims and d not in across else size(d))
 
     across: set[Expr] = {d for op in names_of(program).values() for d in op.operands[2].type.dims[-1:]}
-    made = {r: op for op in program.walk() for r in op.results}
+    made = program.makers()
     axes: dict[Op, Axes] = {}
     held: dict[Op, bool] = {}
     for op in names_of(program).values():
         across |= {d for d in op.operands[0].type.dims if d not in op.operands[1].type.dims}
-        dims_a, dims_b, dims_c = (v.type.dims for v in op.operands)
-        each = axes_of(dims_a, dims_b, dims_c, width)
+        each = axes_in(op, width)
         if isinstance(each, str):
             return each
         if each.m is None or each.m not in dims:
             return "tasks cannot cut the rows of its sums"
         if any(width(d) > 1 for d in each.around):
             return "its sums have more dimensions than rows and columns"
-        a, b = op.operands[:2][::-1] if each.swapped else op.operands[:2]
+        a, b = each.factors(op)
         if any(width(d) > 1 for d in each.deep) and not _is_read(a, made):
             return "a factor that is computed is summed over more than one dimension"
         if not _is_read(b, made):
             return "a factor B is computed"
         axes[op], held[op] = each, not _is_read(a, made)
-    if not axes:
-        return "it has no product"
     (row, *others) = {x.m for x in axes.values()}
     if others:
         return "its products have rows of different dimensions"
     assert row is not None
-    if _wide(program, row, dims, looped, size):
+    if _wide(program, row, dims, size):
         return "a value between its products has more than rows and columns"
-    factors = {op: computed_factor(program, op.operands[int(x.swapped)]) for op, x in axes.items()}
+    factors = {op: computed_factor(program, x.factors(op)[0]) for op, x in axes.items()}
     computed = {op: x for op, x in factors.items() if isinstance(x, ComputedFactor)}
-    return ChainedProducts(axes, held, computed, looped, row, dims)
+    return ChainedProducts(program, machine, size, axes, held, computed, looped, row, dims)
 
 
 def _adds(op: Op) -> bool:
@@ -198,46 +195,37 @@ def _is_read(value: Value, made: Mapping[Value, Op]) -> bool:
     return op is not None and op.name == "read" and not op.attrs.get("lookups")
 
 
-def _wide(
-    program: Program, row: Expr, dims: Collection[Expr], looped: Mapping[Expr, int], size: Callable[[Expr], int]
-) -> bool:
-    """Whether a value that is neither an argument's nor a number has two dimensions beside the rows."""
-    for op in program.walk():
-        for value in op.results if op.name not in ("read", "fill", "scalar") else ():
-            kind = value.type
-            if isinstance(kind, TileType) and sum(size(d) > 1 and d is not row for d in kind.dims) > 1:
-                others = [d for d in kind.dims if d is not row and size(d) > 1 and d not in dims]
-                if len(others) > 1:
-                    return True
-    return False
+def _wide(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
+    """Whether a value that is neither an argument's nor a number has two dimensions beside those that tasks cut."""
+    made = (v.type for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results)
+    wide = ([d for d in kind.dims if d is not row and d not in dims] for kind in made if isinstance(kind, TileType))
+    return any(sum(size(d) > 1 for d in others) > 1 for others in wide)
 
 
-def _candidates(
-    program: Program, found: ChainedProducts, size: Callable[[Expr], int], machine: Machine, gathered: bool
-) -> Iterator[ProductChain]:
+def _candidates(found: ChainedProducts, gathered: bool) -> Iterator[ProductChain]:
     """Those for which registers and shared memory are enough: with so many groups of waves, and products that go over K
     step by step, or have all of it at once."""
+    program, machine = found.program, found.machine
     shared = machine.spaces["shared"].bytes
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     keeping = (True, False) if found.looped else (False,)
-    for groups, kept, stepped, wide in product(GROUPS, keeping, _stepping(found), _blocked(found, size)):
+    for groups, kept, stepped, wide in product(GROUPS, keeping, _stepping(found), _blocked(found)):
         products: dict[Op, Microkernel] = {}
         for op in found.axes:
             columns = wide if op is list(found.axes)[-1] else None
-            how = _microkernel(op, found, groups, size, machine, program, kept, op in stepped, columns)
+            how = _microkernel(op, found, groups, kept, op in stepped, columns)
             if how is not None:
                 products[op] = how
         if len(products) < len(found.axes):
             continue
         if kept and not any(how.held_a and not found.held[op] for op, how in products.items()):
             continue
-        roles = _roles(machine, program, products, found, size, shared, bits, gathered)
+        roles = _roles(found, products, shared, bits, gathered)
         for overlap in _overlaps(found, products) if roles is not None else ():
             assert roles is not None
-            took = chain_cycles(machine, products, roles, found, size, program, overlap)
-            yield ProductChain(products, roles, overlap, took)
+            yield ProductChain(products, roles, overlap, chain_cycles(found, products, roles, overlap))
 
 
 def _stepping(found: ChainedProducts) -> list[set[Op]]:
@@ -249,10 +237,10 @@ def _stepping(found: ChainedProducts) -> list[set[Op]]:
     ]
 
 
-def _blocked(found: ChainedProducts, size: Callable[[Expr], int]) -> list[int | None]:
+def _blocked(found: ChainedProducts) -> list[int | None]:
     """How many columns of its last product a task may have at a time; None: all of them."""
     n = list(found.axes.values())[-1].n
-    return [None, *(count for count in BLOCKS if n in found.cut and not found.looped and count < size(n))]
+    return [None, *(count for count in BLOCKS if n in found.cut and not found.looped and count < found.size(n))]
 
 
 def _overlaps(found: ChainedProducts, products: Mapping[Op, Microkernel]) -> tuple[str, ...]:
@@ -263,15 +251,7 @@ def _overlaps(found: ChainedProducts, products: Mapping[Op, Microkernel]) -> tup
 
 
 def _microkernel(
-    op: Op,
-    found: ChainedProducts,
-    groups: int,
-    size: Callable[[Expr], int],
-    machine: Machine,
-    program: Program,
-    kept: bool,
-    stepped: bool,
-    columns: int | None,
+    op: Op, found: ChainedProducts, groups: int, kept: bool, stepped: bool, columns: int | None
 ) -> Microkernel | None:
     """The narrowest atom that has all columns of a product, or so many; just as many, where another product sums them,
     or a loop goes over them.
@@ -279,9 +259,9 @@ def _microkernel(
     With `kept`, A is in registers too where it is read and every round of a loop multiplies by it. With `stepped`, K is
     gone over step by step.
     """
-    axes = found.axes[op]
-    factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
-    along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
+    axes, size, machine = found.axes[op], found.size, found.machine
+    factors = axes.factors(op)
+    along_k = is_along(factors[0], axes.k, found.program), is_along(factors[1], axes.k, found.program)
     held = found.held[op] or (kept and all(along_k) and not set(found.looped) & set(factors[0].type.dims))
     if (stepped and held and not found.held[op]) or (not stepped and any(size(d) > 1 for d in axes.deep)):
         return None
@@ -299,7 +279,7 @@ def _microkernel(
     atom = min(fitting, key=lambda x: x.shape[1])
     rows, columns = groups // across * atom.shape[0], across * atom.shape[1]
     how = Microkernel(atom, rows, columns, groups, at_once=not stepped)
-    depth = found.depth(op, size)
+    depth = found.depth(op)
     made = op in found.made and not found.looped  # from what is brought step by step
     if stepped and depth <= how.deep(depth) and not made:  # it is one step
         return how if any(size(d) > 1 for d in axes.deep) else None
@@ -310,43 +290,36 @@ def _microkernel(
 
 
 def _roles(
-    machine: Machine,
-    program: Program,
-    products: Mapping[Op, Microkernel],
-    found: ChainedProducts,
-    size: Callable[[Expr], int],
-    shared: int,
-    bits: int,
-    gathered: bool,
+    found: ChainedProducts, products: Mapping[Op, Microkernel], shared: int, bits: int, gathered: bool
 ) -> Roles | None:
     """The roles, if registers hold what is alive at a time, and shared memory enough stages."""
     how = next(iter(products.values()))
-    lanes = how.atom.c.lanes
+    lanes, machine, size = how.atom.c.lanes, found.machine, found.size
     assert machine.lanes is not None
     spare, own = registers_of(machine, how, gathered)
     working = WORKING if found.looped else machine.limits.working_registers
-    if _alive(program, products, found, size) + working > own:
+    if _alive(found, products) + working > own:
         return None
     once, staged = 0, 0
     turning = [d for d, tile in found.looped.items() if size(d) > tile]
     stepped = not all(x.at_once for x in products.values())
-    blocks = max(found.blocks(op, x, size) for op, x in products.items())
+    blocks = max(found.blocks(op, x) for op, x in products.items())
     fewest = FEWEST if turning or stepped or blocks > 1 else 1
     for op, each in products.items():
         axes = found.axes[op]
-        deep = each.deep(found.depth(op, size))
+        deep = each.deep(found.depth(op))
         tiles = [(each.columns, (axes.n, axes.k)), (ceil(found.rows(op, each)), (axes.m, axes.k))]
         deep = -(-deep // (each.slab or 1)) * (each.slab or 1)  # tiles there have whole rows
         for count, dims in tiles:
             inner = not each.at_once if stepped or blocks > 1 else not turning or any(d in turning for d in dims)
-            inner = inner or (blocks > 1 and found.blocks(op, each, size) > 1)
+            inner = inner or (blocks > 1 and found.blocks(op, each) > 1)
             filled = count * deep * each.atom.a.dtype.bits // 8
             staged, once = (staged + filled, once) if inner else (staged, once + filled)
     last = list(products.values())[-1]
     row = row_bytes(last) * bits // last.atom.a.dtype.bits * last.waves[1]
     left = shared - (2 * len(products) + 1) * machine.spaces["shared"].alignment  # each begins at a multiple
     if how.waves[1] > 1:  # what groups of waves tell each other of their rows
-        told = [op.results[0].type.dtype for op in program.walk() if op.name in REDUCTIONS]
+        told = [op.results[0].type.dtype for op in found.program.walk() if op.name in REDUCTIONS]
         left -= sum(map(element_bytes, told)) * how.rows * lanes // how.atom.shape[0] * how.groups
     room = {(n, stored): (left - n * once - stored * last.rows * row) // max(1, staged) for n, stored in WAITING}
     # what goes on to registers at once needs no second stage
@@ -362,9 +335,7 @@ def _roles(
     return Roles(load_, multiply, stages, stored, once=count if once else 1, apart=how.waves[0] > 1)
 
 
-def _alive(
-    program: Program, products: Mapping[Op, Microkernel], found: ChainedProducts, size: Callable[[Expr], int]
-) -> int:
+def _alive(found: ChainedProducts, products: Mapping[Op, Microkernel]) -> int:
     """Registers of a lane for sums, and for factors in registers, where most of them are alive.
 
     What a loop carries is alive all the time. Outside of loops a sum is, until the last product whose factor is made of
@@ -372,19 +343,14 @@ def _alive(
     """
     sums = {op: how.atom.c.values for op, how in products.items()}
     factors = {
-        op: how.atom.shape[0]
-        * -(-found.depth(op, size) // how.deep(1))
-        * how.deep(1)
-        * how.atom.a.dtype.bits
-        // 8
-        // (4 * how.atom.c.lanes)
+        op: how.atom.shape[0] * up(found.depth(op), how.deep(1)) * how.atom.a.dtype.bits // 8 // (4 * how.atom.c.lanes)
         for op, how in products.items()
         if how.held_a
     }
     if found.looped:
         return sum(sums.values()) + sum(factors.values())
     order, most = list(products), 0
-    last = {op: _last_use(program, op, order) for op in order}
+    last = {op: _last_use(found.program, op, order) for op in order}
     for n, op in enumerate(order):
         kept = sum(sums[x] for x in order[:n] if last[x] > n)
         made_of = sum(sums[x] for x in order[:n] if last[x] == n)
@@ -394,29 +360,24 @@ def _alive(
 
 def _last_use(program: Program, product_: Op, order: list[Op]) -> int:
     """The number of the last product whose factor is made of a sum; as many as there are, where a write needs it."""
-    around = [op for op in program.walk() if any(x is product_ for b in op.blocks for x in walk_block(b))]
-    values = {r for op in (product_, *around) for r in op.results}
     found = 0
-    for op in program.walk():
-        if op is product_ or op in around or values.isdisjoint(op.operands):
-            continue
+    for op in following(program, product_, order):
         if op in order:
             found = max(found, order.index(op))
         elif op.name in WRITES:
             return len(order)
-        values |= set(op.results) if op not in order else set()
     return found
 
 
-def _together(chain: ProductChain, program: Program, found: ChainedProducts, size: Size, machine: Machine) -> int:
+def _together(chain: ProductChain, found: ChainedProducts) -> int:
     """How many of what stands before the rows to walk together, where tasks differ in length.
 
     What they read stays in the cache of all cores, if they are few; but so many that a round of them, the longest tasks
     first, keeps all cores busy for as long as the longest takes: twice as many tasks as cores, if lengths run from
     none to the longest. Otherwise cores wait for the longest tasks of the last round.
     """
-    around = found.cut[: found.cut.index(found.row)]
-    moved = bound_by_memory(program, size, machine) * machine.limits.far_rate * (machine.limits.cores or 1)
+    around, machine, size = found.cut[: found.cut.index(found.row)], found.machine, found.size
+    moved = bound_by_memory(found.program, size, machine) * machine.limits.far_rate * (machine.limits.cores or 1)
     each = moved / prod(map(size, around))
     counts = [1]
     for d in reversed(around):
@@ -426,21 +387,13 @@ def _together(chain: ProductChain, program: Program, found: ChainedProducts, siz
     return max(kept, next((n for n in counts if n >= enough), counts[-1]))
 
 
-def _choice(
-    chain: ProductChain,
-    found: ChainedProducts,
-    program: Program,
-    sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
-    machine: Machine,
-) -> GeneralChoice:
+def _choice(chain: ProductChain, found: ChainedProducts, sizes: Mapping[Symbol, int]) -> GeneralChoice:
     """The plan of a candidate."""
-    dims = found.cut
+    program, machine, size, dims = found.program, found.machine, found.size, found.cut
     columns = {found.axes[op].n: how.columns for op, how in chain.products.items()}
-    blocks = {found.axes[op].n: found.blocks(op, how, size) for op, how in chain.products.items()}
+    blocks = {found.axes[op].n: found.blocks(op, how) for op, how in chain.products.items()}
     widths = {d: chain.rows if d is found.row else columns.get(d, 1) * blocks.get(d, 1) for d in dims}
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
-    words = words_for(map(str, [*dims, *whole]))
     cut: dict[Expr, tuple[Cut, ...]] = {d: (Cut("task", widths[d]),) for d in dims}
     cut |= {d: (*cut[d], Cut("loop", columns[d])) for d in dims if blocks.get(d, 1) > 1}
     cut |= {d: (Cut("loop", tile),) for d, tile in found.looped.items()}
@@ -448,15 +401,10 @@ def _choice(
         if not how.at_once:
             cut |= {d: (Cut("loop", 1),) for d in found.axes[op].deep}
             cut |= {found.axes[op].k: (Cut("loop", how.deep(1)),)}
-    plan = Plan(
-        tuple(axis_of(words[str(d)], size(d), cut.get(d, ())) for d in (*dims, *whole)),
-        tuple(words[str(d)] for d in dims),
-        products=as_plan(chain.products, program),
-        roles=chain.roles,
-        overlap=chain.overlap,
-    )
+    plan = drafted((*dims, *whole), size, cut, dims)
+    plan = replace(plan, products=as_plan(chain.products, program), roles=chain.roles, overlap=chain.overlap)
     if uneven(program, found.row):
-        plan = replace(plan, schedule="dynamic", group=_together(chain, program, found, size, machine))
+        plan = replace(plan, schedule="dynamic", group=_together(chain, found))
     bound = bound_by_memory(program, size, machine)
     wider = {n: count for n, count in columns.items() if n not in dims and n not in found.looped and count > size(n)}
     loops = {op: op.attrs["axis"] for op in program.walk() if op.name == "iterate"}

@@ -56,7 +56,7 @@ class ComputedFactor:
 
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
     """How a factor is computed; None where it is read as it is; or why it is not computed element by element."""
-    made = {r: op for op in program.walk() for r in op.results}
+    made = program.makers()
     wanted, ops, reads = [factor], list[Op](), list[Op]()
     while wanted:
         op = made.get(wanted.pop())

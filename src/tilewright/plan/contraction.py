@@ -158,11 +158,7 @@ def joined(c: Contraction) -> Contraction:
     """The contraction with its row digits as one, where every tensor has them side by side: a 1x1 convolution is a
     matrix product.
     """
-    if len(c.rows) < 2 or c.apart or c.open:
-        return c
-    whole = index("rows_0", c.extent(c.rows))
-    found = _with_one(c, c.rows, whole)
-    return c if found is None else replace(found, rows=(whole,))
+    return c if len(c.rows) < 2 or c.apart or c.open else _with_one(c, c.rows, "rows_0")
 
 
 def joined_depth(c: Contraction) -> Contraction:
@@ -170,24 +166,23 @@ def joined_depth(c: Contraction) -> Contraction:
 
     A tap and its few channels are one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c.
     """
-    if len(c.depth) < 2:
-        return c
-    whole = index("taps_0", c.extent(c.depth[-2:]))
-    found = _with_one(c, c.depth[-2:], whole)
-    return c if found is None else replace(found, depth=(*c.depth[:-2], whole))
+    return c if len(c.depth) < 2 else _with_one(c, c.depth[-2:], "taps_0")
 
 
-def _with_one(c: Contraction, digits: tuple[Symbol, ...], whole: Symbol) -> Contraction | None:
-    """The contraction with operands that have one digit for several; None where one has them not side by side."""
-    given = (c.a, c.b, c.out, *c.extras)
+def _with_one(c: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
+    """The contraction with one digit for several; itself, where an operand has them not side by side."""
+    given, whole = (c.a, c.b, c.out, *c.extras), index(name, c.extent(digits))
     found = [x for x in (_run(x, digits, whole) for x in given) if x is not None]
     if len(found) < len(given):
-        return None
+        return c
     a, b, out, *extras = found
     others = (a, out, *extras)
     if len({(x.name, x.shape) for x in others}) > len({x.name for x in others}):
-        return None  # a tensor has one shape
-    return replace(c, a=a, b=b, out=out, extras=tuple(extras), over=over_joined(c.over, digits, whole))
+        return c  # a tensor has one shape
+    last = {**dict.fromkeys(digits, ()), digits[-1]: (whole,)}
+    rows, depth = (tuple(s for d in own for s in last.get(d, (d,))) for own in (c.rows, c.depth))
+    over = over_joined(c.over, digits, whole)
+    return replace(c, rows=rows, depth=depth, a=a, b=b, out=out, extras=tuple(extras), over=over)
 
 
 def _run(operand: Operand, digits: tuple[Symbol, ...], whole: Symbol) -> Operand | None:
@@ -274,7 +269,7 @@ class _Recogniser:
     def __init__(self, program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None):
         self.program, self.sizes, self.machine = program, sizes, machine
         self.opened = {s for e in sizes.values() if isinstance(e, Expr) for s in e.symbols}
-        self.made = {r: op for op in program.walk() for r in op.results}
+        self.made = program.makers()
         self.images = Substitution(dict(sizes))
 
     def run(self) -> Contraction:

@@ -9,7 +9,7 @@ tasks M
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -23,7 +23,7 @@ from tilewright.plan.fixed import tiles_of
 from tilewright.plan.lane_boxes import Terms, cost_by_terms, tasks_of_boxes, written_out
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
-from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, microseconds
+from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, us
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
@@ -118,16 +118,13 @@ class GeneralChoice:
 
     def explain(self) -> str:
         """The choice in words."""
-
-        def us(cycles: float) -> str:
-            return f"{microseconds(cycles, self.machine):.1f}"
-
+        took, least = us(self.cycles, self.machine), us(self.bound, self.machine)
         if self.parts:
-            sums = " + ".join(us(part.cycles) for part in self.parts)
+            sums = " + ".join(us(part.cycles, self.machine) for part in self.parts)
             return "\n".join(
                 [
                     f"{self.name} on {self.machine.name} as two programs, apart {self.plan.apart}: predicted "
-                    f"{us(self.cycles)} us, {sums}",
+                    f"{took} us, {sums}",
                     *self.notes,
                     *(f"refused  {r}" for r in self.refused),
                     *(part.explain() for part in self.parts),
@@ -138,7 +135,7 @@ class GeneralChoice:
             [
                 f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {way}",
                 *("  " + line for line in self.plan.lines()),
-                *([f"predicted {us(self.cycles)} us; roofline {us(self.bound)} us, by memory"] if self.cycles else []),
+                *([f"predicted {took} us; roofline {least} us, by memory"] if self.cycles else []),
                 *([] if self.predicted is None else limiting(self.machine, self.plan, self.predicted)),
                 *self.notes,
                 *(f"refused  {r}" for r in self.refused),
@@ -211,8 +208,11 @@ def plan_general(
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
     tiles = {op: _tile(op, extent, tilings, opened, terms) for op, extent in loops.items() if op in free}
-    stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
-    looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
+
+    def at_a_time() -> dict[Expr, int]:
+        return {(d := op.attrs["axis"]): tiles.get(op) or tilings.get(str(d)) or n for op, n in loops.items()}
+
+    looped = at_a_time()
     found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
     widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
     if machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
@@ -221,7 +221,7 @@ def plan_general(
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
 
     def width(d: Expr) -> int:
-        return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
+        return widths.get(d) or at_a_time().get(d) or size(d)
 
     def multiplied() -> dict[Op, Microkernel | None]:
         by_loops = dict.fromkeys(names_of(program).values())
@@ -238,28 +238,25 @@ def plan_general(
     _widened(program, widths, blocks, size, opened, workgroups, machine)
 
     def made() -> Plan:
-        words = words_for(map(str, [*dims, *whole]))
         cut = {d: tuple(Cut(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
-        now = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or size(op.attrs["axis"]) for op in loops}
-        cut |= {d: (Cut("loop", now[d]),) if now.get(d, size(d)) < size(d) else () for d in whole}
-        axes = [axis_of(words[str(d)], size(d), cut[d]) for d in (*dims, *whole)]
-        tasks = tuple(words[str(d)] for d in widths)
-        return Plan(tuple(axes), tasks, products=as_plan(products, program), schedule=schedule, waves=waves)
+        cut |= {d: (Cut("loop", n),) if (n := at_a_time().get(d, size(d))) < size(d) else () for d in whole}
+        plan = drafted((*dims, *whole), size, cut, widths)
+        return replace(plan, products=as_plan(products, program), schedule=schedule, waves=waves)
 
     plan = made()
     if given is not None:
-        for axis, d in zip(_checked(given, plan), [*dims, *whole], strict=True):
+        given.require_axes([a.name for a in plan.axes], "" if given.atom else ", where a plan has no line `atom`")
+        for axis, d in zip(given.axes, [*dims, *whole], strict=True):
             _take(axis, d, widths, tiles, blocks, dims, program)
         named = {axis.name: d for axis, d in zip(given.axes, dims, strict=False)}
         for d in [named[name] for name in given.tasks if named.get(name) in widths]:  # in the order of their line
             widths[d] = widths.pop(d)
-        schedule = given.schedule
-        products = taken(given.products, program, machine, multiplied())
+        products, schedule = taken(given.products, program, machine, multiplied()), given.schedule
         given = replace(given, products=as_plan(products, program))
         if (by_terms or not products) and machine.lanes is not None and 1 <= given.waves <= machine.waves:
             waves = given.waves
         plan = made()
-        require_same(given, plan)
+        given.require_same(plan)
     cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
     last = {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}  # as large as others, so that all are one code
     cuts = Cuts(widths, blocks, tiles, products, extended=last, schedule=schedule, packed=bool(opened), waves=waves)
@@ -285,18 +282,6 @@ def _done_by_terms(terms: Terms, cuts: Cuts, size: Size, machine: Machine, bound
     terms = replace(terms, tile=tile)
     cost = cost_by_terms(terms, cuts.widths, cuts.waves, size, machine, bound * cores(machine))
     return cost.cycles, replace(cuts, terms=written_out(terms, cuts.widths, cuts.waves, machine), lane_box=terms.box)
-
-
-def require_same(wanted: Plan, plan: Plan) -> None:
-    """Refuses what a given plan says, by its line, where it is not what is done."""
-    lines, mine = wanted.lines(), plan.lines()
-    for said, done in zip(lines, mine, strict=False):
-        if said != done:
-            raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
-    if len(lines) < len(mine):
-        raise ArgumentError(f"plan: after `{lines[-1]}` it ends; here `{mine[len(lines)]}` follows")
-    if len(lines) > len(mine):
-        raise ArgumentError(f"plan: `{lines[len(mine)]}` has no meaning here: `{mine[-1]}` is the last line")
 
 
 def _widened(
@@ -329,17 +314,6 @@ def _narrowed(widths: dict[Expr, int], often: int) -> None:
     for _ in range(often if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
         widths[widest] = ceil(widths[widest] / 2)
-
-
-def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
-    said, here = [(a.name, a.digits) for a in wanted.axes], [(a.name, a.digits) for a in plan.axes]
-    if said != here:
-        lacks = ", where a plan has no line `atom`" if wanted.atom is None else ""
-        raise ArgumentError(
-            f"plan: its axes are {', '.join(f'{n} {d[0].extent}' for n, d in said)}; here they are "
-            f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order{lacks}"
-        )
-    return wanted.axes
 
 
 def _take(
@@ -396,6 +370,13 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
             word = f"{base}{count}"
         found[text] = word
     return {text: found[text] for text in every}
+
+
+def drafted(dims: Sequence[Expr], size: Size, cuts: Mapping[Expr, tuple[Cut, ...]], tasks: Iterable[Expr]) -> Plan:
+    """A plan whose axes are these dimensions, cut so, and whose tasks go over some of them."""
+    words = words_for(map(str, dims))
+    axes = tuple(axis_of(words[str(d)], size(d), cuts.get(d, ())) for d in dims)
+    return Plan(axes, tuple(words[str(d)] for d in tasks))
 
 
 def axis_of(word: str, extent: int, cuts: tuple[Cut, ...]) -> Axis:

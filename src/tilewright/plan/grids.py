@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
 from tilewright.plan.blocking import up
@@ -31,7 +30,6 @@ from tilewright.plan.general import (
     blocks_of,
     dims_of,
     only_adds,
-    require_same,
     words_for,
 )
 from tilewright.plan.microkernel import (
@@ -117,7 +115,7 @@ def plan_of_grid(
     blocks = blocks_of(products, grid.dims, grid.width) if stay else {}
     plan = _plan(grid, blocks, products)
     if given is not None:
-        require_same(given, plan)
+        given.require_same(plan)
     cuts = Cuts(blocks=blocks, products=products, tiles=grid.tiles)
     return GeneralChoice(machine, program.name, plan, cuts, 0.0, 0.0, (), (NOTE,))
 
@@ -140,9 +138,7 @@ def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microker
 
 def _take(grid: Grid, wanted: Plan) -> bool:
     """Takes over how far loops go in a given plan; whether it has blocks of sums that stay in registers."""
-    names, here = [axis.name for axis in wanted.axes], list(grid.words.values())
-    if names != here:
-        raise ArgumentError(f"plan: its axes are {', '.join(names)}; here they are {', '.join(here)}")
+    wanted.require_axes(grid.words.values())
     loops = {axis.name: [c.size for c in axis.cuts if c.role == "loop"] for axis in wanted.axes}
     for op in grid.tiles:
         said = loops.get(grid.words.get(str(op.attrs["axis"]), ""))
@@ -186,7 +182,7 @@ def _cost(grid: Grid, op: Op, axes: Axes, how: Microkernel | None, k: int, part:
     if how is None:
         return 0.0, True
     deep = part or k
-    limits, (m, n, _), given = grid.machine.limits, axes.sizes(grid.width), op.operands[int(axes.swapped)].type.dtype
+    limits, (m, n, _), given = grid.machine.limits, axes.sizes(grid.width), axes.factors(op)[0].type.dtype
     a, b, c = (element_bytes(x.dtype) for x in (how.atom.a, how.atom.b, how.atom.c))
     across, down, converted = -(-n // how.columns), -(-m // how.rows), given is not how.atom.a.dtype
     strip, panel = m * deep * a, how.columns * deep * b

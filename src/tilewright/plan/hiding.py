@@ -85,7 +85,7 @@ def rounds_of_tasks(program: Program, loop: Op, row: Expr, rows: int, tile: int,
     lasts = np.minimum(firsts[0] + rows, size(row)) - 1, np.minimum(firsts[1] + tile, size(axis)) - 1
     shape = np.broadcast_shapes(*(x.shape for x in firsts))
     seen, whole = np.ones(shape, bool), np.ones(shape, bool)
-    made = {r: op for op in program.walk() for r in op.results}
+    made = program.makers()
     for op in _hidings(loop, row):
         corners = [
             _holds(op.operands[0], made, {row: r, axis: c}, size)

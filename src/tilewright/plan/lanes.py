@@ -206,15 +206,12 @@ def lane_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     copied = moved / rate * (1 + machine.limits.line_bytes / 2 / piece) / workers  # short pieces are read ahead badly
     copied *= machine.costs.lanes.parted if parts > 1 else 1
     return Cost(
-        computed,
-        copied / 2 if computed >= copied else copied - computed / 2,
-        0.0,
-        0.0,
-        limits.launch_cycles,
-        tasks,
-        busiest,
-        _instructions(c, how, full, tail, (how.vectors if groups else 0) + rest, strips > 1),
-        0,
+        products=computed,
+        memory=copied / 2 if computed >= copied else copied - computed / 2,
+        launch=limits.launch_cycles,
+        tasks=tasks,
+        busiest=busiest,
+        instructions=_instructions(c, how, full, tail, (how.vectors if groups else 0) + rest, strips > 1),
     )
 
 

@@ -12,6 +12,7 @@ from math import ceil, inf, prod
 from typing import Any
 
 from tilewright.machine import Machine
+from tilewright.plan.model import us
 from tilewright.plan.plan import Plan
 
 RATES = {
@@ -54,15 +55,11 @@ def last_wave(machine: Machine, plan: Plan) -> tuple[int, int, float]:
 
 def limiting(machine: Machine, plan: Plan, predicted: Predicted) -> list[str]:
     """What limits a plan, in words: the longest of what takes time by itself, and the rest of it; the last round."""
-
-    def us(cycles: float) -> str:
-        return f"{cycles / machine.limits.clock_ghz / 1000:.1f}"
-
     (first, longest), *rest = alone(machine, predicted).items()
-    others = ", ".join(f"{what} {us(cycles)}" for what, cycles in rest)
+    others = ", ".join(f"{what} {us(cycles, machine)}" for what, cycles in rest)
     tasks, rounds, full = last_wave(machine, plan)
     one = "the only wave" if rounds == 1 else f"the last of {rounds} waves"
     return [
-        f"limited by {first}, {us(longest)} us alone; {others}",
+        f"limited by {first}, {us(longest, machine)} us alone; {others}",
         f"{tasks} tasks on {machine.limits.cores or 1} multiprocessors: {one} of the grid is {full:.0%} full",
     ]

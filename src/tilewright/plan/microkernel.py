@@ -14,7 +14,7 @@ from math import ceil
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import MemoryType, Op, Program
+from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import tiles, vectors
@@ -140,6 +140,11 @@ class Axes:
         """How far M, N and K go."""
         return 1 if self.m is None else width(self.m), width(self.n), width(self.k)
 
+    def factors(self, op: Op) -> tuple[Value, Value]:
+        """The factors of a product with these dimensions, A first."""
+        a, b, _ = op.operands
+        return (b, a) if self.swapped else (a, b)
+
     @property
     def transposed(self) -> Axes:
         """The same product with M and N, and with them its factors, exchanged; there must be an M."""
@@ -229,8 +234,8 @@ def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
 
     0 where it is computed, which goes to panels whose rows keep clear of each other, and where that is no one number.
     """
-    value = op.operands[1 if axes.swapped else 0]
-    read = next((each for each in program.walk() if value in each.results), None)
+    value, _ = axes.factors(op)
+    read = program.makers().get(value)
     if read is None or read.name != "read" or axes.m not in value.type.dims:
         return 0
     memory: MemoryType = read.operands[0].type

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from math import prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.dtypes import DType
@@ -23,21 +24,21 @@ L1_SHARE, L2_SHARE = 0.8, 0.6
 UNKNOWN_L1, UNKNOWN_L2 = 32 << 10, 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """Cycles of the busiest worker by what they are for; `memory` is only what products do not hide."""
 
     products: float
     memory: float
-    staging: float
-    storing: float
+    staging: float = 0.0
+    storing: float = 0.0
     launch: float
     tasks: int
     busiest: int
     """Tasks in all, and those of the busiest worker."""
     instructions: int
     """Instructions of the program, roughly."""
-    scratch: int
+    scratch: int = 0
     """Bytes of memory of its own that a worker uses."""
     staged_bytes: float = 0.0
 
@@ -72,10 +73,7 @@ def element_bytes(dtype: DType) -> int:
 
 def operand_bytes(operand: Operand) -> int:
     """Bytes of a tensor."""
-    total = element_bytes(operand.dtype)
-    for n in operand.shape:
-        total *= n
-    return total
+    return prod((element_bytes(operand.dtype), *operand.shape))
 
 
 def l1(limits: Limits) -> float:
@@ -147,3 +145,8 @@ def _cycles_of_product(atom: MultiplyAtom | LaneUnit) -> float:
 def microseconds(cycles: float, machine: Machine) -> float:
     """Cycles as time."""
     return cycles / machine.limits.clock_ghz / 1000
+
+
+def us(cycles: float, machine: Machine) -> str:
+    """Cycles as time, in words of microseconds."""
+    return f"{microseconds(cycles, machine):.1f}"

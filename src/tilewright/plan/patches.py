@@ -209,9 +209,9 @@ def _good(patch: Patch) -> tuple[float, ...]:
 
 def factors(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
     """The reads that are a product's factors A and B; None where one is computed."""
-    values = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
-    found = [next((x for x in program.walk() if v in x.results and x.name == "read"), None) for v in values]
-    return None if found[0] is None or found[1] is None else (found[0], found[1])
+    made = program.makers()
+    a, b = (made.get(v) for v in axes.factors(op))
+    return None if a is None or b is None or a.name != "read" or b.name != "read" else (a, b)
 
 
 def ends(digit: Expr, program: Program, size: Size) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine
-from tilewright.plan.general import GeneralChoice, require_same
+from tilewright.plan.general import GeneralChoice
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.plan import Plan, Roles
 
@@ -46,7 +46,7 @@ def pinned(given: Plan, how: Microkernel, machine: Machine) -> Roles:
 def as_given(found: GeneralChoice, given: Plan) -> GeneralChoice:
     """A choice in roles, with the group and the schedule of a plan; raises where another of its lines is not done."""
     plan = replace(found.plan, group=given.group, schedule=given.schedule)
-    require_same(given, plan)
+    given.require_same(plan)
     return replace(found, plan=plan, cuts=replace(found.cuts, group=given.group, schedule=given.schedule))
 
 

@@ -12,7 +12,7 @@ from tilewright.plan.blocking import Blocking, LaneUnit, plan_of, up
 from tilewright.plan.contraction import Contraction, joined, joined_depth, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.lanes import lane_blockings, lane_unit, why_no_lanes
-from tilewright.plan.model import Cost, Roofline, cores, microseconds, roofline
+from tilewright.plan.model import Cost, Roofline, cores, microseconds, roofline, us
 from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.sliding import halo_of
 from tilewright.plan.tiles import tile_blockings
@@ -82,23 +82,19 @@ class Choice:
         if best is None or bound is None:
             return "\n".join(["no plan fits", *(f"refused  {r}" for r in self.unfit)])
         cost = best.cost
-
-        def us(cycles: float) -> str:
-            return f"{microseconds(cycles, machine):.1f}"
-
-        parts = ", ".join(f"{name} {us(n)}" for name, n in cost.parts().items() if n >= 0.005 * cost.cycles)
+        parts = ", ".join(f"{name} {us(n, machine)}" for name, n in cost.parts().items() if n >= 0.005 * cost.cycles)
         kind = "products" if bound.compute >= bound.memory else "memory"
         lines = [
             f"{best.contraction.name} on {machine.name} with {cores(machine)} workers: {len(self.candidates)} plans "
             "fit",
             *("  " + line for line in best.plan.lines()),
-            f"predicted {us(cost.cycles)} us ({parts})",
-            f"roofline {us(bound.cycles)} us, by {kind} (products {us(bound.compute)} with {bound.atom}, memory "
-            f"{us(bound.memory)}): {100 * bound.cycles / cost.cycles:.0f} % of it",
+            f"predicted {us(cost.cycles, machine)} us ({parts})",
+            f"roofline {us(bound.cycles, machine)} us, by {kind} (products {us(bound.compute, machine)} with "
+            f"{bound.atom}, memory {us(bound.memory, machine)}): {100 * bound.cycles / cost.cycles:.0f} % of it",
             *self.notes,
         ]
         near = [x for x in self.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
-        lines += [f"may be as good  {us(x.cost.cycles)} us: {x.plan.differs(best.plan)}" for x in near]
+        lines += [f"may be as good  {us(x.cost.cycles, machine)} us: {x.plan.differs(best.plan)}" for x in near]
         lines += [f"refused  {r}" for r in self.refused]
         return "\n".join(lines)
 

@@ -27,7 +27,7 @@ def ranked(
     axes = axes_in(op, size)
     if isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
         return None
-    right = op.operands[0 if axes.swapped else 1].type.dims
+    right = axes.factors(op)[1].type.dims
     rows = [d for d in (*axes.around, axes.m) if d is not None and d not in right]
     if axes.m is None or rows[-1] is not axes.m:
         return None
@@ -62,7 +62,7 @@ def _contraction(
     """The product as a contraction over rows and batch: sizes and bytes are its own, and how far apart rows of A lie;
     accesses are left out."""
     rows, batch = dims
-    made = {r: each for each in program.walk() for r in each.results}
+    made = program.makers()
 
     def digits(dims: list[Expr]) -> tuple[Symbol, ...]:
         return tuple(index(f"d_{n}_{d}" if isinstance(d, Symbol) else f"d_{n}", size(d)) for n, d in enumerate(dims))
@@ -75,7 +75,7 @@ def _contraction(
             shape = [size(d) for d in memory.sizes if d is not None]
         return Operand("", value.type.dtype, (prod(shape),), (as_expr(0),))
 
-    a, b = (operand(v) for v in (op.operands[1::-1] if axes.swapped else op.operands[:2]))
+    a, b = map(operand, axes.factors(op))
     lines, depth = digits(rows), digits([*axes.deep, axes.k])
     apart = rows_apart(program, op, axes, size) // element_bytes(a.dtype)
     a = replace(a, coordinates=(apart * lines[-1],))

@@ -11,7 +11,8 @@ from math import prod
 
 from tilewright.algebra.expr import ONE, Expr, Symbol
 from tilewright.algebra.expr_use import linear_form
-from tilewright.ir.core import MemoryType, Op, Program, TileType
+from tilewright.ir.core import MemoryType, Program, TileType
+from tilewright.ir.tile import accessed
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, side_by_side
 from tilewright.plan.model import Size, cores, element_bytes
@@ -112,7 +113,8 @@ def _boxes(
     then; tiles, where what is read is turned."""
     most, lanes = min(machine.waves, MOST), machine.lanes or 1
     accesses = [op for op in program.walk() if op.name == "read" or op.name in WRITES]
-    sides = dict.fromkeys(d for op in accesses for d in side_by_side(op) if d in widths and len(_dims(op)) > 1)
+    turned = [d for op in accesses if len(accessed(op)[1].dims) > 1 for d in side_by_side(op)]
+    sides = [d for d in dict.fromkeys(turned) if d in widths]
     if len(sides) > 1:
         found = dict.fromkeys(widths, 1) | {d: min(size(d), SIDE // each) for d in sides}
         waves = 1
@@ -131,17 +133,13 @@ def _boxes(
     return found, min(WAVES, most)
 
 
-def _dims(op: Op) -> tuple[Expr, ...]:
-    kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
-    return kind.dims
-
-
 def _beside_rows(program: Program, widths: Mapping[Expr, int]) -> list[Expr]:
     """The dimensions that lie side by side in what has rows."""
     found: list[Expr] = []
-    for op in program.walk():
-        if (op.name == "read" or op.name in WRITES) and any(d not in widths for d in _dims(op)):
-            steps = dict(zip(_dims(op), op.attrs.get("over", ()), strict=False))
+    for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
+        dims = accessed(op)[1].dims
+        if any(d not in widths for d in dims):
+            steps = dict(zip(dims, op.attrs.get("over", ()), strict=False))
             found += [d for d in side_by_side(op) if d not in steps or _is_single(op.attrs["at"][-1], steps[d])]
     return list(dict.fromkeys(found))
 

@@ -8,7 +8,7 @@ each other (`lane_boxes`), along digits of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,7 +20,7 @@ from tilewright.machine import Machine
 from tilewright.plan.general import only_adds
 from tilewright.plan.lane_boxes import Terms
 from tilewright.plan.microkernel import names_of
-from tilewright.plan.model import element_bytes
+from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Axis, Cut, Digit, Plan
 from tilewright.plan.sums import summed_in
 
@@ -35,7 +35,7 @@ class TermProduct:
 
 
 def product_by_terms(
-    program: Program, free: Collection[Op], size: Callable[[Expr], int], numbers: Substitution, machine: Machine
+    program: Program, free: Collection[Op], size: Size, numbers: Substitution, machine: Machine
 ) -> TermProduct | str:
     """The one product of a program, where lanes may do it term by term; or why they do not."""
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]

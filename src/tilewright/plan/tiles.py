@@ -155,16 +155,16 @@ def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
         written *= _count(c, s, how) if s.written else 1
     instructions = int(written * (down * across + down + across) * (2 if not how.steps[0].written else 1) * 1.3 + 500)
     return Cost(
-        busiest * products + ragged,
-        busiest * max(0.0, read - products),
-        busiest * staging,
-        busiest * storing,
-        limits.launch_cycles,
-        tasks,
-        busiest,
-        instructions,
-        staged + how.rows * how.columns * 4,
-        busiest * staged,
+        products=busiest * products + ragged,
+        memory=busiest * max(0.0, read - products),
+        staging=busiest * staging,
+        storing=busiest * storing,
+        launch=limits.launch_cycles,
+        tasks=tasks,
+        busiest=busiest,
+        instructions=instructions,
+        scratch=staged + how.rows * how.columns * 4,
+        staged_bytes=busiest * staged,
     )
 
 

@@ -159,15 +159,12 @@ def vector_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     if operand_bytes(c.b) / shared + strip > l2(limits):  # not there from the last launch
         read = read + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate)
     return Cost(
-        busiest * products + ragged,
-        busiest * max(shown, read - products),
-        0.0,
-        0.0,
-        limits.launch_cycles,
-        tasks,
-        busiest,
-        _instructions(c, how, full, tail),
-        0,
+        products=busiest * products + ragged,
+        memory=busiest * max(shown, read - products),
+        launch=limits.launch_cycles,
+        tasks=tasks,
+        busiest=busiest,
+        instructions=_instructions(c, how, full, tail),
     )
 
 

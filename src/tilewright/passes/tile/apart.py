@@ -16,12 +16,11 @@ from collections.abc import Iterator, Mapping
 
 from tilewright.algebra.expr import Symbol
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, TILE, UNARY_ANY, UNARY_FLOAT
-from tilewright.passes.tile.rewriting import Halves, between, halved, within
+from tilewright.ir.tile import REDUCTIONS, TILE
+from tilewright.passes.tile.rewriting import Halves, between, halved, needed, within
+from tilewright.plan.computed import GIVEN, SIMPLE
 
 NAME = "between"
-_SIMPLE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select", "cast", "broadcast", "permute"}
-_GIVEN = {"read", "fill", "scalar", "self_index"}
 
 
 def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
@@ -49,45 +48,27 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
     around = [] if block is program.body else program.body.ops
     order = [*around, *block.ops]
     made = {r: op for op in order for r in op.results}
-    users: dict[Value, list[Op]] = {}
-    for op in program.walk():
-        for value in op.operands:
-            users.setdefault(value, []).append(op)
+    users = program.users()
     for op in block.ops:
         if len(op.results) != 1 or not isinstance(op.result.type, TileType) or not op.result.type.dims:
             continue
-        needed = _needed(op, made, set(program.args))
-        if needed is None or not any(_multiplies(x) for x in needed):
+        inside = _needed(op, made, set(program.args))
+        if inside is None or not any(_multiplies(x) for x in inside):
             continue
-        dependent = _dependent(needed, order)
-        inside = {x for each in needed for x in (each, *within(each))}
-        if any(x.name not in _SIMPLE and not _multiplies(x) for x in dependent):
+        dependent = _dependent(inside, order)
+        if any(x.name not in SIMPLE and not _multiplies(x) for x in dependent):
             continue
         open_ = any(u not in inside for x in dependent if x is not op for r in x.results for u in users.get(r, ()))
         if not open_ and _is_more(op, users, inside):
-            yield op, [x for x in order if x in needed]
+            yield op, [x for x in order if x in inside]
 
 
 def _needed(op: Op, made: Mapping[Value, Op], given: set[Value]) -> set[Op] | None:
     """All operations that one needs; None where it depends on what a loop carries, or on what is written."""
-    found: set[Op] = set()
-    wanted = [op]
-    while wanted:
-        now = wanted.pop()
-        if now in found:
-            continue
-        found.add(now)
-        own = {r for x in within(now) for r in x.results} | {
-            a for x in (now, *within(now)) for b in x.blocks for a in b.args
-        }
-        for value in (v for x in (now, *within(now)) for v in x.operands):
-            if value in made:
-                wanted.append(made[value])
-            elif value not in given and value not in own:
-                return None
-        if any(x.name not in (*_SIMPLE, *_GIVEN, "mma", "iterate", "yield") for x in (now, *within(now))):
-            return None
-    return found
+    found = needed(op, made)
+    known = given | {r for x in found for r in x.results} | {a for x in found for b in x.blocks for a in b.args}
+    alike = all(x.name in (*SIMPLE, *GIVEN, "read", "mma", "iterate", "yield") for x in found)
+    return found if alike and all(v in known for x in found for v in x.operands) else None
 
 
 def _multiplies(op: Op) -> bool:

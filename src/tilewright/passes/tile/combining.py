@@ -110,11 +110,9 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
     name = next(n for n, s in _STEPS.items() if s == step)
-    there = only_load(source.formula)
-    if there is None and not low.fits(source.sizes, VALUES):
+    if only_load(source.formula) is None and not low.fits(source.sizes, VALUES):
         return low.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
-    if there is None:
-        source, there = low.load_of(source)
+    source, there = low.load_of(source)
     home = low.w.home
     if home is not None and low.sums.get(there.tensor) == (home.row, dim):
         total = low.room(wide, outer, source.parts, "total")
@@ -122,8 +120,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         return low.held(total, outer, source.parts).formula
     total = low.w.alloc(wide, sizes, "total")
     if apart_along(low, there, dim) == 1:
-        over = low.w.axes(source.sizes)
-        view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
+        view = low.viewed(there, source.dims, source.parts)
         low.w.combine("reduce", view, low.w.part(total, sizes), source.dims.index(dim), name)
     else:
         _blocks(low, source, there, dim, total, ("reduce", name))
@@ -143,9 +140,7 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     def part(place: Expr, width: int) -> Parts:
         return {**tile.parts, dim: (first + place, width)}
 
-    sums = low.stored(replace(tile, parts=part(as_expr(0), width)), name="some")
-    held = only_load(sums.formula)
-    assert held is not None
+    _, held = low.load_of(low.stored(replace(tile, parts=part(as_expr(0), width)), name="some"))
     if rounds > 1:
         with low.w.loop("p", rounds, 1) as p:
             now = part(p * width, width)
@@ -158,8 +153,7 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     total = low.w.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
     sources = [(held.tensor, False)]
     if rest:
-        left = only_load(low.stored(replace(tile, parts=part(as_expr(rounds * width), rest)), name="rest").formula)
-        assert left is not None
+        _, left = low.load_of(low.stored(replace(tile, parts=part(as_expr(rounds * width), rest)), name="rest"))
         sources.append((left.tensor, True))
     for source, more in sources:
         low.w.combine("reduce", source, total, tile.dims.index(dim), name, accumulate=more)
@@ -175,12 +169,9 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
-        over = low.w.axes([parts[d][1] for d in tile.dims])
-        view = low.w.viewed(there, over, low.images(tile.dims, parts, over))
-        over = low.w.axes([parts[d][1] for d in kept])
-        (to,) = loads(low.held(target, kept, tile.parts).formula)
-        goal = low.w.viewed(to, over, low.images(kept, parts, over))
-        low.w.combine(how[0], view, goal, tile.dims.index(dim), how[1])
+        view = low.viewed(there, tile.dims, parts)
+        _, to = low.load_of(low.held(target, kept, tile.parts))
+        low.w.combine(how[0], view, low.viewed(to, kept, parts), tile.dims.index(dim), how[1])
 
     size = tile.parts[outer[-1]][1] if outer else 1
     rounds, rest = divided(size, BLOCK) if most(size) > 2 * BLOCK else (0, size)
@@ -200,13 +191,10 @@ def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in tile.sizes:
         return (tile,)
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
-    there = only_load(source.formula)
-    if there is None:
-        source, there = low.load_of(source)
+    source, there = low.load_of(source)
     running = low.w.alloc(wide, source.sizes, "running")
     if low.cuts.waves > 1:
-        over = low.w.axes(source.sizes)
-        view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
+        view = low.viewed(there, source.dims, source.parts)
         low.w.combine("scan", view, running, source.dims.index(dim), "sum")
     else:
         _blocks(low, source, there, dim, running, ("scan", "sum"))
@@ -320,10 +308,9 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
     empty = False
     if total is None and found is not None:
         held, empty = room_for_sums(low, found[0], found[1], acc.dims, inner, wide, start)
-        total = only_load(low.held(held, acc.dims, inner).formula)
+        _, total = low.load_of(low.held(held, acc.dims, inner))
     elif total is None:
-        total = only_load(low.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc").formula)
-    assert total is not None
+        _, total = low.load_of(low.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc"))
     low.going_on[op.results[0]] = total.tensor
     if found is not None:
         how, axes, left, right = found
@@ -398,7 +385,7 @@ def _place(
     """
     found = only_load(start)
     before = op.operands[2]
-    if found is None or low.going_on.get(before) is not found.tensor or low.uses[before] != 1:
+    if found is None or low.going_on.get(before) is not found.tensor or len(low.users[before]) != 1:
         return None
     same = only_load(low.held(found.tensor, acc.dims, parts).formula)
     if found.tensor in low.sums:
@@ -425,8 +412,8 @@ def _taken_over(
 def _leads_to(low: Lowering, value: Value, op: Op) -> bool:
     """Whether a value is used once, by operations whose results are used once, until it is what a product adds to."""
     while True:
-        users = [user for user in low.program.walk() if value in user.operands]
-        if low.uses.get(value, 0) != 1 or len(users) != 1:
+        users = low.users.get(value, ())
+        if len(users) != 1:
             return False
         if users[0] is op:
             return op.operands[2] is value

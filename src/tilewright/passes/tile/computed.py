@@ -7,7 +7,6 @@ mma %sums += %left * %slab_1_view using ATOM.ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.accesses import marked
 from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.storing import swizzle_of
-from tilewright.passes.tile.values import Load, Tile, load, loads
+from tilewright.passes.tile.values import Load, Tile, load, loads, rewritten
 from tilewright.plan.computed import neighbours
 from tilewright.plan.model import element_bytes
 
@@ -79,7 +78,8 @@ class Computed(Factor):
             else:
                 known[each] = load(each.tensor, *places)
         formula = converted(self.tile.formula, self.tile.dtype, p.how.atom.a.dtype)
-        w.map(self.held, (i, c), _with_loads(formula, known, self._images(row + i, k + c)), Substitution({}))
+        formula = rewritten(formula, self._images(row + i, k + c), known.__getitem__)
+        w.map(self.held, (i, c), formula, Substitution({}))
         return self.held
 
     def _images(self, row: Expr, k: Expr) -> Substitution:
@@ -100,14 +100,6 @@ class Computed(Factor):
             wide = w.registers(dtype, shape, f"{p.how.atom.name}.a", f"{name}_wide", p.how.waves)
             w.emit("broadcast", (part, wide), along=1)
         return wide
-
-
-def _with_loads(formula: Formula, known: Mapping[Load, Formula], images: Substitution) -> Formula:
-    """A formula whose loads are these, and whose coordinates are what they are here."""
-    if formula.name == "operand":
-        return known[formula.value]
-    value = images(formula.value) if formula.name == "index" else formula.value
-    return Formula(formula.name, tuple(_with_loads(x, known, images) for x in formula.parts), value)
 
 
 def _as_brought(product: BlockedProduct, each: Load, count: int) -> Swizzle | None:

@@ -15,11 +15,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tilewright.algebra.expr import Expr, FloorDiv, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution, number_or
+from tilewright.algebra.expr_use import number_or
 from tilewright.ir.core import Op, Program, TileType, building
 from tilewright.ir.tile import accessed
 from tilewright.passes.places import Size
-from tilewright.passes.tile.rewriting import Rewriter, places
+from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.contraction import chain
 from tilewright.plan.general import ALIKE, dims_of, only_adds
@@ -36,7 +36,7 @@ def in_digits(
     """
     with building():
         made = _Digits(program, sizes, free, summed_only)
-        if not made.digits:
+        if not made.groups:
             return program, dict(sizes), set(free)
         return made.run()
 
@@ -50,14 +50,14 @@ def digits_of(
     """
     with building():
         made = _Digits(program, sizes, free, False, dim if alone else None)
-        found = made.digits.get(dim)
+        found = made.groups.get(dim)
         if found is None:
             return None
         over, every, loops = made.run()
-    return over, {s: int(n) for s, n in every.items()}, tuple(s for s, _ in found), loops
+    return over, {s: int(n) for s, n in every.items()}, found.made, loops
 
 
-class _Digits(Rewriter):
+class _Digits(Regrouped):
     def __init__(
         self,
         program: Program,
@@ -66,22 +66,21 @@ class _Digits(Rewriter):
         summed_only: bool,
         only: Expr | None = None,
     ):
-        super().__init__()
+        super().__init__((), sizes=sizes)
         self.program, self.sizes, self.free = program, dict(sizes), set(free)
-        self.numbers = Substitution(self.sizes)
         self.gone = {op for op in self.free if only_adds(op)}
         """Loops that may go."""
-        self.digits: dict[Expr, tuple[tuple[Symbol, Size], ...]] = {}
-        """For each dimension that is divided, its digits and how much each counts, the slowest first."""
         written = {d for op in program.walk() if op.name in WRITES for d in op.operands[0].type.dims}
         for dim in [d for d in dims_of(program) if d in self.sizes]:
             if (summed_only and dim in written) or only not in (None, dim):
                 continue
             steps = self._steps(dim)
             if steps is not None:
-                names = [f"{dim}_{n}" for n in reversed(range(len(steps)))]
-                self.digits[dim] = tuple((symbol(name, 0), step) for name, (step, _) in zip(names, steps, strict=True))
-                self.sizes |= {s: size for (s, _), (_, size) in zip(self.digits[dim], steps, strict=True)}
+                digits = tuple(symbol(f"{dim}_{n}", 0) for n in reversed(range(len(steps))))
+                self.sizes |= {s: size for s, (_, size) in zip(digits, steps, strict=True)}
+                over = tuple(symbol(f"at_{s}", 0, self.sizes[s] - 1) for s in digits)
+                whole = sum((step * s for s, (step, _) in zip(over, steps, strict=True)), start=as_expr(0))
+                self.groups[dim] = DimensionGroup((dim,), digits, over, {dim: whole})
 
     # -- which dimensions ---------------------------------------------------------------------------------
 
@@ -135,30 +134,7 @@ class _Digits(Rewriter):
 
     def goes(self, op: Op) -> bool:
         """Whether a loop goes: the product sums over the digits of its axis."""
-        return op in self.gone and op.attrs["axis"] in self.digits
-
-    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Dimensions as digits."""
-        return tuple(s for d in dims for s in ([s for s, _ in self.digits[d]] if d in self.digits else [d]))
-
-    def access(self, op: Op) -> dict[str, object]:
-        """Where a read or write goes, over digits."""
-        kind, before, at = places(op)
-        if not any(d in self.digits for d in kind.dims):
-            return {}
-        over: list[Expr] = []
-        images: dict[Symbol, Expr] = {}
-        for own, d in zip(before, kind.dims, strict=True):
-            if d not in self.digits:
-                over.append(own)
-                continue
-            whole: Expr = as_expr(0)
-            for s, step in self.digits[d]:
-                now = symbol(f"{own}_{s}", 0, self.sizes[s] - 1)
-                over.append(now)
-                whole = whole + step * now
-            images[own] = whole
-        return {"over": tuple(over), "at": tuple(Substitution(images)(self.numbers(e)) for e in at)}
+        return op in self.gone and op.attrs["axis"] in self.groups
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:

@@ -36,13 +36,7 @@ COARSE = 16
 
 def _tiles(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
     """The operands; dear ones that are repeated along other dimensions go to memory first."""
-    found = []
-    for value in op.operands:
-        tile = low.env[value]
-        if set(tile.dims) < set(dims) and weight(tile.formula) >= 8 and any(loads(tile.formula)):
-            low.env[value] = tile = low.stored(tile, name=value.name)
-        found.append(tile)
-    return found
+    return [low.simple(v, 7) if set(low.env[v].dims) < set(dims) else low.env[v] for v in op.operands]
 
 
 def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -74,24 +68,21 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
     if low.w.home is None:
         return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low, value)
 
-    def users(value: Value) -> list[Op]:
-        return [user for user in low.program.walk() if value in user.operands]
-
     def adds(value: Value, user: Op) -> bool:
         return (user.name == "mma" or bool(user.attrs.get("acc"))) and user.operands[-1] is value
 
     def coarse(user: Op) -> bool:
         if user.name == "mul":
             (made,) = user.results
-            return all(adds(made, other) for other in users(made))
+            return all(adds(made, other) for other in low.users.get(made, ()))
         return user.name == "sum" or (user.name == "cast" and user.attrs["dtype"].bits <= COARSE)
 
-    return all(map(coarse, users(value)))
+    return all(map(coarse, low.users.get(value, ())))
 
 
 def _ends_coarse(low: Lowering, value: Value) -> bool:
     """Whether a value is rounded to 16 bits in the end, after sums, products and quotients alone."""
-    users = [user for user in low.program.walk() if value in user.operands]
+    users = low.users.get(value, ())
 
     def coarse(user: Op) -> bool:
         if user.name == "cast":

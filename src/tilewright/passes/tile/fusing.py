@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, TileType, Value
-from tilewright.ir.formula import Formula
 from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
+from tilewright.passes.tile.rewriting import within
 from tilewright.passes.tile.values import Part, Parts, Tile, loads
 from tilewright.plan.model import element_bytes, l1
 
@@ -121,16 +121,8 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
     if fitting >= wide[row]:
         return None
     at_once = max(1, 1 << fitting.bit_length() - 1) if fitting else 1
-    later = frozenset(v for other in after for v in _used(other))
+    later = frozenset(v for other in after for x in (other, *within(other)) for v in x.operands)
     return FusedRows(tuple(ops), row, at_once, later & {r for op in ops for r in op.results}, around, later)
-
-
-def _used(op: Op) -> Iterator[Value]:
-    """What an operation uses, those inside it too."""
-    yield from op.operands
-    for block in op.blocks:
-        for inner in block.ops:
-            yield from _used(inner)
 
 
 def write(low: Lowering, group: FusedRows) -> None:
@@ -151,7 +143,8 @@ def write(low: Lowering, group: FusedRows) -> None:
                     if value not in places:
                         low.env[value] = low.kept(op, value, tile)
                         continue
-                    _put(low, places[value], value, whole, tile.formula)
+                    now = {d: low.part(d) for d in value.type.dims}
+                    low.put(places[value], value.type.dims, now, tile.formula, whole)
                     held = low.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
                     low.env[value] = _cut(held, group.row, part)
 
@@ -175,7 +168,7 @@ def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
     """The tensor of what a loop carries, where a value that others use takes the place of that."""
     for operand in op.operands if op.name not in REDUCTIONS else ():
         tensor = low.going_on.get(operand)
-        if tensor is not None and low.uses[operand] == 1 and _is_alike(low, tensor, operand, value.type, whole):
+        if tensor is not None and len(low.users[operand]) == 1 and _is_alike(low, tensor, operand, value.type, whole):
             return tensor
     return None
 
@@ -223,12 +216,3 @@ def _is_seen(low: Lowering, group: FusedRows, made: Op, tensor: Value, holds: Va
             seen |= set(op.results)
         after = after or op is made
     return False
-
-
-def _put(low: Lowering, tensor: Value, value: Value, whole: Parts, formula: Formula) -> None:
-    """What a formula computes over the current parts, to its place."""
-    dims = value.type.dims
-    parts = {d: low.part(d) for d in dims}
-    over = low.w.axes([parts[d][1] for d in dims])
-    at = [(parts[d][0] - whole[d][0] + i, False) for d, i in zip(dims, over, strict=True)]
-    low.w.map(low.w.view(tensor, over, at), over, formula, low.images(dims, parts, over))

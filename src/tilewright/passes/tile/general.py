@@ -41,7 +41,6 @@ from tilewright.passes.tile.tasks import Tasks
 from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, most, only_load, rewritten, weight
 from tilewright.passes.tile.writer import BlockWriter
-from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import waves_of
 from tilewright.plan.rows import MOST_VALUES
@@ -180,7 +179,7 @@ class Lowering:
         self.parts: Parts = {}
         self.bound: dict[Symbol, Tile] = {}
         self.masks: list[Tile] = []
-        self.uses = boxes.used(program)
+        self.users = program.users()
         self.going_on: dict[Value, Value] = {}
         """Values that a loop carries, and sums that went on in their tensor: nothing else has looked at it."""
         self.logs: dict[str, tuple[Log, Value]] | None = {} if logs else None
@@ -284,7 +283,7 @@ class Lowering:
             return tile
         if self.is_row(tile) and only_load(tile.formula) is None and any(loads(tile.formula)):
             return self.stored(tile, name=value.name)  # lanes would compute it again for each of their elements
-        if (self.uses.get(value, 0) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
+        if (len(self.users.get(value, ())) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
             return self.stored(tile, name=value.name)
         return tile
 
@@ -444,6 +443,22 @@ class Lowering:
         """Coordinates as expressions of the axes of an operation over these parts."""
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
 
+    def axes(
+        self, dims: tuple[Expr, ...], parts: Parts, tensor: Value | None = None
+    ) -> tuple[tuple[Symbol, ...], Substitution]:
+        """The axes of an operation over these parts, and coordinates as expressions of them.
+
+        Sums in registers, if the tensor is such, have two dimensions; the others are one coordinate wide.
+        """
+        held = dims if tensor is None else self.sums.get(tensor, dims)
+        over = self.w.axes([parts[d][1] for d in held])
+        along = dict(zip(held, over, strict=True))
+        return over, Substitution({self.coordinate(d): parts[d][0] + along.get(d, as_expr(0)) for d in dims})
+
+    def viewed(self, found: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
+        """The elements of a load over these parts."""
+        return self.w.viewed(found, *self.axes(dims, parts))
+
     def is_past(self, dim: Expr) -> bool:
         """Whether the current piece of a dimension may go past its end."""
         if dim in self.overhanging or dim in self.walks:
@@ -497,8 +512,7 @@ class Lowering:
             return
         faults, place = self.fault(what, op)
         made, found = self.load_of(wrong)
-        over = self.w.axes(made.sizes)
-        view = self.w.viewed(found, over, self.images(made.dims, made.parts, over))
+        view = self.viewed(found, made.dims, made.parts)
         if all(isinstance(n, int) for n in made.sizes):
             (flat,) = self.w.axes([prod(made.sizes)])
             view = self.w.viewed(found, (flat,), Substitution(forming.digits(self, made, flat)))
@@ -552,16 +566,15 @@ class Lowering:
         self.sums[found] = axes
         return found
 
-    def put(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula) -> None:
-        """Makes a tensor over these parts hold what the formula computes.
-
-        Sums in registers have two dimensions; the others are one coordinate wide.
-        """
-        axes = self.sums.get(tensor, dims)
-        over = self.w.axes([parts[d][1] for d in axes])
-        single = Substitution({self.coordinate(d): parts[d][0] for d in dims if d not in axes})
-        tensor = self.w.view(tensor, over, [(i, False) for i in over])  # it may be longer: atoms are whole
-        self.w.map(tensor, over, rewritten(formula, single), self.images(axes, parts, over))
+    def put(
+        self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula, whole: Parts | None = None
+    ) -> None:
+        """Makes a tensor over these parts, or the `whole` of which they are parts, hold what the formula computes."""
+        over, images = self.axes(dims, parts, tensor)
+        first = {d: parts[d][0] - whole[d][0] for d in dims} if whole is not None else {}
+        held = zip(self.sums.get(tensor, dims), over, strict=True)
+        at = [(first.get(d, as_expr(0)) + i, False) for d, i in held]
+        self.w.map(self.w.view(tensor, over, at), over, formula, images)  # it may be longer: atoms are whole
 
     def room_of(self, tensor: Value) -> tuple[Expr, ...]:
         """How wide what a tensor holds may be along each dimension."""
@@ -572,10 +585,10 @@ class Lowering:
         at = tuple(self.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
         return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
 
-    def simple(self, value: Value) -> Tile:
-        """The value's tile, whose formula may stand in a formula several times: a load or a number."""
+    def simple(self, value: Value, light: int = 2) -> Tile:
+        """The value's tile, whose formula may stand in a formula several times: a load, a number, what is light."""
         tile = self.env[value]
-        if weight(tile.formula) > 2 and any(loads(tile.formula)):
+        if weight(tile.formula) > light and any(loads(tile.formula)):
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
@@ -589,7 +602,7 @@ class Lowering:
         """The value's tile, in memory of the worker's own where others use it too."""
         tile, found = self.env[value], only_load(self.env[value].formula)
         there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
-        if not there and self.uses.get(value, 0) > 1 and self.fits(tile.sizes):
+        if not there and len(self.users.get(value, ())) > 1 and self.fits(tile.sizes):
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 

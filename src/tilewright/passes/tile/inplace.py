@@ -31,14 +31,13 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
     """
     if op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
         return False
-    users = [user for user in low.program.walk() if op.results[0] in user.operands]
-    made = _made_in_steps(low)
+    users, made = low.users.get(op.result, ()), _made_in_steps(low)
     return bool(users) and all(_is_left(low, x, op) or _is_staged(low, x, op) or x in made for x in users)
 
 
 def is_right(low: Lowering, op: Op) -> bool:
     """Whether only products use a read, all as their factor B."""
-    users = [user for user in low.program.walk() if op.results[0] in user.operands]
+    users = low.users.get(op.result, ())
     return all(user.name == "mma" and user.operands[0] is not op.results[0] is user.operands[1] for user in users)
 
 
@@ -68,15 +67,15 @@ def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | No
     if found is None:
         return None
     how, axes, types = found
-    left = user.operands[1 if axes.swapped else 0] is read.results[0]
+    left = axes.factors(user)[0] is read.results[0]
     return (how, axes) if left and types[0] is how.atom.a.dtype else None
 
 
 def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
     """How many rows past the current part a product reads whose factor A a read is, since its atoms are whole."""
     found: dict[Expr, int] = {}
-    for user in low.program.walk():
-        left = _as_left(low, user, op) if op.results[0] in user.operands else None
+    for user in low.users.get(op.result, ()):
+        left = _as_left(low, user, op)
         if left is not None and left[1].m is not None and left[0].whole:
             width = parts[left[1].m][1]
             past = -width % left[0].atom.shape[0] if isinstance(width, int) else left[0].atom.shape[0]
@@ -96,7 +95,7 @@ def _made_in_steps(low: Lowering) -> set[Op]:
     for op, how in low.cuts.products.items():
         if how is not None and how.held_a and not how.at_once:
             axes = axes_in(op, low.width)
-            a = None if isinstance(axes, str) else op.operands[1 if how.oriented(axes).swapped else 0]
+            a = None if isinstance(axes, str) else how.oriented(axes).factors(op)[0]
             factor = None if a is None else computed_factor(low.program, a)
             found |= set(factor.ops) if isinstance(factor, ComputedFactor) else set()
     return found

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
@@ -44,9 +45,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
         return _moved(low, op)
     first, length = low.part(axis)
     tile = _tile(low, op, axis, length)
-    starts = [low.env[v] for v in op.operands]
-    (body,) = op.blocks
-    carried = [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(zip(starts, body.args, strict=True))]
+    carried = _all_carried(low, op, op.operands)
     begin, rounds, rests = _rounds(low, op, first, length, tile)
     if low.w.home is not None and rests and isinstance(length, int):  # one body: its last tile goes past the end
         rounds, rests = rounds + 1, []
@@ -72,7 +71,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
         low.iteration[axis] = rounds
         with low.branch(condition):
             _round(low, op, carried, axis, (begin + tile * rounds, rest))
-    for inner in body.ops:
+    for inner in op.blocks[0].ops:
         low.early.pop(inner, None)
     return _results(low, op, carried)
 
@@ -104,12 +103,15 @@ def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tup
     return begin, whole, [((left >= n) * (left <= n), n) for n in found]
 
 
+def _tiling(low: Lowering, axis: Expr) -> dict[str, Any]:
+    """What the constraint of a loop states."""
+    tilings = [r.attrs for r in low.program.records if r.name == "tiling" and r.attrs["dim"] is axis]
+    return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
+
+
 def _limits(low: Lowering, op: Op) -> dict[str, Expr]:
     """Start and count of a loop, as its constraint states them."""
-    for record in low.program.records:
-        if record.name == "tiling" and record.attrs["dim"] is op.attrs["axis"]:
-            return {name: record.attrs[name] for name in ("start", "iters") if name in record.attrs}
-    return {}
+    return {name: e for name, e in _tiling(low, op.attrs["axis"]).items() if name in ("start", "iters")}
 
 
 def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
@@ -128,7 +130,8 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
     """The tile size: what the program says where it is meaning, otherwise what is convenient."""
     if op in low.free:
-        if isinstance(length, Expr) and only_adds(op) and not _is_stated(low, axis):
+        tile = _tiling(low, axis).get("tile")
+        if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.is_known(tile)):
             return length
         return low.cuts.tiles.get(op) or (_least_one(length) if most(length) <= WHOLE else CHOSEN)
     stated = _stated(low, axis)
@@ -145,20 +148,17 @@ def _least_one(length: Size) -> Size:
 
 def _stated(low: Lowering, axis: Expr) -> int | None:
     """The tile size of a loop that its constraint states."""
-    return next((low.number(tile) for tile in _tiles(low, axis)), None)
-
-
-def _is_stated(low: Lowering, axis: Expr) -> bool:
-    """Whether a constraint states the tile size of a loop, in numbers."""
-    return any(map(low.is_known, _tiles(low, axis)))
-
-
-def _tiles(low: Lowering, axis: Expr) -> list[Expr]:
-    tilings = [r for r in low.program.records if r.name == "tiling" and r.attrs["dim"] is axis]
-    return [r.attrs["tile"] for r in tilings if "tile" in r.attrs]
+    tile = _tiling(low, axis).get("tile")
+    return None if tile is None else low.number(tile)
 
 
 Carried = tuple[Value | None, Tile]
+
+
+def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried]:
+    """Memory for all that a loop carries, with these values in it."""
+    starts = zip((low.env[v] for v in values), op.blocks[0].args, strict=True)
+    return [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(starts)]
 
 
 def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
@@ -229,8 +229,10 @@ def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part
 def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
     (body,) = op.blocks
     for (tensor, start), arg in zip(carried, body.args, strict=True):
-        low.env[arg] = start if tensor is None else _current(low, tensor, start, arg.type.dtype)
+        low.env[arg] = start
         if tensor is not None:
+            held = low.held(tensor, start.dims, start.parts)
+            low.env[arg] = combining.rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
             low.going_on[arg] = tensor
     found = low.block(body)
     _store(low, carried, tuple(low.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True)))
@@ -239,7 +241,6 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
 def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body as long as there are tiles, where data say how many, or where the first one is."""
     axis: Expr = op.attrs["axis"]
-    (body,) = op.blocks
     if low.masks or axis in low.parts or axis in low.bases:
         raise ProgramError(f"{op_text(op)}: natively, only a loop over whole of {axis} is moved by data", op.loc)
     limits, tile = _limits(low, op), _stated(low, axis)
@@ -254,27 +255,34 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
         span = call("mul", moving.value(low, limits["iters"], op), step)
         last = call("minimum", end, call("add", place.formula, span))
     stop = low.stored(Tile(dtypes.i64, (), {}, last), name="stop")
-    starts = [low.env[v] for v in op.operands]
-    carried = [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(zip(starts, body.args, strict=True))]
-    going = low.w.register(dtypes.i32, "going")
-    (now,) = loads(place.formula)
+    carried, required = _all_carried(low, op, op.operands), set(low.required)
 
-    def look() -> None:
-        low.put(going, (), {}, Formula.cast(dtypes.i32, call("lt", place.formula, stop.formula)))
-
-    look()
-    inner, required = Block(()), set(low.required)
-    with low.w.inside(inner):
+    def one() -> None:
         with low.scope():
             low.bases[axis], low.ends[axis] = place, Tile(dtypes.i64, (), {}, end)
             with low.at(axis, (as_expr(0), tile)):
                 _body(low, op, carried)
             del low.bases[axis]
-        low.put(now.tensor, (), {}, call("add", place.formula, step))
-        look()
+        low.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
+
+    _as_long_as(low, lambda: call("lt", place.formula, stop.formula), one)
     low.required = required
-    low.w.emit("while", (going,), (inner,))
     return _results(low, op, carried)
+
+
+def _as_long_as(low: Lowering, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
+    """Rounds as long as something holds, which is looked at before each."""
+    going = low.w.register(dtypes.i32, "going")
+
+    def look() -> None:
+        low.put(going, (), {}, Formula.cast(dtypes.i32, truth()))
+
+    look()
+    inner = Block(())
+    with low.w.inside(inner):
+        one()
+        look()
+    low.w.emit("while", (going,), (inner,))
 
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -290,13 +298,11 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     outside = low.bound.get(axis)
     first = low.single(op.operands[0], op)
     place = low.stored(first, name=f"{axis}_now")
-    starts = [low.env[v] for v in op.operands[1:]]
-    carried = [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(zip(starts, body.args, strict=True))]
-    going = low.w.register(dtypes.i32, "going")
+    carried = _all_carried(low, op, op.operands[1:])
     low.walking.add(axis)
     low.bound[axis] = place
 
-    def look() -> None:
+    def truth() -> Formula:
         data = {axis: place.formula}
         for n, ((tensor, start), value) in enumerate(zip(carried, op.operands[1:], strict=True)):
             asked = symbol(f"GET_ITER_ARG_{n}")
@@ -306,31 +312,21 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
         for s in e.symbols - data.keys():
             if s in low.bound:
                 data[s] = converted(low.bound[s].formula, low.bound[s].dtype, dtypes.i64)
-        low.put(going, (), {}, Formula.cast(dtypes.i32, formulas.of_expr(e, data)))
+        return formulas.of_expr(e, data)
 
-    look()
-    inner = Block(())
-    with low.w.inside(inner):
+    def one() -> None:
         with low.scope():
             _body(low, op, carried)
             following = low.bound[axis].formula
-        tensor = place.formula.value.tensor
-        low.put(tensor, (), {}, following)
-        look()
-    low.w.emit("while", (going,), (inner,))
+        low.put(place.formula.value.tensor, (), {}, following)
+
+    _as_long_as(low, truth, one)
     low.walking.discard(axis)
     if outside is None:
         del low.bound[axis]
     else:
         low.bound[axis] = outside
     return _results(low, op, carried)
-
-
-def _current(low: Lowering, tensor: Value, start: Tile, dtype: DType) -> Tile:
-    held = low.held(tensor, start.dims, start.parts)
-    if held.dtype is dtype:
-        return held
-    return Tile(dtype, held.dims, held.parts, converted(held.formula, held.dtype, dtype), (held.dtype, held.formula))
 
 
 def _store(low: Lowering, carried: list[Carried], found: tuple[Tile, ...]) -> None:
@@ -383,9 +379,7 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
         condition = Tile(dtypes.bool_, tuple(parts), parts, truth)
     else:
         condition, *otherwise = (low.env[v] for v in op.operands)
-        truth = (
-            Formula.cast(dtypes.bool_, condition.formula) if condition.dtype is not dtypes.bool_ else condition.formula
-        )
+        truth = converted(condition.formula, condition.dtype, dtypes.bool_)
         condition = Tile(dtypes.bool_, condition.dims, condition.parts, truth)
     if 0 in condition.sizes:  # it holds nowhere
         return tuple(otherwise)

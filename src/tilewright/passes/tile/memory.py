@@ -23,7 +23,7 @@ from tilewright.passes.tile import halo, inplace, moving
 from tilewright.passes.tile.accesses import TileAccess, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.storing import through_shared
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
-from tilewright.plan.boxes import WRITES, used
+from tilewright.plan.boxes import WRITES
 from tilewright.plan.tiled import Walk
 
 if TYPE_CHECKING:
@@ -135,9 +135,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in sizes:
         return (Tile(kind.dtype, kind.dims, parts, formulas.number(0, kind.dtype)),)
     access = access_of(low, op, source, kind.dims, tuple(extra))
-    over = low.w.axes(sizes)
-    images = low.images(kind.dims, parts, over)
-    marks = loose(low, access, images)
+    marks = loose(low, access, low.axes(kind.dims, parts)[1])
     surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
         if access.data or low.masks or low.workgroups is not None:
@@ -164,19 +162,11 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         low.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
         found = halo.staged(low, access, box, kind.dtype, other)
-    elif any(marks) and low.w.home is not None and (axes := low.w.home.axes(kind.dims, parts)) is not None:
-        tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
-        over = low.w.axes([parts[d][1] for d in axes])
-        first = {d: part[0] for d, part in parts.items()}
-        first |= {d: first[d] + i for d, i in zip(axes, over, strict=True)}
-        here = Substitution({low.coordinate(d): e for d, e in first.items()})
-        view = low.w.view(access.tensor, over, [(here(e), m) for e, m in zip(access.at, marks, strict=True)])
-        low.w.emit("copy", (view, tensor), otherwise=other)
-        found = low.held(tensor, kind.dims, parts).formula
     elif any(marks):
-        tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
+        tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
+        over, images = low.axes(kind.dims, parts, tensor)
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
-        if low.cuts.terms is None:
+        if low.cuts.terms is None and tensor not in low.sums:
             low.w.copy(access.tensor, over, at, tensor, other)
         else:  # element by element, as lanes have them
             low.w.emit("copy", (low.w.view(access.tensor, over, at), tensor), otherwise=other)
@@ -200,8 +190,7 @@ def _gathered(
     low: Lowering, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Formula:
     sizes = tuple(parts[d][1] for d in kind.dims)
-    over = low.w.axes(sizes)
-    images = low.images(kind.dims, parts, over)
+    over, images = low.axes(kind.dims, parts)
     tensor = low.w.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
     low.w.emit(
         "gather",
@@ -280,8 +269,7 @@ class Write:
         self.access = access_of(low, op, target, tile.dims, tuple(extra))
         self.formula = converted(tile.formula, tile.dtype, target.type.dtype)
         self.dtype = target.type.dtype
-        self.over = low.w.axes(self.sizes)
-        self.images = low.images(self.dims, self.parts, self.over)
+        self.over, self.images = low.axes(self.dims, self.parts)
         self.marks = list(loose(low, self.access, self.images))
         self.at = [self.images(e) for e in self.access.at]
         self.where = dict(self.access.data)
@@ -353,14 +341,19 @@ class Write:
         whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
         return w.view(whole, self.over, at)
 
-    def looked_up(self) -> tuple[tuple[Symbol, tuple[Expr, ...]], ...] | None:
-        """The numbers found in data, as `where` has them."""
-        return tuple((s, tuple(map(self.images, f.at))) for s, f in self.where.items()) or None
+    def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
+        """Where elements go, over these axes: places, and the numbers found in data of which they are."""
+        where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
+        at = tuple((images(e), mark) for e, mark in self.places())
+        return {"over": over, "where": tuple(where) or None, "at": at}
+
+    def memory(self) -> tuple[Value, ...]:
+        """What is written to, and the data in which numbers are found."""
+        return self.access.tensor, *(f.tensor for f in self.where.values())
 
     def tile(self) -> Value:
         """The elements to write, in memory."""
-        made = Tile(self.dtype, self.dims, self.parts, self.formula)
-        _, found = self.low.load_of(made)
+        _, found = self.low.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
         return self.low.w.viewed(found, self.over, self.images)
 
 
@@ -370,13 +363,7 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if to.empty:
         return ()
     if to.where:
-        low.w.emit(
-            "scatter",
-            (to.tile(), to.access.tensor, *(f.tensor for f in to.where.values())),
-            over=to.over,
-            where=to.looked_up(),
-            at=to.places(),
-        )
+        low.w.emit("scatter", (to.tile(), *to.memory()), **to.attrs(to.over))
         return ()
     if low.cuts.roles is not None and through_shared(low, to):
         return ()
@@ -390,13 +377,13 @@ def is_ordered(program: Program) -> bool:
     So it is where an atomic's old values are used, where machines have no such atomic, and where an argument is read
     and written through different accesses.
     """
-    uses = used(program)
-    return is_aliased(program) or any(op.name in _STEPS and _one_by_one(uses, op) for op in program.walk())
+    users = program.users()
+    return is_aliased(program) or any(op.name in _STEPS and _one_by_one(users, op) for op in program.walk())
 
 
-def _one_by_one(uses: Mapping[Value, int], op: Op) -> bool:
+def _one_by_one(users: Mapping[Value, list[Op]], op: Op) -> bool:
     dtype = op.operands[1].type.dtype
-    return bool(uses.get(op.results[0])) or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
+    return op.result in users or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
 
 
 def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -406,16 +393,9 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
     to = Write(low, op)
     if to.empty:
         return (low.env[op.operands[0]],)
-    if _one_by_one(low.uses, op):
+    if _one_by_one(low.users, op):
         return (_in_order(low, op, to),)
-    low.w.emit(
-        "atomic",
-        (to.tile(), to.access.tensor, *(f.tensor for f in to.where.values())),
-        how=op.name.removeprefix("atomic_"),
-        over=to.over,
-        where=to.looked_up(),
-        at=to.places(),
-    )
+    low.w.emit("atomic", (to.tile(), *to.memory()), how=op.name.removeprefix("atomic_"), **to.attrs(to.over))
     return (low.env[op.operands[0]],)
 
 
@@ -437,16 +417,11 @@ def _in_order(low: Lowering, op: Op, to: Write) -> Tile:
         here = [e + i for e, i in zip(known, over, strict=True)]
         images = Substitution(dict(zip(to.over, here, strict=True)))
         old, new = (low.w.view(t, over, [(e, False) for e in here]) for t in (before, values))
-        data = tuple(f.tensor for f in to.where.values())
-        attrs: dict[str, Any] = {
-            "over": over,
-            "where": tuple((s, tuple(map(images, at))) for s, at in to.looked_up() or ()) or None,
-            "at": tuple((images(e), mark) for e, mark in to.places()),
-        }
-        low.w.emit("gather", (old, to.access.tensor, *data), otherwise=0 if any(to.marks) else None, **attrs)
+        attrs = to.attrs(over, images)
+        low.w.emit("gather", (old, *to.memory()), otherwise=0 if any(to.marks) else None, **attrs)
         formula = Formula(_STEPS[op.name], (Formula.operand(1), Formula.operand(2)))
         low.w.emit("map", (after, old, new), formula=formula)
-        low.w.emit("scatter", (after, to.access.tensor, *data), **attrs)
+        low.w.emit("scatter", (after, *to.memory()), **attrs)
 
     nest(())
     return low.held(before, to.dims, to.parts)
@@ -480,8 +455,7 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
         images = Substitution({i: low.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
         at = [images(low.expr(e)) for e in op.attrs["at"]]
     access = TileAccess(value, log.shape, (*slot, *at), {})
-    over = low.w.axes(tile.sizes)
-    moved = low.images(tile.dims, tile.parts, over)
+    over, moved = low.axes(tile.dims, tile.parts)
     places = [(moved(e), mark) for e, mark in zip(access.at, loose(low, access, moved), strict=True)]
     low.w.map(low.w.view(value, over, places), over, tile.formula, moved)
     return ()

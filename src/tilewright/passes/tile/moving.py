@@ -95,7 +95,7 @@ def _ended(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
     """
     (first, width), end = tile.parts[dim], low.past[dim]
     found = only_load(tile.formula)
-    argument = found is not None and getattr(found.tensor.type, "role", None) == "in"
+    argument = found is not None and found.is_given
     if low.holds(end - first - width) or tile.filled or (argument and number == 0):
         return tile
     tile, found = low.load_of(tile)

@@ -35,8 +35,7 @@ class _Normal(Rewriter):
         super().__init__()
         assert c.program is not None
         self.program, self.c = c.program, c
-        made = {r: op for op in c.program.walk() for r in op.results}
-        self.used = needed(c.accesses[2], made)
+        self.used = needed(c.accesses[2], c.program.makers())
         self.operands = dict(zip(c.accesses, (c.a, c.b, c.out, *c.extras), strict=True))
         self.arguments: dict[tuple[str, bool], Value] = {}
         self.shapes: dict[Value, tuple[Size, ...]] = {}

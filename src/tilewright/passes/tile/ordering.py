@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.check.block import definitions
 from tilewright.check.places import Places, written
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
@@ -55,7 +54,7 @@ class _Touched:
 
 class _Ordering:
     def __init__(self, program: Program):
-        self._chain = Places(program, definitions(program))
+        self._chain = Places(program, program.makers())
         arguments = {a for a in program.args if isinstance(a.type, TensorType)}
         changed = {self._chain.root(v) for op in program.walk() for v in written(op)}
         self._shared = arguments & changed

@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, building
-from tilewright.ir.tile import accessed
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.rewriting import Rewriter
+from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped
 
 
 @dataclass(frozen=True)
@@ -65,10 +63,11 @@ def in_patches(
     t = symbol("at_box", 0, prod(counts) - 1)
     inside = _Inside.apart(digits, box) if apart else _Inside.flat(name, box, lines)
     dims = outer_of(name), *inside.dims
-    places = {d: n * a + b for d, n, a, b in zip(digits, box, _digits(t, counts), inside.within, strict=True)}
+    numbers = zip(digits, box, _digits(t, counts), inside.within, strict=True)
+    places: dict[Expr, Expr] = {d: n * a + b for d, n, a, b in numbers}
     ragged = lines is not None or any(sizes[d] % n for d, n in zip(digits, box, strict=True))
     with building():
-        made = _Patches(tuple(digits), dims, (t, *inside.axes), places, ragged)
+        made = Regrouped([DimensionGroup(tuple(digits), dims, (t, *inside.axes), places)], zeros=ragged)
         found = replace(program, body=made.body(program.body))
         verify(found)
     extents = dict(zip(dims, (prod(counts), *(int(s.hi) + 1 for s in inside.axes)), strict=True))
@@ -111,38 +110,6 @@ class _Inside:
         long = {d: symbol(f"at_in_{d}", 0, n - 1) for d, n in zip(digits, box, strict=True) if n > 1}
         within = [long[d] if d in long else as_expr(0) for d in digits]
         return cls(tuple(inner_of(digits, box)), tuple(long.values()), within)
-
-
-class _Patches(Rewriter):
-    """The program written again, operation by operation."""
-
-    def __init__(
-        self,
-        digits: tuple[Symbol, ...],
-        dims: tuple[Symbol, ...],
-        axes: tuple[Symbol, ...],
-        places: Mapping[Symbol, Expr],
-        ragged: bool,
-    ):
-        super().__init__()
-        self.digits, self.dims, self.axes, self.places, self.ragged = digits, dims, axes, places, ragged
-
-    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Which patch, and what lies within, in place of the digits."""
-        return tuple(x for d in dims for x in (self.dims if d is self.digits[0] else () if d in self.digits else (d,)))
-
-    def access(self, op: Op) -> dict[str, object]:
-        """Where a read or write goes; past the end of a digit zeros are read."""
-        kind = accessed(op)[1]
-        if self.digits[0] not in kind.dims:
-            return {}
-        own = dict(zip(kind.dims, op.attrs["over"], strict=True))
-        images = Substitution({own[d]: e for d, e in self.places.items()})
-        first = own[self.digits[0]]
-        gone = {own[d] for d in self.digits}
-        over = tuple(x for s in op.attrs["over"] for x in (self.axes if s is first else () if s in gone else (s,)))
-        zero = {"otherwise": 0} if self.ragged and op.name == "read" and "otherwise" not in op.attrs else {}
-        return {"over": over, "at": tuple(map(images, op.attrs["at"])), **zero}
 
 
 def _digits(flat: Symbol, extents: Sequence[int]) -> list[Expr]:

@@ -108,7 +108,7 @@ class BlockedProduct:
             left: Factor
             if not how.held_a or _is_given(a, how.atom.a.dtype):
                 left = Staged.of(self, a, axes.m)
-            elif not how.at_once and all(getattr(x.tensor.type, "role", None) == "in" for x in loads(a.formula)):
+            elif not how.at_once and all(x.is_given for x in loads(a.formula)):
                 left = Computed.of(self, a)
             else:
                 left = InRegisters.of(self, a)
@@ -324,7 +324,7 @@ class BlockedProduct:
             i, c, f = w.axes((how.rows, deep, n))
             left = w.view(a, (i, c), [(i, False), (deep * j + c, False)])
             right = w.view(b, (c, f), [(deep * j + c, False), (n * block + f, False)])
-            total = w.columns(sums, (i, f), n * block)
+            total = w.columns(sums, (i, f), i, n * block + f)
             w.emit("mma", (total, left, right), atom=how.atom.name)
 
     def _last(self, down: Span) -> Expr | None:
@@ -452,7 +452,8 @@ class InRegisters(Factor):
         """A's block: all of it, or a step of K."""
         if self.product.how.at_once:
             return self.tensor
-        return self.product.w.columns(self.tensor, self.product.w.axes((rows, deep)), k)
+        i, c = self.product.w.axes((rows, deep))
+        return self.product.w.columns(self.tensor, (i, c), i, k + c)
 
 
 @dataclass
@@ -478,11 +479,8 @@ class Staged(Factor):
     def of(cls, product: BlockedProduct, tile: Tile, dim: Expr | None) -> Staged:
         """A factor, whose rows or columns lie along a dimension. What goes on to registers lies as B does."""
         wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
-        there = only_load(tile.formula) if tile.dtype is wanted.dtype else None
         given = _is_given(tile, wanted.dtype)
-        if not given:
-            tile, there = product.low.load_of(tile, wanted.dtype)
-        assert there is not None
+        tile, there = product.low.load_of(tile, wanted.dtype)
         on = isinstance(wanted, RegisterOperand)
         wanted = product.how.atom.b if on else wanted
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
@@ -491,8 +489,7 @@ class Staged(Factor):
         if not whole and product.axes.k in product.low.past:
             raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
         if not whole:
-            over = product.w.axes([product.width(d) for d in dims])
-            images = product.low.images(dims, product.parts, over)
+            over, images = product.low.axes(dims, product.parts)
             view = product.w.view(there.tensor, over, marked([images(e) for e in there.at], there.tensor.type.shape))
             there = Load(view, ())
         assert isinstance(wanted, MemoryOperand)
@@ -589,7 +586,7 @@ class Staged(Factor):
 def _is_given(tile: Tile, dtype: DType) -> bool:
     """Whether a tile is elements of an argument as they are, of this type."""
     there = only_load(tile.formula) if tile.dtype is dtype else None
-    return there is not None and getattr(there.tensor.type, "role", None) == "in"
+    return there is not None and there.is_given
 
 
 def _ends_in_zeros(product: BlockedProduct, there: Load) -> bool:

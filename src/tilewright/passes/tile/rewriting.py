@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
@@ -10,6 +10,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, walk_block
 from tilewright.ir.tile import TILE, accessed
 from tilewright.ir.verifier import verify
+from tilewright.passes.places import Size
 
 
 class Rewriter:
@@ -75,6 +76,49 @@ class Rewriter:
     def type(self, kind: object) -> object:
         """The type of what stands for a value."""
         return TileType(kind.dtype, self.over(kind.dims)) if isinstance(kind, TileType) else kind
+
+
+@dataclass(frozen=True)
+class DimensionGroup:
+    """Dimensions, side by side wherever a tile has them, and those that count their elements instead."""
+
+    dims: tuple[Expr, ...]
+    made: tuple[Symbol, ...]
+    over: tuple[Symbol, ...]
+    """Iterators along what is made."""
+    at: Mapping[Expr, Expr]
+    """The coordinate of each of the dimensions, in these iterators."""
+
+
+class Regrouped(Rewriter):
+    """A program in which other dimensions stand for groups of them; with `zeros`, such are read past the ends."""
+
+    def __init__(
+        self, groups: Iterable[DimensionGroup], *, zeros: bool = False, sizes: Mapping[Symbol, Size] | None = None
+    ):
+        """`sizes` are what symbols are in coordinates."""
+        super().__init__()
+        self.groups = {d: group for group in groups for d in group.dims}
+        self.zeros, self.numbers = zeros, Substitution(sizes or {})
+
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Dimensions, groups as what stands for them."""
+        return tuple(x for d in dims for x in (self.groups[d].made if d in self.groups else (d,)) if self._is_first(d))
+
+    def _is_first(self, dim: Expr) -> bool:
+        return dim not in self.groups or self.groups[dim].dims[0] is dim
+
+    def access(self, op: Op) -> dict[str, object]:
+        """Where a read or write goes."""
+        kind, before, at = places(op)
+        own = dict(zip(kind.dims, before, strict=True))
+        found = {d: self.groups[d] for d in own if d in self.groups}
+        if not found:
+            return {}
+        over = (x for d, s in own.items() for x in (found[d].over if d in found else (s,)) if self._is_first(d))
+        images = Substitution({own[d]: group.at[d] for d, group in found.items()})
+        zero = {"otherwise": 0} if self.zeros and op.name == "read" and "otherwise" not in op.attrs else {}
+        return {"over": tuple(over), "at": tuple(images(self.numbers(e)) for e in at), **zero}
 
 
 def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:

@@ -21,7 +21,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
-from tilewright.passes.tile.rewriting import Halves, Rewriter, between, halved, places
+from tilewright.passes.tile.rewriting import DimensionGroup, Halves, Regrouped, between, halved, places
 from tilewright.plan.computed import computed_factor
 from tilewright.plan.microkernel import axes_in
 
@@ -137,27 +137,13 @@ def is_plain(read: Op, axis: Expr) -> bool:
     return axis in kind.dims and axis in dims and at[dims.index(axis)] is dict(zip(kind.dims, over, strict=True))[axis]
 
 
-class Parted(Rewriter):
+class Parted(Regrouped):
     """Operations over parts of a dimension and what each part has of it; with `zeros`, past its end are such."""
 
     def __init__(self, axis: Expr, outer: Symbol, inner: Symbol, width: int, parts: int, *, zeros: bool):
-        super().__init__()
-        self.axis, self.two, self.width, self.parts, self.zeros = axis, (outer, inner), width, parts, zeros
-
-    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Dimensions, that one as two."""
-        return tuple(x for d in dims for x in (self.two if d is self.axis else (d,)))
-
-    def access(self, op: Op) -> dict[str, object]:
-        """Where a read goes."""
-        kind, over, at = places(op)
-        own = dict(zip(kind.dims, over, strict=True)).get(self.axis)
-        if own is None:
-            return {}
-        s, p = symbol("at_split", 0, self.parts - 1), symbol("at_part", 0, self.width - 1)
-        images = Substitution({own: self.width * s + p})
-        two = tuple(x for e in over for x in ((s, p) if e is own else (e,)))
-        return {"over": two, "at": tuple(map(images, at)), **({"otherwise": 0} if self.zeros else {})}
+        self.axis, self.two, self.width = axis, (outer, inner), width
+        s, p = symbol("at_split", 0, parts - 1), symbol("at_part", 0, width - 1)
+        super().__init__([DimensionGroup((axis,), self.two, (s, p), {axis: width * s + p})], zeros=zeros)
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
         """Operations, appended; a place along the dimension is where the part begins, and the place in it."""

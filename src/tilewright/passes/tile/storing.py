@@ -14,7 +14,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.machine import CopyAtom
 from tilewright.passes.tile.accesses import marked
-from tilewright.passes.tile.values import Load, Tile, load, loads, most
+from tilewright.passes.tile.values import Tile, load, loads, most, rewritten
 from tilewright.passes.tile.writer import extent, split
 from tilewright.plan.model import element_bytes
 from tilewright.plan.patches import rows_of
@@ -68,45 +68,26 @@ def swizzle_of(atom: CopyAtom, row: int, size: int) -> Swizzle:
 
 
 def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
-    """Writes sums whose rows are rows of the argument: tiles have all rows, and some columns of each."""
+    """Writes sums whose rows are rows of the argument: tiles have all rows, and some columns of each, where several
+    groups of waves have columns some of each group's."""
     m, n = low.sums[held]
-    rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]), element_bytes(to.dtype)
-    row = _row(atom, columns * size)
-    if row is None:
-        return False
-    wide = row // size
     across = 1 if low.w.home is None else low.w.home.waves[1]
-    if across > 1:
-        return _side_by_side(low, to, atom, held, across)
-    tile = low.w.alloc(to.dtype, (rows, wide), "result", swizzle_of(atom, row, size))
-    with low.w.loop("j", columns // wide, unroll=True) as j:
-        i, c = low.w.axes((rows, wide))
-        images = _images(low, to, {m: i, n: wide * j + c})
-        low.w.map(tile, (i, c), _looking_at(to.formula, held, _part(low, held, (i, c), wide * j)), images)
-        _leave(low, to, (i, c), images, tile, [i, c])
-    return True
-
-
-def _side_by_side(low: Lowering, to: Write, atom: CopyAtom, held: Value, across: int) -> bool:
-    """Writes sums whose columns several groups of waves have: tiles have some columns of each group's."""
-    m, n = low.sums[held]
     rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]) // across, element_bytes(to.dtype)
     row = _row(atom, columns * size)
     if row is None:
         return False
     wide = row // size
-    tile = low.w.alloc(to.dtype, (across, rows, wide), "result", swizzle_of(atom, row, size))
+    shape = (across, rows, wide)[across == 1 :]
+    tile = low.w.alloc(to.dtype, shape, "result", swizzle_of(atom, row, size))
     with low.w.loop("j", columns // wide, unroll=True) as j:
-        g, i, c = low.w.axes((across, rows, wide))
-        place = columns * g + wide * j + c
-        part = low.w.emit("view", (held,), over=(g, i, c), at=((i, False), (place, False))).result
-        part.name = low.w.fresh("columns")
-        images = _images(low, to, {m: i, n: place})
-        low.w.map(tile, (g, i, c), _looking_at(to.formula, held, load(part, g, i, c)), images)
+        *group, i, c = over = low.w.axes(shape)
+        place = sum(columns * g for g in group) + wide * j + c
+        part = load(low.w.columns(held, over, i, place), *over)
+        low.w.map(tile, over, _looking_at(to.formula, held, part), _images(low, to, {m: i, n: place}))
         with low.w.loop("g", across, unroll=True) as side:
             i, c = low.w.axes((rows, wide))
             images = _images(low, to, {m: i, n: columns * side + wide * j + c})
-            _leave(low, to, (i, c), images, tile, [side, i, c])
+            _leave(low, to, (i, c), images, tile, [*([side] if group else []), i, c])
     return True
 
 
@@ -128,7 +109,8 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
         i, c = low.w.axes((rows, count))
         goal = low.w.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])
         images = _images(low, to, {m: i, n: count * j + c})
-        low.w.map(goal, (i, c), _looking_at(to.formula, held, _part(low, held, (i, c), count * j)), images)
+        part = load(low.w.columns(held, (i, c), i, count * j + c), i, c)
+        low.w.map(goal, (i, c), _looking_at(to.formula, held, part), images)
         with low.w.loop("s", rows // wide, unroll=True) as s:
             c, i = low.w.axes((count, wide))
             _leave(low, to, (c, i), _images(low, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
@@ -138,11 +120,6 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
 def _images(low: Lowering, to: Write, moved: Mapping[Expr, Expr]) -> Substitution:
     """Where a write's dimensions are: so far from the start of its parts."""
     return Substitution({low.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
-
-
-def _part(low: Lowering, held: Value, over: tuple[Symbol, Symbol], first: Expr) -> Formula:
-    """Some columns of sums in registers, from a column on."""
-    return load(low.w.columns(held, over, first), *over)
 
 
 def _leave(
@@ -172,9 +149,7 @@ def _leave(
 
 def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
     """The formula with another operand for what it takes from a tensor."""
-    if formula.name == "operand" and isinstance(formula.value, Load) and formula.value.tensor is tensor:
-        return other
-    return Formula(formula.name, tuple(_looking_at(f, tensor, other) for f in formula.parts), formula.value)
+    return rewritten(formula, lambda e: e, lambda each: other if each.tensor is tensor else load(each.tensor, *each.at))
 
 
 def _need_outside(low: Lowering, to: Write) -> None:

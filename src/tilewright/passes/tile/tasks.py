@@ -7,7 +7,7 @@ tasks t_M in 0..4 {                       tasks of 32 rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
 from math import gcd
@@ -18,9 +18,10 @@ from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import number_or
 from tilewright.errors import ArgumentError
 from tilewright.ir.attrs import Range
-from tilewright.ir.core import Block, Op, TileType, Value, walk_block
+from tilewright.ir.core import Block, Op, TileType, Value
 from tilewright.passes.places import Size
 from tilewright.passes.tile import inplace
+from tilewright.passes.tile.rewriting import within
 from tilewright.passes.tile.values import Part, divided, most, pieces
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.plan import BACKWARD
@@ -128,9 +129,8 @@ class Tasks:
         places: dict[Expr, Expr] = {}
         group = self.cuts.group
         if self.cuts.schedule == "dynamic":
-            every = self._longest_first({d: int(n) for d, n in counts.items()}, places)
-            self._begin(counts, places)
-            return every
+            found = self._longest_first({d: int(n) for d, n in counts.items()}, places)
+            return self._begun(counts, places, found)
         ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
         places |= {d: r.symbol for d, r in ranges.items()}
         if group > 1:
@@ -145,15 +145,15 @@ class Tasks:
                 here = maximum(here, 1)
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
-        self._begin(counts, places)
-        return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
+        return self._begun(counts, places, ranges.values())
 
-    def _begin(self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr]) -> None:
-        """Names where a task begins along each dimension, by its number there."""
+    def _begun(self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]) -> list[Range]:
+        """Names where a task begins along each dimension, by its number there; gives the ranges that have several."""
         for d, place in places.items():
             width, count = most(self.low.parts[d][1]), counts[d]
             begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
             self.low.parts[d] = begin, width
+        return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, int], places: dict[Expr, Expr]) -> list[Range]:
         """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of so many
@@ -181,7 +181,7 @@ class Tasks:
                 places[d] = places[d] + counted(f"t_{d}", inner[d])
         for d in behind:
             places[d] = counted(f"t_{d}", counts[d])
-        return [r for r in found if r.hi is not as_expr(1)]
+        return found
 
     def _named(self, name: str, e: Expr) -> Symbol:
         """A name for a number."""
@@ -287,8 +287,7 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
     found: list[Op] = []
     dependent: set[Value] = set()
     for op in ops:
-        inner = [op, *(x for block in op.blocks for x in walk_block(block))]
-        values = [v for x in inner for v in (*x.operands, *x.results)]
+        values = [v for x in (op, *within(op)) for v in (*x.operands, *x.results)]
         along = any(isinstance(v.type, TileType) and dim in v.type.dims for v in values)
         if along or op.name in WRITES or not dependent.isdisjoint(values):
             dependent |= set(op.results)

@@ -31,7 +31,6 @@ from tilewright.passes.tile.products import BlockedProduct, InPlace, Span
 from tilewright.passes.tile.rewriting import needed
 from tilewright.passes.tile.staging import staged
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, load, only_load, pieces
-from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.tiled import Depth, Tiled
 
 if TYPE_CHECKING:
@@ -75,9 +74,13 @@ class TiledTask:
         low, axes = self.low, self.plan.axes
         if low.cuts.walk is not None:
             self.lines = staged(low, self.plan, low.cuts.walk, self.read_of_a, self.how)
-        self.held = SumRegisters.of(low, self.how)
+        atom, block = self.how.atom, (self.how.rows, self.how.columns)
+        self.scratch = low.w.alloc(atom.c.dtype, block, "scratch")
+        self.sums = low.w.registers(atom.c.dtype, block, f"{atom.name}.c", "sums")
+        self.left = low.w.registers(atom.a.dtype, (self.how.rows, atom.shape[2]), f"{atom.name}.a", "left")
+        self.right = low.w.registers(atom.b.dtype, (atom.shape[2], self.how.columns), f"{atom.name}.b", "right")
         assert axes.m is not None
-        low.sums[self.held.scratch] = low.sums[self.held.sums] = axes.m, axes.n
+        low.sums[self.scratch] = low.sums[self.sums] = axes.m, axes.n
         dims = list(low.cuts.blocks)
         for chosen in product(*(list(self._rounds(d)) for d in dims)):
             with ExitStack() as branches:
@@ -119,7 +122,7 @@ class TiledTask:
             with w.inside(body):
                 low.block(Block((), [op for op in ops if op in self.summing]))
             with w.inside(end):
-                w.emit("copy", (self.held.sums, self.held.scratch))
+                w.emit("copy", (self.sums, self.scratch))
                 low.block(Block((), [op for op in ops if op not in self.summing]))
         low.parts, low.overhanging = before, set()
         if self.late:
@@ -138,44 +141,25 @@ class TiledTask:
         there = self.lines
         if there is None:
             access = access_of(low, op, op.operands[0], kind.dims, ())
-            there, over = Load(access.tensor, access.at), low.w.axes([parts[d][1] for d in kind.dims])
-            low.loose[there] = loose(low, access, low.images(kind.dims, parts, over))
+            there = Load(access.tensor, access.at)
+            low.loose[there] = loose(low, access, low.axes(kind.dims, parts)[1])
         return Tile(kind.dtype, kind.dims, parts, load(there.tensor, *there.at))
 
     def multiply(self, a: Tile, b: Tile, c: tuple[Expr, ...], parts: Parts) -> Value:
         """The sums of a block; gives where the operations after it find them."""
         TileProduct(self, parts, c).write(a, b)
-        return self.held.scratch
+        return self.scratch
 
 
 # -- the products of a block ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SumRegisters:
-    """What all blocks of a task share: tile registers of sums and operands, and memory where sums are looked at."""
-
-    scratch: Value
-    sums: Value
-    left: Value
-    right: Value
-
-    @classmethod
-    def of(cls, low: Lowering, how: Microkernel) -> SumRegisters:
-        """Those of a microkernel."""
-        atom, depth, block = how.atom, how.atom.shape[2], (how.rows, how.columns)
-        scratch = low.w.alloc(atom.c.dtype, block, "scratch")
-        sums = low.w.registers(atom.c.dtype, block, f"{atom.name}.c", "sums")
-        left = low.w.registers(atom.a.dtype, (how.rows, depth), f"{atom.name}.a", "left")
-        return cls(scratch, sums, left, low.w.registers(atom.b.dtype, (depth, how.columns), f"{atom.name}.b", "right"))
 
 
 class TileProduct(BlockedProduct):
     """The product of one block; its operands go to tile registers step by step."""
 
     def __init__(self, task: TiledTask, parts: Parts, c: tuple[Expr, ...]):
-        super().__init__(task.low, task.how, task.plan.axes, parts, task.held.sums, c, zero=True)
-        self.plan, self.held, self.late = task.plan, task.held, task.late
+        super().__init__(task.low, task.how, task.plan.axes, parts, task.sums, c, zero=True)
+        self.task = task
 
     def left(self, a: Tile) -> Factor:
         """A where it lies, also where that is what was staged; step by step, where a block goes past its end."""
@@ -200,17 +184,17 @@ class TileProduct(BlockedProduct):
             self._steps(left, right, _as_loops(steps), as_expr(0), chunks)
         elif first.dim is self.axes.k and any(s.dim is self.axes.k for s in rest):
             per = first.size // depth
-            if self.late:
+            if self.task.late:
                 self._steps(left, right, tuple(rest), as_expr(0), per)
-            if chunks // per > int(self.late):
-                with self.w.loop("k", chunks // per, int(self.late)) as k:
+            if chunks // per > int(self.task.late):
+                with self.w.loop("k", chunks // per, int(self.task.late)) as k:
                     self._steps(left, right, tuple(rest), per * k, per)
         else:
             self._steps(left, right, steps, as_expr(0), chunks)
 
     def _steps(self, left: Factor, right: Factor, steps: tuple[Depth, ...], base: Expr, chunks: int) -> None:
         """Loops over taps and so many chunks of K from one on; in them both operands, and their product."""
-        w, how, depth = self.w, self.how, self.how.atom.shape[2]
+        w, how, depth, task = self.w, self.how, self.how.atom.shape[2], self.task
         chunk = base
         with ExitStack() as loops:
             for s in steps:
@@ -220,10 +204,10 @@ class TileProduct(BlockedProduct):
                     count = self.low.number(s.dim)
                     self.at[s.dim] = loops.enter_context(w.loop(f"k_{s.dim}", count, unroll=s.unrolled))
             rows = left.rows(how.rows, depth, as_expr(0), depth * chunk)
-            w.emit("copy", (rows, self.held.left), stream=STREAM if self.plan.streams[0] else None)
+            w.emit("copy", (rows, task.left), stream=STREAM if task.plan.streams[0] else None)
             columns = right.columns(depth, how.columns, depth * chunk, as_expr(0))
-            w.emit("copy", (columns, self.held.right), stream=STREAM if self.plan.streams[1] else None)
-            w.emit("mma", (self.held.sums, self.held.left, self.held.right), atom=how.atom.name)
+            w.emit("copy", (columns, task.right), stream=STREAM if task.plan.streams[1] else None)
+            w.emit("mma", (task.sums, task.left, task.right), atom=how.atom.name)
 
 
 def _as_loops(steps: tuple[Depth, ...]) -> tuple[Depth, ...]:

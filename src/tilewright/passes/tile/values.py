@@ -32,6 +32,11 @@ class Load:
     tensor: Value
     at: tuple[Expr, ...]
 
+    @property
+    def is_given(self) -> bool:
+        """Whether it is an element of an argument that is only read."""
+        return getattr(self.tensor.type, "role", None) == "in"
+
 
 def load(tensor: Value, *at: Expr) -> Formula:
     """The formula of one element of a tensor."""
@@ -84,14 +89,16 @@ def only_load(formula: Formula) -> Load | None:
     return formula.value if formula.name == "operand" else None
 
 
-def rewritten(formula: Formula, images: Callable[[Expr], Expr]) -> Formula:
-    """The formula with every expression in it, those of loads too, replaced by its image."""
-    value = formula.value
+def rewritten(
+    formula: Formula, images: Callable[[Expr], Expr], loaded: Callable[[Load], Formula] | None = None
+) -> Formula:
+    """The formula with every expression in it replaced by its image: those of loads too, unless it is said what these
+    become."""
     if formula.name == "operand":
-        value = Load(value.tensor, tuple(map(images, value.at)))
-    elif formula.name == "index":
-        value = images(value)
-    return Formula(formula.name, tuple(rewritten(p, images) for p in formula.parts), value)
+        found: Load = formula.value
+        return load(found.tensor, *map(images, found.at)) if loaded is None else loaded(found)
+    value = images(formula.value) if formula.name == "index" else formula.value
+    return Formula(formula.name, tuple(rewritten(p, images, loaded) for p in formula.parts), value)
 
 
 _DEAR = {

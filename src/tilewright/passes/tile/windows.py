@@ -52,7 +52,7 @@ class AroundHalo:
 
     def _given(self, tile: Tile, which: str) -> Load:
         found = only_load(tile.formula)
-        if found is None or getattr(found.tensor.type, "role", None) != "in":
+        if found is None or not found.is_given:
             raise ProgramError(f"{which} is no argument: a halo tile is copied from one")
         return found
 

@@ -269,10 +269,9 @@ class BlockWriter:
         value.name = self.fresh(f"{tensor.name}_view")
         return value
 
-    def columns(self, held: Value, over: tuple[Symbol, ...], first: Expr) -> Value:
-        """Some columns of a tensor in registers, from one on, which stay where they are."""
-        i, c = over
-        part = self.emit("view", (held,), over=(i, c), at=((i, False), (first + c, False))).result
+    def columns(self, held: Value, over: tuple[Symbol, ...], row: Expr, column: Expr) -> Value:
+        """Some columns of a tensor in registers, which stay where they are."""
+        part = self.emit("view", (held,), over=over, at=((row, False), (column, False))).result
         part.name = self.fresh("columns")
         return part
 
@@ -329,14 +328,9 @@ class BlockWriter:
             self.emit("copy", (views[0], target))
             return
 
-        def renamed(f: Formula) -> Formula:
-            value = f.value
-            if f.name == "operand":
-                value = places[Load(value.tensor, tuple(images(e) for e in value.at))]
-            elif f.name == "index":
-                value = images(value)
-            return Formula(f.name, tuple(map(renamed, f.parts)), value)
+        def numbered(each: Load) -> Formula:
+            return Formula.operand(places[Load(each.tensor, tuple(map(images, each.at)))])
 
-        found = renamed(formula)
+        found = rewritten(formula, images, numbered)
         indexed = any(True for _ in found.expressions())
         self.emit("map", (target, *views), over=over if indexed else None, formula=found)
