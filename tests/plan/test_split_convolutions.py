@@ -11,7 +11,9 @@ import tilewright
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
+from tilewright.ir.tile import parse_tile
 from tilewright.passes import choosing
+from tilewright.passes.tile.splitting import sum_of
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -63,6 +65,26 @@ def test_parts_that_end_within_a_slab_are_refused(monkeypatch: pytest.MonkeyPatc
     plan = candidates(kernel, sizes)["K_0", 4]
     with pytest.raises(ArgumentError, match="what lies past the end of K_0_part is zero in neither factor"):
         kernel_for(kernel, sizes, machine=HOPPER, plan=plan)
+
+
+PRODUCT = """
+tile taps(%a: global f32[M, P, K], %b: global f32[N, P, K], %c: global f32[M, N])
+  symbols K, M, N, P
+{
+  %0 = fill value=0 : f32[M, N]
+  %1 = read %a : f32[M, P, K]
+  %2 = read %b : f32[N, P, K]
+  %3 = mma %1, %2, %0 : f32[M, N]
+  write %3, %c
+}
+"""
+
+
+@pytest.mark.parametrize(("blocks", "axes"), [("", ["P", "K"]), (" blocks=4", ["P"])])
+def test_what_has_a_block_for_each_of_the_result_is_not_taken_apart(blocks: str, axes: list[str]) -> None:
+    found = sum_of(parse_tile(PRODUCT.replace("%0 : f32", f"%0{blocks} : f32")), ())
+    assert not isinstance(found, str)
+    assert [str(d) for d in found.axes] == axes
 
 
 def test_few_tasks_are_split_and_many_are_not() -> None:

@@ -56,19 +56,20 @@ def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
     start = next((op for op in program.body.ops if first in op.results), None)
     if start is None or start.name != "fill" or start.attrs["value"] != 0:
         return "its sum does not start from zero"
+    one, two = (v.type.dims for v in product.operands[:2])
+    axes = tuple(d for d in one if d in two and d not in product.result.type.dims)
+    if product.attrs.get("blocks", 1) > 1:  # the last of what is summed has a block for each of the result's
+        axes = axes[:-1]
     if loops:
         found = _looped(program, cut)
-        if isinstance(found, str):
-            return found
+        if isinstance(found, str) or cut.attrs["axis"] not in axes:
+            return found if isinstance(found, str) else f"{cut.attrs['axis']} is in blocks"
         axis, reads = cut.attrs["axis"], [op for op in found if op.name == "read" and op.result in product.operands]
         return WholeSum(cut, start, found, product, (axis,), all(is_plain(op, axis) for op in reads))
     made = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
     if len(made) != 2 or product not in program.body.ops:
         return "a factor is not read from memory"
-    one, two = (v.type.dims for v in product.operands[:2])
-    return WholeSum(
-        cut, start, made, product, tuple(d for d in one if d in two and d not in product.result.type.dims), False
-    )
+    return WholeSum(cut, start, made, product, axes, False)
 
 
 def _looped(program: Program, loop: Op) -> list[Op] | str:
