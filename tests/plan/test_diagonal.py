@@ -12,7 +12,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
-from tilewright.errors import ArgumentError, ProgramError
+from tilewright.errors import ArgumentError, DimensionMismatch, ExecutionError, ProgramError
 from tilewright.passes import choosing, pipeline
 from tilewright.plan.plan import parse_plan
 from tilewright.targets.registry import machine
@@ -312,6 +312,25 @@ def test_blocks_mean_products_side_by_side() -> None:
     found = tilewright.compile(BLOCKS, target="executor")(a, b)
     assert np.array_equal(found, np.concatenate(wanted, 1), equal_nan=True)
     assert np.isfinite(found[:, 4:]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "fault", "why"),
+    [
+        (BLOCKS, ((5, 12), (6, 12)), ExecutionError, "blocks=4 do not divide N, which is 6"),
+        (BLOCKS, ((5, 10), (8, 10)), ExecutionError, "blocks=4 do not divide K, which is 10"),
+        (BLOCKS.replace("=4", "=0"), ((5, 12), (8, 12)), DimensionMismatch, "blocks=0; at least 1"),
+        (
+            BLOCKS.replace("[N, K]", "[M, N, K]").replace("[M, K]", "[M, N, K]"),
+            ((5, 8, 12), (5, 8, 12)),
+            DimensionMismatch,
+            "blocks=4: the accumulator's last dimension must be in one factor",
+        ),
+    ],
+)
+def test_blocks_that_do_not_fit_are_refused(text: str, shapes: Any, fault: type[Exception], why: str) -> None:
+    with pytest.raises(fault, match=why):
+        tilewright.compile(text, target="executor")(*(np.ones(shape, np.float32) for shape in shapes))
 
 
 def test_blocks_that_a_program_asks_for_are_refused_where_nothing_multiplies_them() -> None:

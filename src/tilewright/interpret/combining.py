@@ -76,6 +76,9 @@ def _products(
         return found
     a, b, acc = tiles
     dims = acc.dims[-1], [d for d in a.dims if d in b.dims and d not in acc.dims][-1]
+    for d in dims:
+        if run.number(d, op) % blocks:
+            raise ExecutionError(f"mma: blocks={blocks} do not divide {d}, which is {run.number(d, op)}", op.loc)
     total = np.zeros([parts[d][1] - parts[d][0] for d in acc.dims], arrays[0].dtype)
     for number in range(blocks):
         own = {}

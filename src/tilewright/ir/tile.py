@@ -179,8 +179,13 @@ def _mma(op: Op) -> tuple[Any, ...]:
             f"of {asked}"
         )
     blocks = op.attrs.get("blocks", 1)
-    if blocks < 1 or (blocks > 1 and (not acc.dims or (acc.dims[-1] in a.dims and acc.dims[-1] in b.dims))):
-        raise DimensionMismatch(f"mma: {blocks} blocks, of a dimension that one factor has and the accumulator last")
+    if blocks < 1:
+        raise DimensionMismatch(f"mma: blocks={blocks}; at least 1")
+    if blocks > 1 and (not acc.dims or (acc.dims[-1] in a.dims and acc.dims[-1] in b.dims)):
+        raise DimensionMismatch(
+            f"mma: blocks={blocks}: the accumulator's last dimension must be in one factor; here are "
+            f"{dims_text(a.dims)} and {dims_text(b.dims)} into {dims_text(acc.dims)}"
+        )
     return (acc,)
 
 

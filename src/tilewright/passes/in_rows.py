@@ -59,12 +59,20 @@ def forms_of(job: Job) -> tuple[str, ...]:
 
 def _askew(job: Job) -> bool:
     """Whether rows of a factor lie no multiple of sectors apart, and all as the machine's copies read them."""
-    products, loads = [op for op in job.program.walk() if op.name == "mma"], _loads(job)
-    if len(products) != 1 or job.opened or job.no_rows == ONCE or not loads:
+    product, loads = _product(job), _loads(job)
+    if product is None:
         return False
     size, sector, pitch = numbers_of(job.sizes), job.machine.limits.sector_bytes, max(a.pitch for a in loads)
-    apart = [pitch_of(factor, job.program, size) for factor in products[0].operands[:2]]
+    apart = [pitch_of(factor, job.program, size) for factor in product.operands[:2]]
     return any(n % sector for n in apart) and not any(n % pitch for n in apart)
+
+
+def _product(job: Job) -> Op | None:
+    """The one product of a program whose factors may be copied first; None: they may not, or are copies already."""
+    products = [op for op in job.program.walk() if op.name == "mma"]
+    if len(products) != 1 or job.opened or job.no_rows == ONCE or not _loads(job):
+        return None
+    return products[0]
 
 
 def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> GeneralChoice | str:
@@ -95,11 +103,11 @@ def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> General
 def _diagonals(job: Job) -> list[str]:
     """In how many diagonal blocks B may be: powers of two, of which two rows of shared memory hold all that is summed
     of A, and the widest atom all columns. Those that fill a row stand first: of two that take as long it is taken."""
-    products = [op for op in job.program.walk() if op.name == "mma"]
-    if len(products) != 1 or job.opened or job.no_rows == ONCE or not _loads(job):
+    product = _product(job)
+    if product is None:
         return []
-    a, b, total = (v.type for v in products[0].operands)
-    atoms = _atoms(job, products[0])
+    a, b, total = (v.type for v in product.operands)
+    atoms = _atoms(job, product)
     row, widest = max((x.slab or 0 for x in atoms), default=0), max((x.shape[1] for x in atoms), default=0)
     size = numbers_of(job.sizes)
     if not any(size(d) < row for d in a.dims if d in b.dims and d not in total.dims):

@@ -5,8 +5,8 @@
     %3 = mma %1, %2, %0 : f32[G, M, FG]
 
 Neighbours along G, four of them, become neighbours along K and FG: there are 8 groups of 64 channels. A and C are
-where they were, and so are their coordinates, 64*g + c and 64*g + f. Only B is copied, to where row f has its 16
-channels in columns 16*(f//16) and the next, and zeros in the others:
+where they were, and so are their coordinates, 64*g + c and 64*g + f. B is copied, to where row f has its 16 channels
+in columns 16*(f//16) and the next, and zeros in the others:
 
     %0 = read %w over=[i] at=[i//64, 0, 0, i%64 - 16*(i//1024%4)] otherwise=0                  before, to %w_diagonal
     %1 = read %x over=[g, i, c] at=[i//196, i//14%14, i%14, 64*g + c] : bf16[G, M, K]
@@ -15,7 +15,8 @@ channels in columns 16*(f//16) and the next, and zeros in the others:
 
 M itself may be such a dimension, where a row of A begins behind the one before, and so does one of C: the tensors are
 then seen in a shape of longer rows. Blocks are multiplied one by one, each by its own columns of A: zeros never are, so
-that an infinite element of A stays with its own product.
+that an infinite element of A stays with its own product. Groups with fewer channels than an atom multiplies at once
+are padded with zeros, in A as well, which is then copied too.
 """
 
 from __future__ import annotations
