@@ -514,3 +514,9 @@ def test_random_grid_programs(seed):
     if seed % 3 == 0:
         interpreted(run, tuple(arrays))
         np.testing.assert_array_equal(arrays[3], wanted[3])
+
+
+def test_a_lane_with_one_value_of_a_window_is_written():
+    """A tensor that is seen from another place on, of which each lane holds one value: it has no digits to count."""
+    made = tilewright.compile(GridFuzz(888347506).program(), target="gpu:hopper")
+    assert "shuffle" in made.text("loop", {"M": 1, "N": 16, "K": 3})
