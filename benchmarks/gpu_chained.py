@@ -39,7 +39,7 @@ functional = torch.nn.functional
 
 
 def by_tanh(x: Any) -> Any:
-    """The usual approximation of gelu."""
+    """The usual approximation of gelu, as one would write it."""
     return 0.5 * x * (1.0 + tkw.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
 
 

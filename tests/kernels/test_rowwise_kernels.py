@@ -131,12 +131,19 @@ def gelu(x):
     return x * 0.5 * math.erfc(-x * math.sqrt(0.5))
 
 
+def gelu_tanh(x):
+    return x * 0.5 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
 def silu(x):
     return x / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("name", "function"), [("gelu", gelu), ("silu", silu), ("relu", lambda x: max(x, 0.0))])
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("gelu", gelu), ("gelu_tanh", gelu_tanh), ("silu", silu), ("relu", lambda x: max(x, 0.0))],
+)
 def test_activations(name, function, dtype):
     rng = np.random.default_rng(5)
     for shape in [*SIZES, (1, 6)]:
@@ -145,7 +152,7 @@ def test_activations(name, function, dtype):
             x[...] = [-100.0, -10.0, -0.0, 0.0, 10.0, 100.0]
         exact = np.vectorize(function, otypes=[np.float64])(x.astype(np.float64))
         # gelu far below 0 is a difference of nearly equal numbers: its error follows x, not the result
-        bound = 4 * F32 * np.abs(x.astype(np.float64)) if name == "gelu" else 8 * F32 * np.abs(exact)
+        bound = 4 * F32 * np.abs(x.astype(np.float64)) if name.startswith("gelu") else 8 * F32 * np.abs(exact)
         within(run(kernels.activation(name, dtype), (x,), shape, dtype), exact, bound, dtype)
 
 

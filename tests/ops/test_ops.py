@@ -277,5 +277,5 @@ def test_weights_that_are_no_array_are_named():
 
 
 def test_an_activation_that_there_is_not_is_refused_when_the_layer_is_made():
-    with pytest.raises(ArgumentError, match="activation='foo': there are relu, gelu, silu, and None"):
+    with pytest.raises(ArgumentError, match="activation='foo': there are relu, gelu, gelu_tanh, silu, and None"):
         tilewright.Conv2d(np.ones((2, 1, 1, 3), np.float32), activation="foo")

@@ -8,7 +8,7 @@
 | attention   | softmax(q k) v over tiles of keys: causal, with a bias                    |
 | softmax     | of whole rows, and online over tiles                                      |
 | norm        | layer norm, RMS norm                                                      |
-| elementwise | gelu, silu, relu; a gated silu                                            |
+| elementwise | gelu, also by tanh, silu, relu; a gated silu                              |
 | reduce      | sum, prod, max, min over rows or columns                                  |
 | scan        | running sums of whole rows, and tile by tile                              |
 | transpose   | dimensions in another order                                               |

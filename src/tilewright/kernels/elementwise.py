@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import pi, sqrt
 from typing import Any
 
 import tilewright.lang as tkl
@@ -19,12 +19,17 @@ def gelu(x: Any) -> Any:
     return x * (0.5 + 0.5 * tkw.erf(x * sqrt(0.5)))
 
 
+def gelu_tanh(x: Any) -> Any:
+    """Inside a kernel: gelu by the usual approximation with a hyperbolic tangent."""
+    return x * (0.5 + 0.5 * tkw.tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)))
+
+
 def silu(x: Any) -> Any:
     """Inside a kernel: x times its sigmoid."""
     return x * tkw.sigmoid(x)
 
 
-ACTIVATIONS = {"relu": tkw.relu, "gelu": gelu, "silu": silu}
+ACTIVATIONS = {"relu": tkw.relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
 
 
 def apply_activation(name: str | None, x: Any) -> Any:
@@ -41,7 +46,7 @@ def known_activation(name: Any) -> str | None:
 
 
 def activation(name: str, dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """y[m, n] = f(x[m, n]) for f one of relu, gelu, silu; computed in f32 (f64 for f64) and rounded once.
+    """y[m, n] = f(x[m, n]) for f one of relu, gelu, gelu_tanh, silu; computed in f32 (f64 for f64) and rounded once.
 
     >>> import numpy as np, tilewright
     >>> gelu_of = tilewright.compile(activation("gelu"), strict=True)

@@ -75,6 +75,25 @@ def test_what_is_added_to_one_is_as_good_beside_it(off: int) -> None:
         assert (near_one(far, functions.ERFC_ALL, 0) == 1).all()
 
 
+def tanh(x: Array, off: int) -> Array:
+    """As it is beside 1, the machine's 1/x off by a unit."""
+    power = power_of_two((x * F32(2 * functions.LOG2_E)).astype(F32), off) + F32(1)
+    part = (1 / power.astype(np.float64)).astype(F32)
+    return fused((part + F32(off / 2) * np.spacing(part)).astype(F32), F32(-2) * np.ones_like(x), 1)
+
+
+@pytest.mark.parametrize("off", [-2, 0, 2])
+def test_tanh_is_as_good_as_it_must_be_beside_one_and_beside_itself(off: int) -> None:
+    x = np.linspace(-40, 40, 100_001).astype(F32)  # beyond, 2^2x is 0 or infinite
+    assert np.abs(tanh(x, off) - np.tanh(x.astype(np.float64))).max() < 2.0**-21
+    small = np.exp2(np.linspace(-149, np.log2(functions.TANH_SMALL), 5000, endpoint=False)).astype(F32)
+    large = np.linspace(functions.TANH_SMALL, 2, 20_000).astype(F32)
+    near = fused(small, (small * small * F32(-1 / 3)).astype(F32), small)
+    for a, got in ((small, near), (large, tanh(large, off))):
+        wanted = np.tanh(a.astype(np.float64))
+        assert (np.abs(got - wanted) <= 2.0**-17 * wanted).all()
+
+
 def test_only_what_is_rounded_to_16_bits_in_the_end_is_coarse() -> None:
     x = Formula.operand(1)
     e = Formula("exp", (x,))
@@ -93,10 +112,13 @@ def test_only_what_is_rounded_to_16_bits_in_the_end_is_coarse() -> None:
     ("factor", "number", "wanted"), [(0.5, 0.5, "absolute"), (1, 0.5, "full"), (-1, 2, "absolute")]
 )
 def test_an_addend_no_larger_than_a_number_is_as_good_as_that(factor: float, number: float, wanted: str) -> None:
-    part = Formula("erf", (Formula.operand(1),))
-    whole = Formula("fma", (Formula.number(factor), part, Formula.number(number)))
-    assert needed(whole, part, "coarse") == wanted
-    assert needed(whole, part, "full") == "full"
+    for name in ("erf", "tanh"):
+        part = Formula(name, (Formula.operand(1),))
+        whole = Formula("fma", (Formula.number(factor), part, Formula.number(number)))
+        assert needed(whole, part, "coarse") == wanted
+        assert needed(whole, part, "full") == "full"
+        for parts in ((Formula.number(number), part), (part, Formula.number(number))):
+            assert needed(Formula("add", parts), part, "coarse") == ("absolute" if number >= 1 else "full")
 
 
 def instructions(text: str) -> list[str]:
@@ -104,7 +126,7 @@ def instructions(text: str) -> list[str]:
     return re.findall(r"^\t(?:@!?%p\d+ )?([a-z][\w.:]*)\b.*;$", text, re.M)
 
 
-@pytest.mark.parametrize(("name", "most"), [("gelu", 21), ("silu", 11)])
+@pytest.mark.parametrize(("name", "most"), [("gelu", 21), ("gelu_tanh", 17), ("silu", 11)])
 @pytest.mark.parametrize("shape", [(8192, 8192), (65536, 256), (1000, 520)])
 def test_functions_of_bf16_are_a_few_instructions_an_element(name: str, most: int, shape: tuple[int, int]) -> None:
     """gelu took 34 instructions for each element, the sigmoid's gate 48: more than memory takes time for."""

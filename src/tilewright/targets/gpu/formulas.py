@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KEEPS = ("mul", "div", "neg", "abs", "cast")
 """Operations whose result is off by the same part of itself as what they are given."""
-UP_TO_ONE = ("erf",)
+UP_TO_ONE = ("erf", "tanh")
 """Functions whose results are between -1 and 1."""
 LEAST = 2.0**-100
 """A number beside which what a product loses below the range of f32 does not count."""
@@ -48,11 +48,21 @@ def needed(f: Formula, part: Formula, accuracy: Accuracy) -> Accuracy:
         return "coarse"
     if accuracy == "coarse" and (f.name in KEEPS or (f.name == "select" and part is not f.parts[0])):
         return "coarse"
-    if accuracy == "coarse" and f.name == "fma" and part is f.parts[1] and part.name in UP_TO_ONE:
-        factor, _, number = (each.value if each.name == "number" else None for each in f.parts)
-        if factor is not None and number is not None and abs(factor) <= abs(number):
-            return "absolute"
+    if accuracy == "coarse" and part.name in UP_TO_ONE and _is_no_larger(f, part):
+        return "absolute"
     return "full"
+
+
+def _is_no_larger(f: Formula, part: Formula) -> bool:
+    """Whether a formula adds a part that is between -1 and 1, perhaps a multiple of it, to a number no smaller."""
+    values = [each.value if each.name == "number" else None for each in f.parts]
+    if f.name == "fma" and part is f.parts[1]:
+        factor, _, number = values
+    elif f.name == "add":
+        factor, number = 1, values[0] if part is f.parts[1] else values[1]
+    else:
+        return False
+    return factor is not None and number is not None and abs(factor) <= abs(number)
 
 
 def _in_one_step(f: Formula) -> Formula:

@@ -10,6 +10,9 @@ bits, moved up, are 2^n.
 erf is an odd polynomial near 0, and 1 - 2^-Q(|x|) elsewhere, where Q stands for -log2 erfc, a smooth function. Where
 its error counts beside 1 (`absolute`), the second form does from 0 on.
 
+tanh is 1 - 2/(1 + 2^(2x log2 e)), off by 2^-21 at most: as good as it must be beside 1. Beside itself it is where x is
+not small, and there two terms of its series are.
+
 Where a result is only rounded to 16 bits (`coarse`), exp is a power of two of a rounded argument, off by 2^-24 of that,
 and the sigmoid the machine's inverse of 1 + 2^-x.
 
@@ -68,6 +71,8 @@ ERFC_ALL = (
     4.53635620942805e-05,
 )
 """The same from 0 on: 2^-25.89 of 1; it grows beyond 4."""
+TANH_SMALL = 0.0625
+"""x - x^3/3 is tanh x below that: 2^-18.9."""
 
 
 def function(e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
@@ -145,6 +150,20 @@ def _absolute_erf(e: Emitter, x: str) -> str:
     return _near_one(e, _call(e, "fabs.f32", x), x, ERFC_ALL)
 
 
+def _absolute_tanh(e: Emitter, x: str) -> str:
+    w = e.w
+    power = _exp2(e, w.value(f"fmul float {x}, {_number(2 * LOG2_E)}"))
+    part = _call(e, "nvvm.rcp.approx.ftz.f", w.value(f"fadd float {power}, {_number(1)}"))
+    return _call(e, "fma.f32", part, _number(-2), _number(1))
+
+
+def _coarse_tanh(e: Emitter, x: str) -> str:
+    w = e.w
+    third = w.value(f"fmul float {w.value(f'fmul float {x}, {x}')}, {_number(-1 / 3)}")
+    near = w.value(f"fcmp olt float {_call(e, 'fabs.f32', x)}, {_number(TANH_SMALL)}")
+    return w.value(f"select i1 {near}, float {_call(e, 'fma.f32', x, third, x)}, float {_absolute_tanh(e, x)}")
+
+
 def _quotient(e: Emitter, a: str, b: str) -> str:
     w = e.w
     size = _call(e, "fabs.f32", b)
@@ -170,5 +189,5 @@ def _quotient(e: Emitter, a: str, b: str) -> str:
 
 
 FUNCTIONS: dict[str, Callable[..., str]] = {"exp2": _exp2, "exp": _exp, "erf": _erf, "div": _quotient}
-COARSE: dict[str, Callable[..., str]] = {"exp": _coarse_exp, "sigmoid": _coarse_sigmoid}
-ABSOLUTE: dict[str, Callable[..., str]] = {"erf": _absolute_erf}
+COARSE: dict[str, Callable[..., str]] = {"exp": _coarse_exp, "sigmoid": _coarse_sigmoid, "tanh": _coarse_tanh}
+ABSOLUTE: dict[str, Callable[..., str]] = {"erf": _absolute_erf, "tanh": _absolute_tanh}
