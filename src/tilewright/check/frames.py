@@ -12,7 +12,8 @@ is known to all lanes that share a row.
 
 A dimension that lies side by side in global memory is dealt out in vectors of 16 bytes, neighbours to neighbouring
 lanes. Extents need not divide: lanes past the end have nothing to load, and do not count. A tensor that is seen from
-another place on (`shifted`) is not dealt out along there: every lane has all of it.
+another place on (`shifted`) is not dealt out along there: every lane has all of it, if that is no more than a few
+vectors where it lies side by side.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.machine import Machine
 
-WIDEST, LINE = 16, 128
-"""Bytes that a lane loads at once, and that memory moves together."""
+WIDEST, SIDE, LINE = 16, 64, 128
+"""Bytes that a lane loads at once, those side by side that a lane may have for itself, and what memory moves
+together."""
 MOST, ALTOGETHER, REGISTERS = 64, 160, 64 << 10
 """Values of a tensor, and of all tensors of a task, that a lane may hold; values of all lanes together."""
 WORD = 4
@@ -420,21 +422,23 @@ class _Classes:
         return tuple(dims.get(self.find((tensor, i))) for i in range(len(tensor.type.shape)))
 
     def across(self) -> set[Value]:
-        """Tensors that are seen from several places on along what lies side by side in memory: neighbours there are
-        neighbouring lanes'."""
-        votes = self._votes()
-        own = {c for c in self._own if c in votes}
+        """Tensors that are seen from several places on along what lies side by side in memory, too much for one lane:
+        neighbours there are neighbouring lanes'."""
+        votes, extents = self._votes(), self._extents()
+        own = {c for c in self._own if c in votes and extents[c] * votes[c][1] > SIDE}
         return {t for t in self.windows if any(self.find((t, i)) in own for i in range(len(t.type.shape)))}
+
+    def _extents(self) -> dict[Node, int]:
+        """By class: how many coordinates."""
+        sizes = ((self.find((op, i)), int(e)) for op in self._ops for i, e in enumerate(box(op)))
+        return {c: n for c, n in sizes if n != 1}
 
     def dims(self) -> dict[Node, Dim]:
         """Every class as a dimension that is dealt out."""
-        extents: dict[Node, int] = {}
-        together: dict[Node, set[Node]] = {}
+        extents, together = self._extents(), dict[Node, set[Node]]()
         for op in self._ops:
             mine = self._of(op)
-            sizes = [int(e) for e in box(op) if e is not as_expr(1)]
-            for c, n in zip(mine, sizes, strict=True):
-                extents[c] = n
+            for c in mine:
                 together.setdefault(c, set()).update(set(mine) - {c})
         found: dict[Node, Dim] = {}
         votes = self._votes()
@@ -470,7 +474,8 @@ class _Classes:
         votes: Mapping[Node, tuple[int, int]],
     ) -> dict[Node, Dim]:
         """The classes of one group: those that never meet in an operation share threads."""
-        found = {c: Dim(extents[c], 1, 1, 1) for c in group if c in self._own}
+        own = {c: _width(extents[c], votes.get(c), first=True) for c in group if c in self._own}
+        found = {c: Dim(extents[c], width, 1, 1) for c, width in own.items()}
         group = [c for c in group if c not in found]
         slots: list[list[Node]] = []
         for c in group:

@@ -16,7 +16,7 @@ from tilewright.passes.tile.patches import Patched, in_patches, inner_of, outer_
 from tilewright.plan.boxes import cut_dims, numbers_of, radices
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import GeneralChoice, plan_general
-from tilewright.plan.lane_boxes import TermCost, Terms, cost_by_terms, lane_boxes, tasks_of_boxes, window
+from tilewright.plan.lane_boxes import TermCost, Terms, cost_by_terms, lane_boxes, tasks_of_boxes, with_window
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import cores
 from tilewright.plan.patches import ends
@@ -57,20 +57,18 @@ def planned_by_terms(job: Job, given: Plan | None) -> PlannedTerms | None:
     plain = PlannedTerms(plan_general(program, job.sizes, size, job.machine, free, given, terms=found.terms))
     if given is not None:
         return plain
-    if not isinstance(rows, _Rows):
-        return _refusing(plain, "boxes of results for lanes", rows or "")
     cuts, moved = plain.choice.cuts, plain.choice.bound * cores(job.machine)
     own = cost_by_terms(found.terms, cuts.widths, cuts.waves, size, job.machine, moved)
-    ranked = rows.ranked(moved)
+    ranked = rows.ranked(moved) if isinstance(rows, _Rows) else []
+    if found.terms.along in found.rows:  # one by one, lanes would share nothing
+        return rows.best(ranked) if isinstance(rows, _Rows) and ranked else None
+    if not isinstance(rows, _Rows):
+        return _refusing(plain, "boxes of results for lanes", rows or "")
     if not ranked or ranked[0][0] >= own:
         why = f"{ranked[0][0].cycles / own.cycles:.2f} of the time" if ranked else "none shares what it reads, or fits"
         return _refusing(plain, "boxes of results for lanes", why)
-    best = rows.planned(ranked[0][1])
-    others = [rows.planned(terms).choice.plan for _, terms in ranked[1:SHOWN]]
-    costs = tuple(cost.cycles for cost, _ in ranked[:SHOWN])
-    best = replace(best, choice=replace(best.choice, candidates=(best.choice.plan, *others), costs=costs))
     why = f"{own.cycles / ranked[0][0].cycles:.2f} of the time"
-    return _refusing(best, "results of a lane one by one", why)
+    return _refusing(rows.best(ranked), "results of a lane one by one", why)
 
 
 def _refusing(planned: PlannedTerms, what: str, why: str) -> PlannedTerms:
@@ -145,6 +143,13 @@ class _Rows:
         found = lane_boxes(self.terms, self.read, self.digits, tiles, ragged, size, self.job.machine)
         return sorted(((self._cost(terms, moved), terms) for terms in found), key=lambda x: x[0])
 
+    def best(self, ranked: list[tuple[TermCost, Terms]]) -> PlannedTerms:
+        """The plan of the first, with those after it as candidates."""
+        plans = [self.planned(terms) for _, terms in ranked[:SHOWN]]
+        candidates, costs = (p.choice.plan for p in plans), (cost.cycles for cost, _ in ranked[:SHOWN])
+        choice = replace(plans[0].choice, candidates=tuple(candidates), costs=tuple(costs))
+        return replace(plans[0], choice=choice)
+
     def _cost(self, terms: Terms, moved: float) -> TermCost:
         machine, terms = self.job.machine, self._in_dims(terms)
         counts = [-(-self.sizes[d] // n) for d, n in zip(self.digits, terms.sizes, strict=True)]
@@ -186,4 +191,4 @@ class _Rows:
             raise ArgumentError(f"plan: {plan.axis(self.name)}: {why}")
         loop = plan.axis(str(self.terms.summed)).cut("loop")
         terms = replace(self.terms, sizes=sizes, tile=size(self.terms.summed) if loop is None else loop.size)
-        return self.planned(replace(terms, window=window(terms, self.read, self.digits, size)), plan)
+        return self.planned(with_window(terms, self.read, self.digits, size), plan)

@@ -5,6 +5,12 @@
 
 Every lane has seven neighbours of a line, of its own channels. For the three taps of a line of the filter it reads nine
 neighbours, instead of three for each of the seven; they stay in its registers, and terms take from there.
+
+    axis M = (M_1 1080, M_0 1920): task 896, unit M_1 7
+    axis K = (K 36): whole
+
+Where channels are summed, and there is one result of a place, lanes go along places: every lane has seven of a column,
+and reads the channels of nine by three of them, some channels at a time.
 """
 
 from __future__ import annotations
@@ -12,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as every
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import evaluate
-from tilewright.check.frames import ALTOGETHER, MOST, WORD
+from tilewright.check.frames import ALTOGETHER, MOST, SIDE, WORD
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.model import Size, cores
@@ -41,9 +47,12 @@ WAITING = 2
 
 @dataclass(frozen=True)
 class Terms:
-    """How lanes do a product term by term: neighbours along a dimension, so many terms of each sum at a time."""
+    """How lanes do a product term by term, so many terms of each sum at a time."""
 
     along: Expr
+    """The dimension along which neighbours go to neighbouring lanes: one that both factors keep, or the rows."""
+    values: int
+    """Elements of what is kept that a lane has side by side; of rows, one."""
     summed: Expr
     each: int
     """Bytes of an element of the factor that has a row for each result."""
@@ -58,6 +67,10 @@ class Terms:
     """Where there are boxes: all dimensions that tasks may cut, those of a box among them."""
     window: int = 1
     """Places of which a lane reads a vector for a box, for so many terms."""
+    beside: int = 1
+    """Of these, how many lie side by side."""
+    apart: int = 0
+    """Bytes between what neighbouring lanes read, where they go along rows."""
 
     @property
     def schedule(self) -> str:
@@ -70,9 +83,9 @@ class Terms:
         return prod(self.sizes)
 
     @property
-    def values(self) -> int:
-        """Elements of a vector."""
-        return WIDEST // self.each
+    def together(self) -> int:
+        """Places that are read at once."""
+        return gcd(self.beside, WIDEST // self.each)
 
     @property
     def sums(self) -> int:
@@ -112,23 +125,32 @@ def lane_boxes(
             found = replace(plain, tile=tile, sizes=sizes)
             if found.sums > MOST:
                 continue
-            found = replace(found, window=window(found, read, digits, size))
+            found = with_window(found, read, digits, size)
             fits = found.sums + found.windows <= ALTOGETHER and _resident(machine, found.held, WAVES) >= WAVES
+            fits = fits and found.beside * found.each <= SIDE
             if fits and found.window < found.results * tile:
                 yield found
 
 
-def window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> int:
-    """How many places a box of results reads for its first terms, with those that lie between them."""
+def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
+    """The same, with what a box of results reads for its first terms, together with what lies between that."""
     own = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
-    grid = np.ogrid[tuple(slice(0, n) for n in (*terms.sizes, terms.tile))]
-    known: dict[Symbol, object] = dict.fromkeys(own.values(), 0)
-    known |= {own[d]: at for d, at in zip((*digits, terms.summed), grid, strict=True)}
-    found = 1
-    for e in read.attrs["at"]:
-        at = np.asarray(evaluate(e, {s: known[s] if s in known else size(s) for s in e.symbols}))
-        found *= int(at.max() - at.min()) + 1
-    return found
+
+    def places(*at: object) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
+        known: dict[Symbol, object] = dict.fromkeys(own.values(), 0)
+        known |= {own[d]: n for d, n in zip((*digits, terms.summed), at, strict=True)}
+        values = ({s: known[s] if s in known else size(s) for s in e.symbols} for e in read.attrs["at"])
+        return [np.asarray(evaluate(e, of)) for e, of in zip(read.attrs["at"], values, strict=True)]
+
+    read_by_one = places(*np.ogrid[tuple(slice(0, n) for n in (*terms.sizes, terms.tile))])
+    extents = [int(at.max() - at.min()) + 1 for at in read_by_one]
+    found = replace(terms, window=prod(extents))
+    if terms.values > 1:
+        return found
+    here, beside = (places(*(0 for _ in digits[1:]), n, 0) for n in (0, min(1, size(digits[-1]) - 1)))
+    strides = [prod(map(size, read.operands[0].type.dims[n + 1 :])) for n in range(len(extents))]
+    step = sum(int(b - a) * n for a, b, n in zip(here, beside, strides, strict=True))
+    return replace(found, beside=extents[-1], apart=step * terms.sizes[-1] * terms.each)
 
 
 def _resident(machine: Machine, held: int, waves: int) -> int:
@@ -212,12 +234,14 @@ def cost_by_terms(
     boxes = max(1, ceil(prod(widths.values()) / (values * terms.results * lanes * waves)))
     count, widened = size(terms.summed), values if terms.each < terms.wide else 0
     rounds = ceil(count / terms.tile)
-    done = rounds * boxes * terms.window * (LOAD + widened)
+    loads = rounds * boxes * (terms.window // terms.together)
+    done = loads * LOAD + rounds * boxes * terms.window * widened
     done += count * (boxes * terms.results * values + 1 + widened)
     done += boxes * terms.results * (values // 2 + RESULT) + TASK
     tasks = tasks_of(widths, size)
     own = ceil(tasks / cores(machine)) * waves
     together = min(own, max(waves, _resident(machine, boxes * terms.held, waves)))
     one = done * WAITING + (1 if rounds <= written else rounds) * limits.copy_latency
-    computed = max(own * done * lanes / limits.lane_rate, ceil(own / together) * one)
+    lines = min(lanes, ceil(lanes * terms.apart / LINE))  # a load takes them one after the other
+    computed = max(own * done * lanes / limits.lane_rate, own * loads * lines, ceil(own / together) * one)
     return TermCost(max(computed, moved / min(tasks, cores(machine))) + limits.launch_cycles, computed)

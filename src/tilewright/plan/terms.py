@@ -1,9 +1,10 @@
-"""Products that lanes do term by term: the channels of a depthwise convolution.
+"""Products that lanes do term by term: the channels of a depthwise convolution, or a convolution with one result.
 
-Where both factors and the sum keep a dimension, and the sum has but one column beside it, an atom's columns stand
-empty. Neighbours along what is kept lie side by side in memory, so they go to neighbouring lanes, and every lane adds
-up the terms of its own elements, one step of the loop after the other; or those of a box of results that lie next to
-each other (`lane_boxes`), along digits of the rows.
+Where the sum has but one column beside what both factors keep, an atom's columns stand empty. Neighbours along what is
+kept lie side by side in memory, so they go to neighbouring lanes, and every lane adds up the terms of its own elements,
+one step of the loop after the other; or those of a box of results that lie next to each other (`lane_boxes`), along
+digits of the rows. Where what lies side by side is summed, lanes go along the rows, in such boxes alone: what one lane
+reads lies apart from what its neighbour does.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tilewright.plan.lane_boxes import Terms
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Axis, Cut, Digit, Plan
+from tilewright.plan.rows import WIDEST
 from tilewright.plan.sums import summed_in
 
 
@@ -53,11 +55,13 @@ def product_by_terms(
         return "a factor is computed"
     read = reads[factor]
     side = _side_by_side(read, numbers)
-    if side is None or side not in kept:
+    rows = tuple(d for d in factor.type.dims if d in c and d not in kept)
+    each, wide = element_bytes(read.result.type.dtype), element_bytes(summed_in(product, machine))
+    if side is not None and side in kept:
+        return TermProduct(Terms(side, WIDEST // each, loops[0].attrs["axis"], each, wide), read, rows)
+    if kept or len(rows) != 1 or "at" not in read.attrs:
         return f"what both factors keep does not lie side by side in {read.operands[0].name}"
-    wide = element_bytes(summed_in(product, machine))
-    terms = Terms(side, loops[0].attrs["axis"], element_bytes(read.result.type.dtype), wide)
-    return TermProduct(terms, read, tuple(d for d in factor.type.dims if d in c and d not in kept))
+    return TermProduct(Terms(rows[0], 1, loops[0].attrs["axis"], each, wide), read, rows)
 
 
 # -- boxes of results in plans ----------------------------------------------------------------------------

@@ -242,14 +242,19 @@ def _from_window(
     extents = [n for _, _, n in counted]
     grid = np.indices(extents).reshape(len(counted), prod(extents))  # of one value, where there are no digits
     places = {(d, fast): row for (d, fast, _), row in zip(counted, grid, strict=True)}
-    rounds: dict[Dim, Any] = {}
+    shifted: dict[tuple[Dim, bool], Any] = {}
+
+    def along(d: Dim) -> Any:
+        return places[d, False] * d.width + places.get((d, True), 0)
+
     for d, seen in zip(handle.dims, through, strict=True):
         if d is not None and isinstance(seen, Shifted):
             moved = [(axes[axis], step) for axis, step in seen.steps]
-            rounds[d] = seen.first + sum(step * places[axis, False] for axis, step in moved if axis is not None)
+            at = seen.first + sum(step * along(axis) for axis, step in moved if axis is not None)
+            shifted[d, False], shifted[d, True] = np.divmod(at, d.width)
     number = np.zeros(grid.shape[1], np.int64)
     for d, fast, n in digits(handle.own):
-        number = number * n + (rounds[d] if d in rounds and not fast else places[d, fast])
+        number = number * n + (shifted if (d, fast) in shifted else places)[d, fast]
     found = low.fragment(handle.dtype, held(dims))
     moving.pick(low, found, handle.fragment, number)
     return found
