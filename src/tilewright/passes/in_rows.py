@@ -219,9 +219,10 @@ def choice_in_rows(job: Job, found: InRows) -> GeneralChoice:
     often = found.often(job.constant)
     for each, words in zip(found.copies, found.notes, strict=True):
         assert isinstance(each.choice, GeneralChoice)
-        took = each.choice.cycles
-        if each in often and each is not often[0]:  # one launch for all of them
+        took, first = each.choice.cycles, each not in often or each is often[0]
+        if can_be_early(machine) or not first:  # one launch for all of them, beside the end of what was before
             took -= launching(machine, can_be_early(machine))
+        took -= 0 if first else machine.limits.copy_latency  # they wait together
         cycles += took if each in often else 0
         notes.append(f"{words}: {f'{microseconds(took, machine):.1f} us' if each in often else 'when it is bound'}")
     plans = [replace(plan, placed=(*found.placed, *plan.placed), early=None) for plan in (main.plan, *main.candidates)]

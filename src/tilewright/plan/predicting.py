@@ -16,7 +16,7 @@ from tilewright.machine import Machine
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
 from tilewright.plan.model import Size, cores, element_bytes, l2
-from tilewright.plan.ring_costs import WIDEST
+from tilewright.plan.ring_costs import WIDEST, moving
 from tilewright.plan.rows import tasks_of
 
 
@@ -54,17 +54,21 @@ def predicted(
         if isinstance(arg.type, MemoryType):
             known = [d for d in arg.type.sizes if d is not None and d.symbols <= set(sizes)]
             moved += prod(map(size, known)) * element_bytes(arg.type.dtype)
-    near = machine.lanes is None and moved <= workers * l2(limits)  # that cache is each core's own
-    rate = limits.l2_rate if near else limits.far_rate
     tasks = max(1, tasks_of(widths, size))
     share = -(-tasks // workers) / tasks
-    bound = moved / rate / workers
+    if machine.lanes is None:
+        near = moved <= workers * l2(limits)  # that cache is each core's own
+        bound = moved / (limits.l2_rate if near else limits.far_rate) / workers
+        moving_it = bound * workers * share
+    else:  # cores have several tasks at a time, so that all of them move something to the end
+        bound = moved / limits.far_rate / workers
+        moving_it = moving(machine, moved) * max(1, workers / tasks)
     waited = 0.0
     if not products and machine.lanes is not None:  # the first of what is read has arrived before anything is written
         waited = limits.copy_latency
     elif machine.lanes is not None:  # nothing else runs while factors arrive
         waited = -(-tasks // workers) * limits.copy_latency * _arrivals(program.body, products, size, width, looped)
-    return max(work * share, moved / rate * share) + waited + limits.launch_cycles, bound
+    return max(work * share, moving_it) + waited + limits.launch_cycles, bound
 
 
 def _arrivals(

@@ -167,14 +167,15 @@ def _choices(
     loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
     found = []
     for ring in fitting:
-        how = ring.how
+        how, limited = ring.how, ring.cycles <= bound + machine.limits.launch_cycles
         group = _together(machine, how, 1 if axes.m is None else size(axes.m), size(axes.n))
-        widths = {d: dict(zip((axes.m, axes.n), how.tile, strict=True)).get(d, 1) for d in dims}
+        walked = _walked(program, dims) if limited and how.tile[1] >= size(axes.n) else dims
+        widths = {d: dict(zip((axes.m, axes.n), how.tile, strict=True)).get(d, 1) for d in walked}
         cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
         cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", how.slab or 1)}
         plan = Plan(
             tuple(axis_of(word, size(d), (cut[d],) if d in cut else ()) for d, word in named),
-            tuple(word for _, word in named[: len(dims)]),
+            tuple(words[str(d)] for d in walked),
             products=as_plan({op: how}, program),
             roles=ring.roles,
             group=group,
@@ -191,6 +192,20 @@ def _tasks(program: Program, op: Op, size: Callable[[Expr], int]) -> tuple[Expr,
     single = [d for d in total if d not in found and size(d) == 1]
     order = [d for d in total if d in found or d in single]
     return (*(d for d in found if d not in order), *order)
+
+
+def _walked(program: Program, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Dimensions in the order in which what is written lies along them, the furthest apart first: tasks that run at a
+    time then read and write whole rows of memory, where several of them share a row. That counts where memory limits;
+    elsewhere those that share a factor should run at a time."""
+    (op, *_) = (op for op in program.walk() if op.name in WRITES)
+    written: tuple[Expr, ...] = op.operands[0].type.dims
+    if "at" not in op.attrs:
+        places = {d: op.operands[1].type.dims.index(d) for d in written}
+    else:
+        over = dict(zip(written, op.attrs["over"], strict=True))
+        places = {d: next((n for n, e in enumerate(op.attrs["at"]) if over[d] in e.symbols), 0) for d in written}
+    return tuple(sorted(dims, key=lambda d: places.get(d, -1)))
 
 
 def _good(ring: RingCandidate, least: float, m: int, n: int) -> tuple[float, ...]:
