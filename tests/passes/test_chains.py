@@ -53,6 +53,31 @@ def test_attention_between_products_stays_in_registers(shape, tile, causal, bias
     np.testing.assert_allclose(found.astype(np.float64), attended(*inputs, more, causal), atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize(
+    ("shape", "causal", "bias", "selections"),
+    [
+        ((1, 1, 200, 200, 64, 64), True, False, ["first_M + i0"]),  # what queries see ends with the keys
+        ((1, 1, 200, 150, 64, 64), True, False, ["first_M + i0", "149"]),  # some see all, and past the end
+        ((1, 1, 150, 200, 64, 72), False, False, ["199"]),
+        ((1, 1, 150, 200, 64, 64), False, True, ["199"]),
+    ],
+)
+def test_keys_past_the_end_are_hidden_once(shape, causal, bias, selections):
+    """Scores, weights and rounded weights were masked one after the other, in registers of their own: spills."""
+    b, h, m, n, d, e = shape
+    sizes = dict(zip("BHMNDE", shape, strict=True))
+    made = kernel_for(kernels.attention(128, "bf16", causal=causal, bias=bias), sizes, target="gpu:hopper")
+    found = re.findall(r"select\(\[.* <= (.*)\], ", made.text("block"))
+    assert sorted(set(found)) == sorted(selections)
+    rng = np.random.default_rng(sum(shape))
+    inputs = [rng.standard_normal(s).astype(BF16) for s in ((b, h, m, d), (b, h, n, d), (b, h, n, e))]
+    more = rng.standard_normal((b, h, m, n)).astype(np.float32) if bias else None
+    wanted = attended(*inputs, more, causal)
+    for level in ("block", "loop"):
+        got = compile_text(made.text(level), "interpreter")(*inputs, *([] if more is None else [more]))
+        np.testing.assert_allclose(got.astype(np.float64), wanted, atol=2e-2, rtol=2e-2)
+
+
 def test_the_loop_program_of_attention_says_the_same():
     sizes = {"B": 1, "H": 1, "M": 70, "N": 130, "D": 64, "E": 64}
     kernel = tilewright.compile(kernels.attention(64, "bf16", causal=True), target="gpu:hopper")

@@ -214,17 +214,19 @@ def choice_in_rows(job: Job, found: InRows) -> GeneralChoice:
     main = found.main.choice
     assert isinstance(main, GeneralChoice)
     machine = job.machine
-    plain = launching(machine, early=False) - launching(machine, can_be_early(machine))
-    cycles, notes = main.cycles + plain, []  # as if launched plainly: how it is, is chosen with the whole
-    often = found.often(job.constant)
+    launch = launching(machine, can_be_early(machine))
+    often, copied, notes = found.often(job.constant), 0.0, []
     for each, words in zip(found.copies, found.notes, strict=True):
         assert isinstance(each.choice, GeneralChoice)
-        took, first = each.choice.cycles, each not in often or each is often[0]
-        if can_be_early(machine) or not first:  # one launch for all of them, beside the end of what was before
-            took -= launching(machine, can_be_early(machine))
-        took -= 0 if first else machine.limits.copy_latency  # they wait together
-        cycles += took if each in often else 0
+        took = each.choice.cycles - launch
+        if each in often and each is not often[0]:
+            took -= machine.limits.copy_latency  # they wait together
+        copied += took if each in often else 0
         notes.append(f"{words}: {f'{microseconds(took, machine):.1f} us' if each in often else 'when it is bound'}")
+    if often:  # one launch for all of them, which what follows need not wait for, where it may begin early
+        copied = max(copied, launch) if can_be_early(machine) else copied + launch
+    # as if launched plainly: how it is, is chosen with the whole
+    cycles = main.cycles + copied + launching(machine, early=False) - launch
     plans = [replace(plan, placed=(*found.placed, *plan.placed), early=None) for plan in (main.plan, *main.candidates)]
     costs = tuple(cost - main.cycles + cycles for cost in main.costs)
     return replace(

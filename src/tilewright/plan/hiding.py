@@ -28,17 +28,35 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
 """What is followed of conditions on coordinates."""
 
 
-def changes_nothing(op: Op, hidden: Op) -> bool:
-    """Whether a loop's body gives back what it is given where a selection takes its last operand everywhere."""
+def changes_nothing(op: Op, hidden: Op, value: float | None = None) -> bool:
+    """Whether a loop's body gives back what it is given where an operation gives a number everywhere, or a selection
+    its last operand."""
     (body,) = op.blocks
     known: dict[Value, _Known] = {a: a for a in body.args}
     for inner in body.ops:
         if inner.name == "yield":
             return [known.get(v) for v in inner.operands] == list(body.args)
         said = [known.get(v) for v in inner.operands]
-        found = said[2] if inner is hidden else _abstract(inner, said)
+        found = _abstract(inner, said) if inner is not hidden else said[2] if value is None else value
         known |= dict.fromkeys(inner.results, found) if found is not None else {}
     return False
+
+
+def last_hidden(op: Op) -> Op | None:
+    """The last operation of a loop's body that may give -inf past the end of the loop's axis, so that nothing there
+    changes what is carried; None where there is none.
+
+    Every element there is -inf for itself, so it is enough that a tile of them changes nothing.
+    """
+    found = [
+        inner
+        for inner in op.blocks[0].ops
+        if len(inner.results) == 1
+        and inner.name != "iterate"
+        and inner.result.type.dtype.is_float
+        and op.attrs["axis"] in inner.result.type.dims
+    ]
+    return next((inner for inner in reversed(found) if changes_nothing(op, inner, -inf)), None)
 
 
 def _abstract(op: Op, said: list[_Known]) -> _Known:

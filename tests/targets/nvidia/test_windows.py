@@ -68,7 +68,7 @@ TEXT = """block seen(%x: in global f32 (64, {columns}), %y: out global f32 (64, 
 }}"""
 
 
-@pytest.mark.parametrize("columns", [8, 64])
+@pytest.mark.parametrize("columns", [32, 64])
 def test_what_lies_side_by_side_is_not_every_lanes_own(columns):
     """Neighbours of a row are loaded by neighbouring lanes: halves of it meet in shared memory."""
     text = TEXT.format(columns=columns, half=columns // 2)
@@ -79,6 +79,16 @@ def test_what_lies_side_by_side_is_not_every_lanes_own(columns):
     compile_text(loop, "interpreter")(x, y)
     left, right = x[:, : columns // 2], x[:, columns // 2 :]
     assert (y == np.concatenate([left + right, left - right], axis=1)).all()
+
+
+def test_a_few_vectors_side_by_side_may_be_every_lanes_own():
+    loop = compile_text(TEXT.format(columns=8, half=4), "gpu:hopper").text("loop")
+    assert "alloc shared" not in loop
+    assert "ld.global.v4.b32" in compile_text(TEXT.format(columns=8, half=4), "gpu:hopper").text("ptx")
+    x = np.arange(64 * 8, dtype=np.float32).reshape(64, 8) % 23
+    y = np.full_like(x, np.nan)
+    compile_text(loop, "interpreter")(x, y)
+    assert (y == np.concatenate([x[:, :4] + x[:, 4:], x[:, :4] - x[:, 4:]], axis=1)).all()
 
 
 ACROSS = TEXT.replace("(64, {columns})", "({columns}, 64)").replace(

@@ -33,7 +33,7 @@ from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
-from tilewright.passes.tile import accesses, combining, forming, fusing, grid, loops, memory, moving
+from tilewright.passes.tile import accesses, combining, forming, fusing, grid, loops, masks, memory, moving
 from tilewright.passes.tile.homes import home_of
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
@@ -191,6 +191,9 @@ class Lowering:
         self.past: dict[Expr, int] = {}
         """Axes of loops whose last tile goes past the end, and where that is: all tiles have the same width; and
         dimensions of which a task in roles has all, and more."""
+        self.unseen: dict[Expr, Op | None] = {}
+        """Of these, axes past whose end nothing changes what a loop carries: since one of its operations gives -inf
+        there, or, None, since a selection of the program does."""
         self.bases: dict[Expr, Tile] = {}
         """Axes of loops that data move: where the current tile starts, a number of i64."""
         self.iteration: dict[Expr, Expr] = {}
@@ -258,7 +261,7 @@ class Lowering:
             if step.name == "yield":
                 return tuple(self.env[v] for v in step.operands)
             for value, tile in zip(step.results, self.done(step), strict=step.name != "allocate"):  # memory is no tile
-                self.env[value] = self.kept(step, value, tile)
+                self.env[value] = self.kept(step, value, masks.ended(self, step, tile))
         return ()
 
     def done(self, op: Op) -> tuple[Tile, ...]:

@@ -50,6 +50,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if low.w.home is not None and rests and isinstance(length, int):  # one body: its last tile goes past the end
         rounds, rests = rounds + 1, []
         low.past[axis] = low.number(axis)
+        masks.hide_end(low, op)
     start, kept = as_expr(0), False
     if low.w.home is not None and isinstance(tile, int) and not rests:
         kept = rounds is not as_expr(1)  # what it brings is apart from what is brought before it
@@ -67,6 +68,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
         if not isinstance(rounds, Const):  # perhaps there is none
             low.required = required
     low.past.pop(axis, None)
+    low.unseen.pop(axis, None)
     for condition, rest in rests:
         low.iteration[axis] = rounds
         with low.branch(condition):

@@ -8,7 +8,8 @@ A loop goes only over tiles that change what it carries (`plan/hiding`).
 
 from __future__ import annotations
 
-from math import isinf
+from collections.abc import Callable
+from math import inf, isinf
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
@@ -18,7 +19,7 @@ from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import call, is_number, number, scale_of
 from tilewright.passes.tile.values import Parts, Tile
-from tilewright.plan.hiding import changes_nothing
+from tilewright.plan.hiding import changes_nothing, last_hidden
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -90,21 +91,72 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
     limits = [_limit(low, e, condition.dims, parts, True) for e in wanted]
     if axes is None or len(axes) < 2 or len(limits) != 1 or limits[0] is None:
         return None
-    if low.holds(limits[0]):
-        return chosen
-    inner, scale = scale_of(chosen.formula)
-    value = other.formula.parts[0].value if is_number(other.formula) else other.formula.value
+    tile = Tile(kind.dtype, kind.dims, parts, chosen.formula)
+    return _seen(low, tile, lambda places: places(wanted[0]), limits[0], other.formula)
+
+
+def _seen(
+    low: Lowering, tile: Tile, wanted: Callable[[Callable[[Expr], Expr]], Expr], least: Expr, other: Formula
+) -> Tile:
+    """A tile of registers, with a number where an expression is negative that is `wanted` not to be, by what tells
+    places of coordinates: only where its least is."""
+    if low.holds(least):
+        return tile
+    inner, scale = scale_of(tile.formula)
+    value = other.parts[0].value if is_number(other) else other.value
     if not (scale > 0 and isinstance(value, float) and isinf(value)):
-        inner, scale = chosen.formula, 1.0
-    tensor = low.room(kind.dtype, kind.dims, parts, "seen")
-    low.put(tensor, kind.dims, parts, inner)
-    held = low.held(tensor, kind.dims, parts)
-    with low.branch(limits[0] <= -1):
-        there = Formula("index", (), wanted[0] >= 0)  # one number of a lane, compared with others
-        low.put(tensor, kind.dims, parts, call("select", there, held.formula, other.formula))
+        inner, scale = tile.formula, 1.0
+    parts = {d: tile.parts[d] for d in tile.dims}
+    tensor = low.room(tile.dtype, tile.dims, parts, "seen")
+    low.put(tensor, tile.dims, parts, inner)
+    held = low.held(tensor, tile.dims, parts)
+    with low.branch(least <= -1):
+        _, places = low.axes(tile.dims, parts, tensor)
+        there = Formula("index", (), wanted(places) >= 0)  # one number of a lane, compared with others
+        low.put(tensor, tile.dims, parts, call("select", there, held.formula, other))
     if scale == 1:
         return held
-    return Tile(kind.dtype, kind.dims, held.parts, call("mul", held.formula, number(scale, kind.dtype)))
+    return Tile(tile.dtype, tile.dims, held.parts, call("mul", held.formula, number(scale, tile.dtype)))
+
+
+# -- past the end of a loop's axis ------------------------------------------------------------------------
+
+
+def hide_end(low: Lowering, op: Op) -> None:
+    """Notes what keeps elements past the end of a loop's axis from what the loop carries, if one thing does: a
+    selection of the program, which gives -inf wherever rows are that count, or an operation that is to."""
+    axis: Expr = op.attrs["axis"]
+    selections = [inner for inner in op.blocks[0].ops if inner.name == "select" and changes_nothing(op, inner)]
+    hidden = last_hidden(op)
+    if any(_fails_past(low, e, dims, axis) for s in selections for e, dims in _over_tiles(low, op, s.operands[0])):
+        low.unseen[axis] = None
+    elif hidden is not None:
+        low.unseen[axis] = hidden
+
+
+def _fails_past(low: Lowering, e: Expr, dims: tuple[Expr, ...], axis: Expr) -> bool:
+    """Whether an expression of coordinates is negative past the end of an axis, wherever the others are."""
+    if any(d in low.walking or not d.symbols.isdisjoint(low.bound) for d in dims):
+        return False
+    form = linear_form(e, [low.coordinate(axis)])
+    factor = None if form is None else form[0].get(low.coordinate(axis))
+    parts: Parts = {d: (as_expr(low.past[axis]), 1) if d is axis else (as_expr(0), low.size(d)) for d in dims}
+    greatest = _limit(low, e, dims, parts, False)
+    falls = isinstance(factor, Const) and factor.value < 0  # the first one past it is the nearest to what counts
+    return falls and greatest is not None and low.holds(-1 - greatest)
+
+
+def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
+    """What an operation gives; past the end of an axis -inf, if that is this operation's to give."""
+    axis = next((d for d, hidden in low.unseen.items() if hidden is op), None)
+    if axis is None:
+        return tile
+    (first, width), last = tile.parts[axis], low.past[axis] - 1
+
+    def wanted(places: Callable[[Expr], Expr]) -> Expr:
+        return last - places(low.coordinate(axis))  # a coordinate itself is never past the end
+
+    return _seen(low, tile, wanted, last - (first + width - 1), number(-inf, tile.dtype))
 
 
 # -- tiles that change nothing ----------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def counts(low: Lowering, dim: Expr) -> Formula | None:
 def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) -> Tile:
     """The tile with a number for elements that do not count along these dimensions."""
     for d in dims:
-        if d in low.past:
+        if d in low.past and d not in low.unseen:
             tile = _ended(low, tile, d, number)
         inside = counts(low, d)
         if inside is not None:
