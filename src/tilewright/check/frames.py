@@ -310,7 +310,10 @@ class Frames:
         for place, s in enumerate(axes):
             if _step(at[-1], s) == 1 and not any(s in e.symbols for e in at[:-1]):
                 return place
-        return None
+        shape = value.type.shape
+        rows = (e * prod(shape[n + 1 :], start=as_expr(1)) for n, e in enumerate(at))  # which may run on
+        whole = sum(rows, start=as_expr(0))
+        return next((place for place, s in enumerate(axes) if _step(whole, s) == 1), None)
 
 
 def _at_once(block: Block, sizes: Mapping[Value, int]) -> int:

@@ -30,6 +30,7 @@ from tilewright.passes.outside import outside
 from tilewright.passes.parts import in_parts, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
+from tilewright.passes.tile.flat import in_one
 from tilewright.passes.tile.general import Lowered, Lowering
 from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
@@ -60,7 +61,11 @@ def normalise(job: Job) -> None:
     if isinstance(found, str):
         job.why = found
         summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
-        if not job.logs:
+        flat = None if job.opened or job.logs or job.machine.lanes is None else in_one(job.program, job.sizes)
+        if flat is not None and job.longer() is None:
+            job.program = flat[0]
+            job.take(flat[1])
+        elif not job.logs:
             given, job.undivided = job.extents or job.sizes, (job.program, job.free)
             job.program, every, job.free = in_digits(job.program, given, job.free, summed_only=summed)
             job.take(every)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, gcd, prod
 
-from tilewright.algebra.expr import Const, Expr, Symbol
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
@@ -96,6 +96,13 @@ def _steps(op: Op, how: Microkernel | None, width: Size) -> int:
     return ceil(rows / how.rows) * ceil(columns / how.columns) * slabs
 
 
+def _is_divided(op: Op, size: Size) -> bool:
+    """Whether where a read lies takes divisions: not where rows run on as they lie."""
+    shape = [size(d) for d in op.operands[0].type.dims]
+    places = (e * prod(shape[n + 1 :]) for n, e in enumerate(op.attrs.get("at", ())))
+    return bool(sum(places, start=as_expr(0)).divisions(set()))
+
+
 def _together(op: Op, size: Size) -> int:
     """How many neighbours a read has in one word: all numbers that divide their places have as many, and rows do."""
     memory: MemoryType = op.operands[0].type
@@ -109,7 +116,7 @@ def _together(op: Op, size: Size) -> int:
 def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Size, size: Size) -> float:
     """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
     each = lane_cycles(op, machine)
-    if op.name == "read" and any(e.divisions(set()) for e in op.attrs.get("at", ())):  # where it lies is worked out
+    if op.name == "read" and _is_divided(op, size):  # where it lies is worked out
         each = machine.limits.placing / machine.limits.lane_rate / _together(op, size)
     if op.name == "mma":
         axes = axes_in(op, width)

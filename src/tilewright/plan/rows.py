@@ -84,11 +84,22 @@ def beside_rows(
     each = smallest(program)
     wide = max(LINE, (machine.lanes or 1) * WIDEST)
     while side:
-        found = dict.fromkeys(widths, 1) | {d: min(size(d), wide // each) for d in side}
+        found = dict.fromkeys(widths, 1) | {d: _alike(size(d), wide // each, WIDEST // each) for d in side}
         if wide <= LINE or tasks_of(found, size) >= least * cores(machine):
             return found
         wide //= 2
     return {}
+
+
+def _alike(size: int, most: int, words: int) -> int:
+    """A width of about `most` with which all tasks are alike, if there is one: whole words that divide the size, or
+    all of it; otherwise the last is narrower, and lanes go over both kinds.
+
+    >>> _alike(3000, 64, 8), _alike(8192, 256, 8), _alike(333, 256, 8), _alike(50257, 256, 8)
+    (40, 256, 333, 256)
+    """
+    found = cut_of(size, most, words)
+    return size if size % found and size <= 2 * most else found
 
 
 def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
@@ -129,7 +140,10 @@ def _boxes(
         elements = prod(found.values())
         if elements > limit:
             words = max(1, WIDEST // each) if d in along else 1
-            found[d] = cut_of(size(d), max(1, found[d] * limit // elements), words)
+            wide = max(1, found[d] * limit // elements)
+            found[d] = cut_of(size(d), wide, words)
+            if len(found) == 1 and wide >= words:  # all lies side by side: only the last task has less than whole words
+                found[d] = -(-found[d] // words) * words
     return found, min(WAVES, most)
 
 

@@ -1,0 +1,66 @@
+"""Functions of elements over one dimension instead of several, where rows are no whole vectors.
+
+    %0 = read %x : bf16[M, N]                                   N 333: rows begin anywhere
+    %0 = read %x over=[f] at=[f//333, f%333] : bf16[M_N]        all elements lie side by side
+
+Where every tile has the same dimensions, and every argument lies as they count, it makes no difference which row an
+element is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, building
+from tilewright.ir.tile import ELEMENTWISE, accessed
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped
+from tilewright.plan.fixed import tiles_of
+from tilewright.plan.model import element_bytes
+from tilewright.plan.rows import WIDEST
+
+SAME = frozenset({*ELEMENTWISE, "read", "write", "cast", "select", "scalar", "fill"})
+"""Operations that do the same to every element."""
+
+
+def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict[Symbol, int]] | None:
+    """The program over one dimension, and all sizes; None where it stays as it is."""
+    dims = _dims(program)
+    if dims is None or len(dims) < 2 or not all(isinstance(d, Symbol) and d in sizes for d in dims):
+        return None
+    workgroups, tilings = tiles_of(program, sizes)
+    extents = [sizes[d] for d in dims if isinstance(d, Symbol)]
+    each = min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
+    if workgroups or tilings or prod(extents) == 0 or extents[-1] % (WIDEST // each) == 0:
+        return None
+    with building():
+        f, made = symbol("f", 0, prod(extents) - 1), symbol("_".join(map(str, dims)), 0)
+        at: dict[Expr, Expr] = {}
+        for n, d in enumerate(dims):
+            inner = prod(extents[n + 1 :])
+            at[d] = f // inner % extents[n] if n else f // inner
+        again = Regrouped([DimensionGroup(dims, (made,), (f,), at)])
+        body = again.body(program.body)
+        found = Program(program.level, program.name, program.args, Block((), body.ops), program.records)
+        verify(found)
+    return found, {**sizes, made: prod(extents)}
+
+
+def _dims(program: Program) -> tuple[Expr, ...] | None:
+    """The dimensions of all tiles, in which all arguments lie; None where some have others."""
+    found: set[tuple[Expr, ...]] = set()
+    for op in program.walk():
+        if op.name not in SAME or (op.name in ("read", "write") and not _is_plain(op)):
+            return None
+        found |= {v.type.dims for v in (*op.operands, *op.results) if isinstance(v.type, TileType) and v.type.dims}
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_plain(op: Op) -> bool:
+    """Whether an access goes over all of an argument, as that lies."""
+    memory, kind, _ = accessed(op)
+    own: MemoryType = memory.type
+    special = {"over", "at", "lookups", "bounds", "otherwise"} & {k for k, v in op.attrs.items() if v is not None}
+    return not special and own.dims == kind.dims and own.strides is None and own.extents is None
