@@ -34,7 +34,8 @@ class MemoryView:
     """A box of a tensor in memory; `coordinates`, `shape`, `strides` and `loose` have one entry for each dimension.
 
     `loose` says which coordinates may lie outside the tensor. `alignment` is that of the tensor's first element, in
-    bytes; the swizzle is applied to offsets in elements.
+    bytes; the swizzle is applied to offsets in elements. `ends` are those within the tensor: an element is not there
+    where one of them is below 0 (`ends_within`).
     """
 
     name: str
@@ -45,6 +46,7 @@ class MemoryView:
     loose: tuple[bool, ...]
     alignment: int
     swizzle: Swizzle | None = None
+    ends: tuple[Expr, ...] = ()
 
     def offset(self) -> Expr:
         """The element's place, before the swizzle."""
@@ -174,7 +176,8 @@ class MemoryView:
 
     def substituted(self, values: dict[Any, Any]) -> MemoryView:
         """The view with symbols of its coordinates replaced."""
-        return replace(self, coordinates=tuple(substitute(c, values) for c in self.coordinates))
+        coordinates, ends = (tuple(substitute(e, values) for e in what) for what in (self.coordinates, self.ends))
+        return replace(self, coordinates=coordinates, ends=ends)
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,6 @@ class BlockedProduct:
             else:
                 left = InRegisters.of(self, a)
             right: Factor = Staged.of(self, b, axes.n)
-            self._require_zeros(a, b)
         else:
             left, right = self.left(a), self.right(b)
         with ExitStack() as loops:
@@ -124,14 +123,6 @@ class BlockedProduct:
                     there = self.low.branch(across.there * down.there)
                     with there, self.over("f", across) as f, self.over("m", down, left.skips) as i:
                         self.block(left, right, down, across, i, f)
-
-    def _require_zeros(self, a: Tile, b: Tile) -> None:
-        """Raises where the machine's own copies would bring what lies past the end of K, which neither factor ends
-        before: they know the ends of tensors, not those of parts."""
-        roles = self.low.cuts.roles
-        if roles is None or roles.load[0] > 1 or any(_ends_outside(self, x) for x in (a, b)):
-            return
-        raise ProgramError(f"what lies past the end of {self.axes.k} is zero in neither factor")
 
     @contextmanager
     def over(self, name: str, span: Span, apart: bool = False) -> Iterator[Expr]:
@@ -596,17 +587,6 @@ def _is_given(tile: Tile, dtype: DType) -> bool:
     """Whether a tile is elements of an argument as they are, of this type."""
     there = only_load(tile.formula) if tile.dtype is dtype else None
     return there is not None and there.is_given
-
-
-def _ends_outside(product: BlockedProduct, tile: Tile) -> bool:
-    """Whether what a slab of a factor has past the end of K lies outside its tensor, or there is no such."""
-    k, width = product.axes.k, product.width(product.axes.k)
-    there = only_load(tile.formula)
-    if there is None or not isinstance(width, int) or width % product.how.deep(width) == 0:
-        return True
-    past = product.parts[k][0] + width + symbol("past", 0)
-    images = Substitution({product.low.coordinate(k): past})
-    return any((images(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 
 
 def _ends_in_zeros(product: BlockedProduct, there: Load) -> bool:
