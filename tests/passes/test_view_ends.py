@@ -21,7 +21,7 @@ from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
-B, M, N, K, V, W = (getattr(tkl.sym, name) for name in "BMNKVW")
+B, C, F, H, K, M, N, R, S, V, W = (getattr(tkl.sym, name) for name in "BCFHKMNRSVW")
 
 
 def arguments(found: Any) -> dict[str, np.ndarray]:
@@ -163,3 +163,80 @@ def test_parts_of_a_sum_that_end_within_a_slab_are_exact(monkeypatch: pytest.Mon
     found = kernel_for(kernel, sizes, machine=HOPPER, plan=str(plans["K_0", 4]))
     assert by_tma(found)
     require_exact(kernel, found, arguments(found))
+
+
+def of_channels(first: int, channels: int, height: int, width: int) -> Any:
+    """A convolution 3x3 over some of an image's channels."""
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    image, line, place = i // (height * width), i // width % height, i % width
+    r, s = j // (3 * channels), j // channels % 3
+    pixel = {N: image, H: line + r - 1, W: place + s - 1, V: first + j % channels}
+    taps = {F: i, R: r, S: s, C: j % channels}
+    at_x = tkw.IndexMapping(num_iterators=2, inputs=pixel, outputs={M: i, K: j})
+    at_w = tkw.IndexMapping(num_iterators=2, inputs=taps, outputs={F: i, K: j})
+    at_y = tkw.IndexMapping(num_iterators=2, inputs={M: i, F: j}, outputs={N: image, H: line, W: place, F: j})
+
+    @tkw.wave()
+    def convolution(
+        x: tkl.Memory[N, H, W, V, GLOBAL, tkl.bf16],
+        w: tkl.Memory[F, R, S, C, GLOBAL, tkl.bf16],
+        y: tkl.Memory[N, H, W, F, GLOBAL, tkl.f32],
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, F, tkl.f32](0)])
+        def total(acc):
+            return tkw.mma(tkw.read(x, mapping=at_x, otherwise=0), tkw.read(w, mapping=at_w), acc)
+
+        tkw.write(total, y, mapping=at_y)
+
+    return convolution.bound({K: 9 * channels, M: N * height * width, R: 3, S: 3, C: channels})
+
+
+@pytest.mark.parametrize(("first", "channels"), [(0, 40), (8, 80), (24, 40)])
+def test_channels_beside_those_of_a_convolution_are_not_summed_with_a_halo_tile_or_without(
+    first: int, channels: int
+) -> None:
+    kernel = of_channels(first, channels, 9, 13)
+    sizes = {"N": 3, "H": 9, "W": 13, "V": 104, "F": 40}
+    plans = kernel_for(kernel, sizes, machine=HOPPER).choice.candidates
+    for halo in (True, False):
+        plan = next(p for p in plans if p.roles is not None and bool(p.roles.halo) == halo and p.split is None)
+        found = kernel_for(kernel, sizes, machine=HOPPER, plan=str(plan))
+        assert by_tma(found)
+        arrays = arguments(found)
+        arrays["x"][..., :first], arrays["x"][..., first + channels :] = np.nan, np.inf
+        assert np.isfinite(require_exact(kernel, found, arrays)).all()
+
+
+def heads(count: int, deep: int) -> Any:
+    """Two chained products for each head, whose rows lie beside each other."""
+    g, i, j = (tkw.IndexMapping.iterator(n) for n in range(3))
+    at_q = tkw.IndexMapping(num_iterators=3, inputs={M: i, W: deep * g + j}, outputs={B: g, M: i, K: j})
+    at_k = tkw.IndexMapping(num_iterators=3, inputs={N: i, W: deep * g + j}, outputs={B: g, N: i, K: j})
+    at_v = tkw.IndexMapping(num_iterators=3, inputs={N: j, V: 64 * g + i}, outputs={B: g, F: i, N: j})
+    at_y = tkw.IndexMapping(num_iterators=3, inputs={B: g, M: i, F: j}, outputs={M: i, V: 64 * g + j})
+
+    @tkw.wave()
+    def chained(
+        x: tkl.Memory[M, W, GLOBAL, tkl.bf16],
+        k: tkl.Memory[N, W, GLOBAL, tkl.bf16],
+        v: tkl.Memory[N, V, GLOBAL, tkl.bf16],
+        y: tkl.Memory[M, V, GLOBAL, tkl.f32],
+    ):
+        s = tkw.mma(tkw.read(x, mapping=at_q), tkw.read(k, mapping=at_k), tkl.Register[B, M, N, tkl.f32](0))
+        o = tkw.mma(tkw.cast(s, tkl.bf16), tkw.read(v, mapping=at_v), tkl.Register[B, M, F, tkl.f32](0))
+        tkw.write(o, y, mapping=at_y)
+
+    return chained.bound({K: deep, F: 64, B: count})
+
+
+@pytest.mark.parametrize("poisoned", ["x", "k", "v"])
+def test_heads_within_rows_do_not_meet(poisoned: str) -> None:
+    kernel = heads(3, 40)
+    found = kernel_for(kernel, {"M": 70, "N": 64, "W": 120, "V": 192}, machine=HOPPER)
+    assert by_tma(found)
+    arrays = arguments(found)
+    each = 64 if poisoned == "v" else 40
+    arrays[poisoned][:, each : 2 * each] = np.nan
+    result = require_exact(kernel, found, arrays).reshape(70, 3, 64)
+    assert np.isfinite(result[:, [0, 2]]).all()
+    assert np.isnan(result[:, 1]).all()

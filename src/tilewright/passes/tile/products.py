@@ -158,6 +158,20 @@ class BlockedProduct:
         places = marked([images(e) for e in found.at], found.tensor.type.shape)
         return found.tensor.type.space == "shared" and not any(mark for _, mark in places)
 
+    def ends_in_zeros(self, there: Load) -> bool:
+        """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read.
+
+        What lies past the end of a part of K that ends before is there, and belongs to the next part.
+        """
+        k, width = self.axes.k, most(self.width(self.axes.k))
+        step = self.how.deep(width)
+        if width % step == 0 and k not in self.low.past:
+            return True
+        if width % step and (self.parts[k][0] + width >= self.low.number(k)) is not ONE:
+            return False
+        past = Substitution({self.low.coordinate(k): symbol("past", self.low.number(k))})
+        return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
+
     def panel(
         self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr | None, Size], deep: tuple[Expr, Size]
     ) -> Value:
@@ -485,7 +499,7 @@ class Staged(Factor):
         wanted = product.how.atom.b if on else wanted
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
-        whole = given and _ends_in_zeros(product, there)
+        whole = given and product.ends_in_zeros(there)
         if not whole and product.axes.k in product.low.past:
             raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
         if not whole:
@@ -587,18 +601,3 @@ def _is_given(tile: Tile, dtype: DType) -> bool:
     """Whether a tile is elements of an argument as they are, of this type."""
     there = only_load(tile.formula) if tile.dtype is dtype else None
     return there is not None and there.is_given
-
-
-def _ends_in_zeros(product: BlockedProduct, there: Load) -> bool:
-    """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read.
-
-    What lies past the end of a part of K that ends before is there, and belongs to the next part.
-    """
-    k, width = product.axes.k, most(product.width(product.axes.k))
-    step = product.how.deep(width)
-    if width % step == 0 and k not in product.low.past:
-        return True
-    if width % step and (product.parts[k][0] + width >= product.low.number(k)) is not ONE:
-        return False
-    past = Substitution({product.low.coordinate(k): symbol("past", product.low.number(k))})
-    return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
