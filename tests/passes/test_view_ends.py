@@ -121,6 +121,21 @@ def test_what_lies_beside_a_slice_of_rows_is_not_summed(first: int, other: int, 
     assert np.isfinite(require_exact(kernel, found, arrays)).all()
 
 
+@pytest.mark.parametrize("name", ["x86.amx", "x86.avx512", "aarch64.neon", "ampere"])
+@pytest.mark.parametrize(("first", "other", "k"), [(0, 0, 40), (8, 0, 40), (0, 8, 37)])
+def test_other_machines_do_not_sum_it_either(first: int, other: int, k: int, name: str) -> None:
+    kernel = sliced(first, other, k)
+    found = kernel_for(kernel, {"M": 35, "N": 24, "W": 120, "V": 72}, machine=machine(name))
+    arrays = arguments(found)
+    arrays["x"][:, :first], arrays["x"][:, first + k :] = np.nan, np.inf
+    arrays["w"][:, :other], arrays["w"][:, other + k :] = np.inf, np.nan
+    wanted = tilewright.compile(kernel, target="executor")(arrays["x"], arrays["w"])
+    assert np.isfinite(wanted).all()
+    arrays["y"][...] = 99
+    found.bind(arrays)()
+    assert np.array_equal(arrays["y"], wanted)
+
+
 def side_by_side(k: int) -> Any:
     """Three products, whose rows lie beside each other in both factors."""
     g, i, j = (tkw.IndexMapping.iterator(n) for n in range(3))
