@@ -47,7 +47,7 @@ def ends_within(ends: Iterable[Expr], coordinates: Iterable[Expr], shape: Iterab
 def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
     """The same elements, as those of a tensor that ends where the view does; refused where there is none.
 
-    Dimensions that are made stand first:
+    Dimensions that are made stand first, and its name says so:
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, i, c, one = index("g", 3), index("i", 8), index("c", 64), as_expr(1)
@@ -55,9 +55,10 @@ def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
     ...     "%x", "global", (i, 40 * g + c), (8 * one, 120 * one), (120 * one, one), (False, True), 16, ends=(39 - c,)
     ... )
     >>> found = with_ends(group, (i, c))
-    >>> found.coordinates, found.shape, found.strides
-    ((<g>, <i>, <c>), (<3>, <8>, <40>), (<40>, <120>, <1>))
+    >>> found.coordinates, found.shape, found.strides, found.name
+    ((<g>, <i>, <c>), (<3>, <8>, <40>), (<40>, <120>, <1>), '%x as (3, 8, 40)')
     """
+    name, rank = view.name, len(view.shape)
     while view.ends:
         found = (_with_end(view, end, d, axes) for end in view.ends for d in reversed(range(len(view.shape))))
         shorter = next((x for x in found if x is not None), None)
@@ -67,7 +68,8 @@ def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
                 "can end there"
             )
         view = replace(shorter, ends=ends_within(shorter.ends, shorter.coordinates, shorter.shape))
-    return view
+    seen = name if len(view.shape) == rank else f"{name} as ({', '.join(map(str, view.shape))})"
+    return replace(view, name=seen)
 
 
 def _with_end(view: MemoryView, end: Expr, d: int, axes: tuple[Symbol, ...]) -> MemoryView | None:

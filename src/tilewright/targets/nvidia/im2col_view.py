@@ -44,10 +44,7 @@ def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
     channel, pixel = (request.axes[d] for d in tile.order)
     ranks = len(far.coordinates) - 2
     if ranks not in CORNER_BITS:
-        assert isinstance(request.source, MemoryView)
-        own = len(request.source.shape)
-        more = f", and {len(far.shape) - own} for where its view ends" if len(far.shape) > own else ""
-        raise Refused(f"an image has 3 to 5 dimensions, channels last; {far.name} has {own}{more}")
+        raise Refused(f"an image has 3 to 5 dimensions, channels last; {far.name} has {len(far.coordinates)}")
     last = far.coordinates[-1]
     if not is_number(weight(last, channel), 1) or pixel in last.symbols:
         raise Refused(f"the last dimension of {far.name} is not walked by the channels alone")
