@@ -13,7 +13,8 @@ ragged_kernels.py, number by number.
 
 Every one is compiled, and run twice, under its own plan and, some, under a random candidate. Before a launch every
 output, every workspace and the guards around all arrays hold NaN (a marker, for integers): what is read from outside
-shows in the result, what is written there in the guards.
+shows in the result, what is written there in the guards. Convolutions with groups run once more, with NaN in one of
+their groups.
 
 Many processes compile, assemble and run side by side; one whose program hangs or faults is replaced, and that counts as
 wrong. What is refused is counted by reason. Number I of a seed is the same problem in every run. `--interpret` runs
@@ -124,8 +125,13 @@ def convolution(number: int, seed: int, first: bool = False) -> Case:
         problem.k, data, result, stride=problem.s, padding=ends, dilation=problem.dilation, groups=problem.groups,
         precision="tf32" if kind == "tf32" else None,
     )  # fmt: skip
-    wanted = {"y": work.reference(arrays).astype(arrays["y"].dtype)}
-    return Case(f"{problem} {kind}:{result}", kernel, sizes, [Run(arrays, wanted)], ("w",))
+    runs = [Run(arrays, {"y": work.reference(arrays).astype(arrays["y"].dtype)})]
+    if problem.groups > 1 and arrays["x"].dtype.kind not in "iu":  # what one group reads is NaN: others do not see it
+        each, group = problem.ic // problem.groups, int(rng.integers(problem.groups))
+        poisoned = arrays | {"x": arrays["x"].copy()}
+        poisoned["x"][..., each * group : each * (group + 1)] = np.nan
+        runs.append(Run(poisoned, {"y": work.reference(poisoned).astype(arrays["y"].dtype)}))
+    return Case(f"{problem} {kind}:{result}", kernel, sizes, runs, ("w",))
 
 
 def product(number: int, seed: int) -> Case:

@@ -266,3 +266,15 @@ def test_columns_of_pixels_on_views_are_those_of_each_round(seed: int) -> None:
         assert (p, q, pad) == (1, 1, 1)
     elif not symbolic:  # taps that are too far apart for one map do for each round alone
         assert not all(numeric) or skew
+
+
+@pytest.mark.parametrize("shift", [0, 32, 64])
+def test_three_digits_of_a_number_are_joined_wherever_boxes_begin(shift: int) -> None:
+    """The middle one of a row that is 32 further on is ((96*t + x + 4)//14 + 2)%14."""
+    t, x = index("t", 33), index("x", 32)
+    row, shape, strides = 96 * t + x + shift, (2, 8, 14, 14), (1568, 196, 14, 1)
+    at = (row // 1568, row // 196 % 8, row // 14 % 14, row % 14)
+    loose = (True, False, False, False)
+    pixels = MemoryView("%y", "global", at, tuple(map(as_expr, shape)), tuple(map(as_expr, strides)), loose, 16)
+    first = 3 * t + shift // 32
+    assert pixels.joined((x,)).coordinates == (first // 49, 32 * (first % 49) + x)

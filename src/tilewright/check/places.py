@@ -15,6 +15,7 @@ from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine, MemoryView
+from tilewright.machine.ends import both_ends, ends_within
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -108,6 +109,7 @@ class Places:
         """The tensor at the bottom, and which of its elements the view holds, as expressions of axes."""
         coordinates: tuple[Expr, ...] = axes
         loose: tuple[bool, ...] = (False,) * len(axes)
+        ends: list[Expr] = []
         op = self.made.get(value)
         while op is not None and op.name in ("view", "bitcast"):
             if op.name == "view":
@@ -116,6 +118,9 @@ class Places:
                 outside = {s for s, may in zip(op.attrs["over"], loose, strict=True) if may}
                 loose = tuple(bool(may or e.symbols & outside) for e, may in op.attrs["at"])
                 coordinates = tuple(Substitution(over)(self.expanded(e)) for e, _ in op.attrs["at"])
+                sizes = map(self.expanded, op.operands[0].type.shape)
+                marked = zip(coordinates, sizes, op.attrs["at"], strict=True)
+                ends += [end for c, n, (_, may) in marked if may for end in both_ends(c, n)]
             value = op.operands[0]
             op = self.made.get(value)
         kind: TensorType = value.type
@@ -125,7 +130,10 @@ class Places:
             coordinates, loose = (index("stage", kind.shape[0]), *coordinates), (False, *loose)
         shape, steps = tuple(map(self.expanded, kind.shape)), tuple(map(self.expanded, kind.steps))
         alignment = machine.spaces[kind.space].alignment
-        return MemoryView(f"%{value.name}", kind.space, coordinates, shape, steps, loose, alignment, kind.swizzle)
+        within = ends_within(ends, coordinates, shape)
+        return MemoryView(
+            f"%{value.name}", kind.space, coordinates, shape, steps, loose, alignment, kind.swizzle, within
+        )
 
     def expanded(self, e: Expr) -> Expr:
         """The expression with lets written out, and loop variables by their rounds."""

@@ -252,6 +252,8 @@ def _far(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Array, Array]:
                 f"{at_line(op)}: {e} is {int(c[~there][0])}, not in 0..{size}; if that may be, mark it with ?", op.loc
             )
         place, inside = place + c * stride, inside & there
+    if "inside" in op.attrs:  # what is copied ends before the argument does
+        inside &= full(evaluated(op.attrs["inside"], values), shape) != 0
     return place, inside
 
 
@@ -417,10 +419,11 @@ def _multiply(agent: Agent, op: Op, found: Any, clock: Clock) -> None:
         )
     if left.shape[0] != m or right.shape[1] != n or left.shape[1] != right.shape[0] or left.shape[1] % k:
         raise ProgramError(f"{at_line(op)}: {found.name} does not multiply {left.shape} by {right.shape}", op.loc)
-    total = found.taken(left).astype(wide) @ found.taken(right).astype(wide)
-    if not op.attrs.get("fresh"):
-        total = found.c.load(whole(c.taken(op), found.c)).astype(wide) + total
-    c.become(found.c.store(total.astype(found.c.dtype.numpy))[part])
+    with np.errstate(all="ignore"):
+        total = found.taken(left).astype(wide) @ found.taken(right).astype(wide)
+        if not op.attrs.get("fresh"):
+            total = found.c.load(whole(c.taken(op), found.c)).astype(wide) + total
+        c.become(found.c.store(total.astype(found.c.dtype.numpy))[part])
 
 
 HANDLERS: dict[str, Any] = {

@@ -148,9 +148,17 @@ SPECS = (
     ),
     OpSpec(
         "copy_in",
-        {"over": "axes", "there": "places", "at": "exprs", "by": "dotted", "signal": "exprs", "multicast": "bool?"},
+        {
+            "over": "axes",
+            "there": "places",
+            "at": "exprs",
+            "by": "dotted",
+            "signal": "exprs",
+            "inside": "expr?",
+            "multicast": "bool?",
+        },
         result_types=_copy_in,
-        notation="copy_in $0 {over}{there} -> $1{at} by {by} signal $2{signal}[ ?multicast]",
+        notation="copy_in $0 {over}{there} -> $1{at} by {by} signal $2{signal}[ inside {inside}][ ?multicast]",
     ),
     OpSpec(
         "copy_lanes",
@@ -161,9 +169,9 @@ SPECS = (
     OpSpec("land", {"at": "exprs"}, result_types=_at_barrier, notation="land $0{at}"),
     OpSpec(
         "copy_out",
-        {"over": "axes", "at": "exprs", "there": "places", "by": "dotted"},
+        {"over": "axes", "at": "exprs", "there": "places", "by": "dotted", "inside": "expr?"},
         result_types=_copy_out,
-        notation="copy_out $0 {over}{at} -> $1{there} by {by}",
+        notation="copy_out $0 {over}{at} -> $1{there} by {by}[ inside {inside}]",
     ),
     OpSpec("seal", result_types=_nothing, notation="seal"),
     OpSpec("drain", {"pending": "int"}, result_types=_nothing, notation="drain {pending}"),

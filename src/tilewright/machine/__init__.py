@@ -6,6 +6,7 @@
 | multiply    | multiplication atoms: one instruction that multiplies small matrices          |
 | request     | what a copy is asked to do: a box, where it comes from, where it goes         |
 | views       | the same of a block program: views whose coordinates are expressions          |
+| ends        | views that end before their tensors do                                        |
 | copy        | copy atoms: one instruction that moves elements; answers and refusals         |
 | lanes       | copies in which each lane has its own address, shared by several targets      |
 | lane_views  | when such a copy can be done between views                                    |

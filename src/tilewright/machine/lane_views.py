@@ -7,12 +7,14 @@ A run goes along one axis of the box and begins at a multiple of its length. So 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from tilewright.algebra import eq, index
 from tilewright.algebra.expr import Const, Expr
 from tilewright.machine.copy import Refused
+from tilewright.machine.ends import with_ends
 from tilewright.machine.views import Condition, MemoryView, RegisterView, ViewRequest, is_number, multiple, weight
 
 
@@ -84,7 +86,8 @@ def _runs(
         raise Refused(f"{view.name} is aligned to {view.alignment} bytes; {what} need {width}")
     if view.swizzle is not None and (1 << view.swizzle.base) % count:
         raise Refused(f"the swizzle {view.swizzle} of {view.name} tears runs of {count} elements apart")
-    view = view.joined(request.axes)
+    cutting = () if axis is None else tuple(end for end in view.ends if request.axes[axis] in end.symbols)
+    view = with_ends(replace(view, ends=cutting), request.axes).joined(request.axes)
     along = None
     if axis is not None:
         along = yield from _dimension_along(request, view, axis, count)

@@ -123,6 +123,7 @@ class Offsets:
 
     def inside(self, count: int, reason: str) -> Iterator[Condition]:
         """That no element lies outside the tensor; where tiles of `count` cover it, its extent has to be whole."""
+        self.need_no_ends(reason)
         for d, (coordinate, extent) in enumerate(zip(self.view.coordinates, self.view.shape, strict=True)):
             if not self.view.loose[d] or (is_nonneg(coordinate) and is_nonneg(extent - 1 - coordinate)):
                 continue
@@ -134,6 +135,11 @@ class Offsets:
                 count,
                 f"{self.view.name} has {extent} elements in dimension {d}, no multiple of {count}: {reason}",
             )
+
+    def need_no_ends(self, reason: str) -> None:
+        """Refuses a view that ends before its tensor does."""
+        if self.view.ends:
+            raise Refused(f"a view of {self.view.name} ends where {self.view.ends[0]} is below 0: {reason}")
 
     def keeps_runs(self, count: int) -> None:
         """Refuses a swizzle that tears aligned runs apart."""

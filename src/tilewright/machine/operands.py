@@ -58,7 +58,8 @@ class RegisterOperand:
         if self._distinct != flat.size:
             raise LayoutError(f"{self.layout} does not hold every element of a {self.rows}x{self.columns} matrix")
         flat[places] = registers
-        if not np.array_equal(flat[places], registers):
+        again = flat[places]
+        if not ((again == registers) | ((again != again) & (registers != registers))).all():  # NaN is equal to none
             raise LayoutError(f"registers that {self.layout} says hold one element differ")
         return flat.reshape(self.columns, self.rows).T
 

@@ -34,7 +34,8 @@ class MemoryView:
     """A box of a tensor in memory; `coordinates`, `shape`, `strides` and `loose` have one entry for each dimension.
 
     `loose` says which coordinates may lie outside the tensor. `alignment` is that of the tensor's first element, in
-    bytes; the swizzle is applied to offsets in elements.
+    bytes; the swizzle is applied to offsets in elements. `ends` are those within the tensor: an element is not there
+    where one of them is below 0 (`ends_within`).
     """
 
     name: str
@@ -45,6 +46,7 @@ class MemoryView:
     loose: tuple[bool, ...]
     alignment: int
     swizzle: Swizzle | None = None
+    ends: tuple[Expr, ...] = ()
 
     def offset(self) -> Expr:
         """The element's place, before the swizzle."""
@@ -163,7 +165,7 @@ class MemoryView:
 
         whole, outer = self.coordinates[d] * extent + inner, self.coordinates[d]
         if isinstance(outer, Mod) and isinstance(inner, Mod) and inner.right == extent:  # digits of one number
-            whole = (inner.left + (outer.left - inner.left // extent) * extent) % (outer.right * extent)
+            whole = (inner.left + (outer.left - _quotient(inner.left, extent)) * extent) % (outer.right * extent)
         return replace(
             self,
             coordinates=at(self.coordinates, whole),
@@ -174,7 +176,8 @@ class MemoryView:
 
     def substituted(self, values: dict[Any, Any]) -> MemoryView:
         """The view with symbols of its coordinates replaced."""
-        return replace(self, coordinates=tuple(substitute(c, values) for c in self.coordinates))
+        coordinates, ends = (tuple(substitute(e, values) for e in what) for what in (self.coordinates, self.ends))
+        return replace(self, coordinates=coordinates, ends=ends)
 
 
 @dataclass(frozen=True)
@@ -217,6 +220,21 @@ class ViewRequest:
         assert isinstance(registers, RegisterView)
         assert isinstance(memory, MemoryView)
         return registers, memory
+
+
+def _quotient(e: Expr, by: Expr) -> Expr:
+    """The expression divided; a quotient to which a number was added is one of the number that was divided before.
+
+    >>> from tilewright.algebra import index
+    >>> n = index("n", 999)
+    >>> (n // 14 + 2) // 14, _quotient(n // 14 + 2, as_expr(14))
+    (<(n//14 + 2)//14>, <(n + 28)//196>)
+    """
+    constant, terms = linear(e)
+    (first, count), *rest = terms or ((e, 0),)
+    if isinstance(first, FloorDiv) and count == 1 and not rest and first.right.lo >= 1:
+        return (first.left + constant * first.right) // (first.right * by)
+    return e // by
 
 
 def multiple(e: Expr, of: int, reason: str) -> list[Condition]:

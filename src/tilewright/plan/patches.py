@@ -129,8 +129,8 @@ def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size, slab: int) -
     groups = {own[d] for d in axes.around if d in own and d not in digits}  # their channels lie behind each other
     if not (last - own[axes.k]).symbols <= groups or any((groups | {own[axes.k]}) & e.symbols for e in at):
         return "neighbours along K do not lie side by side"
-    if last is not own[axes.k] and size(axes.k) % slab:
-        return f"a step of {slab} along K would bring other groups' as well"
+    if last.symbols & groups and size(axes.k) % slab:
+        return f"groups end within a step of {slab} along K"
     found: list[tuple[int, ...]] = []
     reach: list[int] = []
     for e in at:

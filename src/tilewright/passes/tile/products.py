@@ -113,7 +113,6 @@ class BlockedProduct:
             else:
                 left = InRegisters.of(self, a)
             right: Factor = Staged.of(self, b, axes.n)
-            self._require_zeros(a, b)
         else:
             left, right = self.left(a), self.right(b)
         with ExitStack() as loops:
@@ -124,14 +123,6 @@ class BlockedProduct:
                     there = self.low.branch(across.there * down.there)
                     with there, self.over("f", across) as f, self.over("m", down, left.skips) as i:
                         self.block(left, right, down, across, i, f)
-
-    def _require_zeros(self, a: Tile, b: Tile) -> None:
-        """Raises where the machine's own copies would bring what lies past the end of K, which neither factor ends
-        before: they know the ends of tensors, not those of parts."""
-        roles = self.low.cuts.roles
-        if roles is None or roles.load[0] > 1 or any(_ends_outside(self, x) for x in (a, b)):
-            return
-        raise ProgramError(f"what lies past the end of {self.axes.k} is zero in neither factor")
 
     @contextmanager
     def over(self, name: str, span: Span, apart: bool = False) -> Iterator[Expr]:
@@ -166,6 +157,20 @@ class BlockedProduct:
         images = self.low.images(dims, self.parts, over)
         places = marked([images(e) for e in found.at], found.tensor.type.shape)
         return found.tensor.type.space == "shared" and not any(mark for _, mark in places)
+
+    def ends_in_zeros(self, there: Load) -> bool:
+        """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read.
+
+        What lies past the end of a part of K that ends before is there, and belongs to the next part.
+        """
+        k, width = self.axes.k, most(self.width(self.axes.k))
+        step = self.how.deep(width)
+        if width % step == 0 and k not in self.low.past:
+            return True
+        if width % step and (self.parts[k][0] + width >= self.low.number(k)) is not ONE:
+            return False
+        past = Substitution({self.low.coordinate(k): symbol("past", self.low.number(k))})
+        return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 
     def panel(
         self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr | None, Size], deep: tuple[Expr, Size]
@@ -494,7 +499,7 @@ class Staged(Factor):
         wanted = product.how.atom.b if on else wanted
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
-        whole = given and _ends_in_zeros(product, there)
+        whole = given and product.ends_in_zeros(there)
         if not whole and product.axes.k in product.low.past:
             raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
         if not whole:
@@ -596,29 +601,3 @@ def _is_given(tile: Tile, dtype: DType) -> bool:
     """Whether a tile is elements of an argument as they are, of this type."""
     there = only_load(tile.formula) if tile.dtype is dtype else None
     return there is not None and there.is_given
-
-
-def _ends_outside(product: BlockedProduct, tile: Tile) -> bool:
-    """Whether what a slab of a factor has past the end of K lies outside its tensor, or there is no such."""
-    k, width = product.axes.k, product.width(product.axes.k)
-    there = only_load(tile.formula)
-    if there is None or not isinstance(width, int) or width % product.how.deep(width) == 0:
-        return True
-    past = product.parts[k][0] + width + symbol("past", 0)
-    images = Substitution({product.low.coordinate(k): past})
-    return any((images(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
-
-
-def _ends_in_zeros(product: BlockedProduct, there: Load) -> bool:
-    """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read.
-
-    What lies past the end of a part of K that ends before is there, and belongs to the next part.
-    """
-    k, width = product.axes.k, most(product.width(product.axes.k))
-    step = product.how.deep(width)
-    if width % step == 0 and k not in product.low.past:
-        return True
-    if width % step and (product.parts[k][0] + width >= product.low.number(k)) is not ONE:
-        return False
-    past = Substitution({product.low.coordinate(k): symbol("past", product.low.number(k))})
-    return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))

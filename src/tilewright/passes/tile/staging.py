@@ -62,17 +62,18 @@ def _in_chunks(
 ) -> Value:
     """The view of what is copied, K in chunks of an atom's: `at` says where in K.
 
-    Where K shares a dimension with others, a group or a tap, their elements lie past its end: a view of K alone comes
-    first, which they are outside of.
+    Where K shares a dimension with others, a group or a tap, or is a part of one, other elements lie past its end: a
+    view of K alone comes first, which they are outside of.
     """
     w, deep, own = low.w, low.number(k), low.coordinate(k)
     chunk, c = over[-2:]
     count, depth = (int(s.hi) + 1 for s in (chunk, c))
-    whole = count * depth == deep or any(e is own for e in access.at)
+    alone = any(e is own and n == deep for e, n in zip(access.at, access.shape, strict=True))
+    whole = count * depth == deep or alone
     *rest, t = w.axes([*(int(s.hi) + 1 for s in over[:-2]), deep])
     images = Substitution({low.coordinate(d): e for d, e in {**known, k: at if whole else t}.items()})
     places = list(zip(map(images, access.at), loose(low, access, images), strict=True))
     if whole:
         return w.view(access.tensor, over, places)
-    alone = w.view(access.tensor, (*rest, t), places)
-    return w.view(alone, over, [*((e, False) for e in over[:-2]), (at, True)])
+    part = w.view(access.tensor, (*rest, t), places)
+    return w.view(part, over, [*((e, False) for e in over[:-2]), (at, True)])

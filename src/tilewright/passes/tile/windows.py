@@ -115,10 +115,10 @@ class AroundHalo:
         if box is None or prod(box.widths) >= prod(int(p.width(d)) for d in self.deep) * p.how.rows * self.slab:
             raise ProgramError("what a task reads of A is no box, or none smaller than what it reads")
         if self.walk is not None:
-            return self._running_on(box), box
+            return self._running_on(box, e), box
         held = self.w.alloc(p.how.atom.a.dtype, box.widths, "halo", self._swizzle(p.how.atom.a))
         over = self.w.axes(box.widths)
-        self._copy(self.a, over, [first + x for first, x in zip(box.first, over, strict=True)], held, "halo")
+        self._copy(self.a, over, [first + x for first, x in zip(box.first, over, strict=True)], e, held, "halo")
         return held, box
 
     @property
@@ -134,7 +134,7 @@ class AroundHalo:
         *outer, line, place, c = at
         return [*outer, self.walk.pitch * line + place, c]
 
-    def _running_on(self, box: Box) -> Value:
+    def _running_on(self, box: Box, e: Expr) -> Value:
         """A halo tile whose lines lie one behind the other: each image is copied by itself, and what is read behind its
         last line is zero."""
         p, walk, swizzle = self.p, self.walk, self._swizzle(self.p.how.atom.a)
@@ -156,7 +156,7 @@ class AroundHalo:
             over = self.w.axes((lines, pitch, slab))
             places = [first + x for first, x in zip(box.first, (*image, *over), strict=True)]
             target = self.w.view(held, over, [(x, False) for x in self._in_lines([*image, *over])])
-            self._copy(self.a, over, places, target, "halo")
+            self._copy(self.a, over, places, e, target, "halo")
         return held
 
     def _some_of_b(self, e: Expr) -> Value:
@@ -166,7 +166,7 @@ class AroundHalo:
         sizes = [*(int(p.width(d)) for d in last), p.how.columns, self.slab]
         held = self.w.alloc(dtype, sizes, "slab", self._swizzle(p.how.atom.b))
         over = self.w.axes(sizes)
-        self._copy(self.b, over, self._places(self.b, self._of_b(last, over, e)), held, "ring")
+        self._copy(self.b, over, self._places(self.b, self._of_b(last, over, e)), e, held, "ring")
         return held
 
     def _all_of_b(self) -> Value:
@@ -184,7 +184,7 @@ class AroundHalo:
                     p.at[d] = as_expr(n)
                 places = self._places(self.b, self._of_b(last, over, as_expr(e)))
                 at = [(as_expr(n), False) for n in (e, *outer)] + [(s, False) for s in over]
-                self._copy(self.b, over, places, self.w.view(held, over, at), "start")
+                self._copy(self.b, over, places, as_expr(e), self.w.view(held, over, at), "start")
         return held
 
     @property
@@ -198,12 +198,26 @@ class AroundHalo:
         known: dict[Expr | None, Expr] = {self.p.axes.n: j, self.p.axes.k: self.slab * e + c}
         return known | dict(zip(last, offset, strict=True))
 
-    def _copy(self, found: Load, over: tuple[Symbol, ...], places: list[Expr], target: Value, ring: str) -> None:
-        """A box of an argument to shared memory; what lies outside is zero."""
-        p = self.p
-        marked = [(x, not p.low.is_inside(x, n)) for x, n in zip(places, found.tensor.type.shape, strict=True)]
-        view = self.w.view(found.tensor, over, marked)
-        p.low.brought[self.w.emit("copy", (view, target), otherwise=0)] = ring
+    def _copy(
+        self, found: Load, over: tuple[Symbol, ...], places: list[Expr], e: Expr, target: Value, ring: str
+    ) -> None:
+        """A box of an argument at a step of K, which goes along the last axis, to shared memory; what lies outside, or
+        past the end of K, is zero."""
+        *others, c = over
+        if self.p.ends_in_zeros(found):
+            view = self._view(found, over, places)
+        else:
+            *same, k = whole = self.w.axes([*(int(x.hi) + 1 for x in others), int(self.p.width(self.p.axes.k))])
+            images = Substitution({**dict(zip(others, same, strict=True)), c: k - self.slab * e})
+            part = self._view(found, whole, [images(x) for x in places])
+            view = self.w.view(part, over, [*((x, False) for x in others), (self.slab * e + c, True)])
+        self.p.low.brought[self.w.emit("copy", (view, target), otherwise=0)] = ring
+
+    def _view(self, found: Load, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
+        """A view of an argument; what may lie outside it is marked."""
+        shape = found.tensor.type.shape
+        marks = [(x, not self.p.low.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
+        return self.w.view(found.tensor, over, marks)
 
     def _swizzle(self, operand: MemoryOperand | RegisterOperand) -> Swizzle | None:
         assert isinstance(operand, MemoryOperand)

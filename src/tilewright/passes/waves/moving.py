@@ -16,6 +16,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import RegisterType, TensorType
 from tilewright.machine import Machine, RegisterOperand
+from tilewright.machine.ends import both_ends, ends_within
 from tilewright.machine.views import is_number, weight
 from tilewright.passes.places import PlacedMemory, PlacedView, Size, Where, sizes
 from tilewright.passes.waves import channels
@@ -330,7 +331,9 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
     axes = tuple(low.axis(f"x{d}", n) for d, n in enumerate(extents))
     # each workgroup of the cluster brings its part, for all of them; what leaves, each group of waves sends by itself
     places = (part * extents[0] + axes[0], *axes[1:]) if parts > 1 else axes
-    at, there = near.at(places), _coordinates(far, places)
+    at = near.at(places)
+    there, ends = _coordinates(far, places)
+    inside = both([end >= 0 for end in ends])
     if comes:
         low.between_lanes.pass_on()
     with low.one_wave(groups):
@@ -346,6 +349,7 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
                 at=(at.offset,),
                 by=op.attrs["by"],
                 signal=(stage.stage,),
+                inside=inside,
                 multicast=shared > 1 or None,
             )
         else:
@@ -356,6 +360,7 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
                 at=(at.offset,),
                 there=there,
                 by=op.attrs["by"],
+                inside=inside,
             )
     if not comes:
         stage.ring.leaving(low)
@@ -402,12 +407,16 @@ def by_lanes(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
     over_lanes(low, tuple(shape[d] for d in order), target.dtype.numpy.itemsize, body, width)
 
 
-def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[Expr, bool], ...]:
-    """The coordinates in the argument at the bottom, each with whether it may lie outside."""
+def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[tuple[Expr, bool], ...], tuple[Expr, ...]]:
+    """The coordinates in the argument at the bottom, each with whether it may lie outside; and the ends of views that
+    lie within it."""
     found: tuple[tuple[Expr, bool], ...] = tuple((a, False) for a in axes)
+    ends: list[Expr] = []
     while isinstance(memory, PlacedView):
         images = Substitution({s: e for s, (e, _) in zip(memory.over, found, strict=True)})
         outside = {s for s, (_, may) in zip(memory.over, found, strict=True) if may}
         found = tuple((images(e), bool(loose or e.symbols & outside)) for e, loose in memory.places)
+        marked = zip(found, memory.base.shape, memory.places, strict=True)
+        ends += [end for (e, _), n, (_, loose) in marked if loose for end in both_ends(e, as_expr(n))]
         memory = memory.base
-    return found
+    return found, ends_within(ends, [e for e, _ in found], map(as_expr, memory.shape))

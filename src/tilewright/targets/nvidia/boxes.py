@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra import linear_form
 from tilewright.algebra.expr import Const, Expr, as_expr
+from tilewright.check.inside import holds
 from tilewright.errors import ProgramError
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
@@ -79,6 +80,7 @@ def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
         tensor.steps,
         tuple(loose for _, loose in op.attrs["there"]),
         16,
+        ends=tuple(holds(op.attrs["inside"])) if "inside" in op.attrs else (),
     )
     shared = MemoryView(
         f"%{near.name}", "shared", (place,), near.type.shape, (as_expr(1),), (False,), 1024, near.type.swizzle

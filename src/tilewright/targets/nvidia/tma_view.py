@@ -15,6 +15,7 @@ from math import gcd
 from tilewright.algebra import ComposedLayout, Layout, eq, linear_form, substitute
 from tilewright.algebra.expr import ZERO, Const, Expr
 from tilewright.machine import Condition, MemoryView, Place, Refused, ViewRequest, is_number
+from tilewright.machine.ends import with_ends
 from tilewright.targets.nvidia.tma_tile import TmaTile, tile_of
 
 MOST_DIMENSIONS = 5
@@ -66,7 +67,7 @@ def start_conditions(request: ViewRequest, view: MemoryView, place: int, first: 
 
 
 def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
-    """(the view in shared memory, the view in global memory)."""
+    """(the view in shared memory, the view in global memory, of a tensor that ends where the view does)."""
     near, far = (request.target, request.source) if loads else (request.source, request.target)
     assert isinstance(near, MemoryView)
     assert isinstance(far, MemoryView)
@@ -74,7 +75,7 @@ def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
         raise Refused(f"global memory is addressed by strides; {far.name} is swizzled")
     if any(near.loose):
         raise Refused(f"the tile in shared memory, {near.name}, may not lie outside its tensor")
-    return near, far
+    return near, with_ends(far, request.axes)
 
 
 def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -> TmaTile:

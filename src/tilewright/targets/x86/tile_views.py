@@ -39,6 +39,7 @@ def tile_conditions(request: ViewRequest, rows: int, row_bytes: int) -> Iterator
 
 def _need_first_rows(found: Offsets, tiles: Array) -> None:
     """Refuses unless what lies outside is at the end of a tile's rows, or of its elements: a tile has no mask."""
+    found.need_no_ends("a tile has no mask")
     for d, (coordinate, extent) in enumerate(zip(found.coordinates, found.view.shape, strict=True)):
         whole = found.view.coordinates[d]
         if not found.view.loose[d] or (is_nonneg(whole) and is_nonneg(extent - 1 - whole)):
