@@ -7,6 +7,7 @@ where the coordinate is used. What is to be shown is reduced by multiples of fac
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import gcd, isfinite
 
 from tilewright.algebra.expr import And, AtLeastZero, Const, Expr, FloorDiv, IsZero, Max, Min, Mod, Symbol
 from tilewright.algebra.expr_prove import is_nonneg
@@ -29,8 +30,15 @@ def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
     >>> last = index("last", (rows + 8) // 9)
     >>> shown(minimum(9, rows - 9 * last) - 1)
     True
+    >>> shown(9 * ((rows + 8) // 9) - 1 - (9 * (rows // 9) + i), facts=[rows % 9 - 1])
+    True
     """
     known = [other for fact in facts for other in dict.fromkeys((fact, _in_quotients(fact)))]
+    return any(_follows(each, known) for each in dict.fromkeys((e, _in_units(e, known))))
+
+
+def _follows(e: Expr, known: list[Expr]) -> bool:
+    """Whether e >= 0 follows from what is known, from what its quotients leave out, and from its being an integer."""
     if _search(e, known, DEPTH):
         return True
     quotients = [node for node in e.walk() if isinstance(node, FloorDiv) and node.lo < 0 and node.right.lo >= 1]
@@ -40,6 +48,31 @@ def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
     # e >= 0 for an integer e where d*e + d - 1 >= 0: of that, what a quotient by d leaves out can be taken away
     divisors = {node.right.value for node in e.walk() if isinstance(node, FloorDiv) and isinstance(node.right, Const)}
     return any(_search(weighted_sum(d - 1, [(e, d)]), known, DEPTH) for d in sorted(divisors) if d > 1)
+
+
+def _in_units(e: Expr, known: Iterable[Expr]) -> Expr:
+    """What is never negative only where e is not: without symbols of one term alone, which are put where e is least,
+    and by the greatest number that divides the other terms: 6*x - 1 - i is at least 6*x - 6 where i < 6, and that is
+    not negative where x - 1 is not.
+    """
+    constant, terms = linear(e)
+    others = [*known, *(t for t, _ in terms if not isinstance(t, Symbol))]
+    met = {s for other in others for s in other.symbols}
+    elsewhere = {s for each in (*met, *e.symbols) for s in each.background - {each}} | met
+    kept: list[tuple[Expr, int]] = []
+    for term, factor in terms:
+        end = term.lo if factor > 0 else term.hi
+        if isinstance(term, Symbol) and term not in elsewhere and isfinite(end) and not _has_open_ends(term):
+            constant += factor * int(end)
+        else:
+            kept.append((term, factor))
+    unit = gcd(*(factor for _, factor in kept))
+    return e if unit == 0 else weighted_sum(constant // unit, [(t, factor // unit) for t, factor in kept])
+
+
+def _has_open_ends(s: Symbol) -> bool:
+    """Whether the limits of a symbol depend on others."""
+    return any(end is not None and not end.is_constant for end in (s.lower, s.upper, s.definition))
 
 
 def holds(condition: Expr) -> list[Expr]:
@@ -114,8 +147,11 @@ def implied(e: Expr) -> list[Expr]:
 
 
 def _nested(e: Expr) -> list[Expr]:
-    """What holds of two quotients of one number, where one divisor divides the other: x//32 is x//4//8."""
-    quotients = [node for node in e.walk() if isinstance(node, FloorDiv) and isinstance(node.right, Const)]
+    """What holds of two quotients of one number, where one divisor divides the other, x//32 is x//4//8; and of digits,
+    x%32 is 4*(x//4%8) and x%4.
+    """
+    every = [node for node in e.walk() if isinstance(node, FloorDiv | Mod) and isinstance(node.right, Const)]
+    quotients = [node for node in every if isinstance(node, FloorDiv)]
     found: list[Expr] = []
     for fine in quotients:
         for coarse in quotients:
@@ -123,6 +159,15 @@ def _nested(e: Expr) -> list[Expr]:
             if fine.left is coarse.left and ratio > 1 and rest == 0:
                 digit = fine - ratio * coarse
                 found += [digit, ratio - 1 - digit]
+    for high in every:
+        fine = high.left if isinstance(high, Mod) else None
+        if not isinstance(fine, FloorDiv) or not isinstance(fine.right, Const):
+            continue
+        step = fine.right.value
+        for rest in (n for n in every if isinstance(n, Mod) and n.left is fine.left):
+            if step > 0 and int(rest.right) == step * int(high.right):
+                low = rest - step * high
+                found += [low, step - 1 - low]
     return found
 
 
