@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import gcd, isfinite
 
-from tilewright.algebra.expr import And, AtLeastZero, Const, Expr, FloorDiv, IsZero, Max, Min, Mod, Symbol
+from tilewright.algebra.expr import And, AtLeastZero, Const, Expr, FloorDiv, IsZero, Max, Min, Mod, Product, Symbol
 from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.algebra.expr_rules import linear, negate, weighted_sum
 from tilewright.algebra.expr_use import Substitution
@@ -82,9 +82,11 @@ def holds(condition: Expr) -> list[Expr]:
     >>> i = index("i", 9)
     >>> holds((i >= 2) & (i < 5))
     [<i - 2>, <-i + 4>]
+    >>> holds((i >= 2) * (i < 5))
+    [<i - 2>, <-i + 4>]
     """
-    if isinstance(condition, And):
-        return [fact for part in condition.args for fact in holds(part)]
+    if isinstance(condition, And | Product):
+        return [fact for part in condition.parts for fact in holds(part)]
     if isinstance(condition, AtLeastZero):
         return [condition.operand]
     if isinstance(condition, IsZero):

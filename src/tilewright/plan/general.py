@@ -300,7 +300,7 @@ def _widened(
     for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in fixed]:
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
     if machine.lanes is not None:  # what waves work on has a width that is a number, at the end of a dimension too
-        widths |= {d: 1 for d in widths if d in opened}
+        widths |= {d: blocks.get(d, widths[d] if names_of(program) else 1) for d in widths if d in opened}
 
 
 def _whole(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
