@@ -149,9 +149,7 @@ def implied(e: Expr) -> list[Expr]:
 
 
 def _nested(e: Expr) -> list[Expr]:
-    """What holds of two quotients of one number, where one divisor divides the other, x//32 is x//4//8; and of digits,
-    x%32 is 4*(x//4%8) and x%4.
-    """
+    """What holds of two quotients of one number, one divisor dividing the other, x//32 is x//4//8; and of digits."""
     every = [node for node in e.walk() if isinstance(node, FloorDiv | Mod) and isinstance(node.right, Const)]
     quotients = [node for node in every if isinstance(node, FloorDiv)]
     found: list[Expr] = []
@@ -161,15 +159,20 @@ def _nested(e: Expr) -> list[Expr]:
             if fine.left is coarse.left and ratio > 1 and rest == 0:
                 digit = fine - ratio * coarse
                 found += [digit, ratio - 1 - digit]
-    for high in every:
-        fine = high.left if isinstance(high, Mod) else None
-        if not isinstance(fine, FloorDiv) or not isinstance(fine.right, Const):
-            continue
-        step = fine.right.value
-        for rest in (n for n in every if isinstance(n, Mod) and n.left is fine.left):
-            if step > 0 and int(rest.right) == step * int(high.right):
-                low = rest - step * high
-                found += [low, step - 1 - low]
+    return [*found, *_digits([node for node in every if isinstance(node, Mod)])]
+
+
+def _digits(remainders: list[Mod]) -> list[Expr]:
+    """What holds of a remainder and of its higher digit: x%32 - 4*(x//4%8) is x%4."""
+    found: list[Expr] = []
+    for high in remainders:
+        quotient = high.left
+        if isinstance(quotient, FloorDiv) and isinstance(quotient.right, Const) and quotient.right.value > 0:
+            step = quotient.right.value
+            for whole in remainders:
+                if whole.left is quotient.left and int(whole.right) == step * int(high.right):
+                    low = whole - step * high
+                    found += [low, step - 1 - low]
     return found
 
 

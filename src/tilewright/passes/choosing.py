@@ -22,7 +22,7 @@ from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import WRITTEN_OUT, halves, sum_of, ways
 from tilewright.plan.blocking import LANES
-from tilewright.plan.boxes import numbers_of
+from tilewright.plan.boxes import WRITES, numbers_of
 from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
 from tilewright.plan.fixed import Fixed, fixed_by, left_aside, tiles_of
@@ -445,7 +445,10 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    return (*left_aside(job.program, job.machine), *wider_sums(job.program, job.machine))
+    nothing = (
+        () if any(op.name in WRITES for op in job.program.walk()) else ("nothing is written: nothing is launched",)
+    )
+    return (*nothing, *left_aside(job.program, job.machine), *wider_sums(job.program, job.machine))
 
 
 def recognised(job: Job) -> Contraction | str:

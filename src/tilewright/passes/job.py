@@ -63,6 +63,8 @@ class Job:
     contraction: Contraction | None = None
     why: str = ""
     """Why it is no contraction that a plan fits."""
+    whole: Program | None = None
+    """The program with what has no elements, and is not computed."""
     choice: Choice | GeneralChoice | None = None
     plan: Plan | None = None
     split: Halves | None = None

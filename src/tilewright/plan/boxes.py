@@ -93,7 +93,7 @@ def pointwise(program: Program, size: Size, opened: bool = False) -> tuple[Expr,
     """The dimensions along which the program is pointwise, in the order of its first write."""
     ops = list(program.walk())
     writes = [op for op in ops if op.name in WRITES]
-    first = writes[0].operands[0].type.dims
+    first = writes[0].operands[0].type.dims if writes else ()
     found = [d for d in first if isinstance(d, Symbol) and size(d) > 1]
     if any(op.name == "iterate" and op.attrs.get("start") for op in ops):
         return ()  # its condition is one for all
