@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import fused_families
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from tilewright.algebra.expr import index, symbol
 from tilewright.check.inside import holds, shown
 from tilewright.compiler.kernels import resolve
 from tilewright.compiler.native import kernel_for
+from tilewright.errors import ProgramError
 from tilewright.targets.registry import machine
 
 IMAGE = {"N": 2, "H": 5, "W": 7, "C": 8, "F": 20}
@@ -93,3 +95,14 @@ def test_what_follows_for_all_values_of_an_open_size() -> None:
     assert not shown(n % 64 - 2 - (32 * part + j))
     both = (n % 8 >= 1) * (n % 3 >= 1)
     assert shown((n + 7) // 8 - 1 - n // 8, holds(both))
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu:hopper"])
+def test_a_size_that_follows_from_an_open_one_is_bound(target: str) -> None:
+    kernel, sizes = fused_families.widened("i8", 32), {"M": 40, "N": 24, "K": 64}
+    for dynamic, below in (("K", "2"), ("S", "S")):
+        with pytest.raises(ProgramError, match=rf"1, K//32, cannot .* below {below} .*: bind a size .*, or add otherw"):
+            kernel_for(kernel, {**sizes, "S": 2}, target=target, dynamic=[dynamic])
+    bound = kernel.bound({fused_families.S: (fused_families.K + 31) // 32})
+    made = kernel_for(bound, sizes, target=target, dynamic=["M", "K"])
+    assert "s: bf16[24, (K + 31)//32]" in repr(made)
