@@ -22,12 +22,19 @@ PRODUCT = {"M": 70, "N": 72, "K": 40}
 ATTENTION = {"B": 1, "H": 2, "M": 40, "N": 70, "D": 16, "E": 16}
 
 
-def check(kernel: Any, dynamic: str, usual: dict[str, int], *others: dict[str, int], bound: float = 0) -> Any:
-    """The kernel for Hopper with open sizes has machine code, and its programs give what the executor does."""
+def check(
+    kernel: Any, dynamic: str, usual: dict[str, int], *others: dict[str, int], bound: float = 0, loops: bool = False
+) -> None:
+    """The kernel for Hopper with open sizes has machine code, and its programs give what the executor does; with
+    `loops`, those of the loop level."""
     run, opened = tilewright.compile(kernel, target="gpu:hopper", dynamic=dynamic.split()), dynamic.split()
     made = run.of_sizes(usual)
     assert ".visible .entry" in made.text("asm")
-    done, meant = compile_text(made.text("host"), "interpreter"), tilewright.compile(kernel, target="executor")
+    text = made.text("host")
+    if loops:
+        lowered = [made.executor.prepared(name, {})[0].kernel.loop for name in made.module.programs]
+        text = "\n".join(map(str, (made.module.host, *lowered)))
+    done, meant = compile_text(text, "interpreter"), tilewright.compile(kernel, target="executor")
     for sizes in ({**usual, **{n: x for n, x in other.items() if n in opened}} for other in others):
         symbols = {s for a in run.program.args for d in a.type.dims for s in d.symbols}
         known = resolve({**run.program.bindings, **{s: sizes[s.name] for s in symbols if s.name in sizes}})
@@ -38,7 +45,6 @@ def check(kernel: Any, dynamic: str, usual: dict[str, int], *others: dict[str, i
         ]
         got, wanted = (f(*args).astype(np.float64) for f in (done, meant))
         np.testing.assert_allclose(got, wanted, rtol=bound, atol=bound, err_msg=str(sizes))
-    return made
 
 
 @pytest.mark.parametrize("dynamic", ["N", "W", "N H W"])
@@ -56,6 +62,19 @@ def test_a_convolution_of_f32_is_open(options: dict[str, Any], dynamic: str) -> 
 def test_every_size_of_a_product_is_open(transposes: str, dtype: str, dynamic: str) -> None:
     others = {"M": 1, "N": 1, "K": 1}, {"M": 53, "N": 140, "K": 33}
     check(kernels.gemm(transposes, dtype), dynamic, PRODUCT, *others)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "usual", "other", "bound"),
+    [
+        (kernels.conv((3, 3), "f32", padding=1), IMAGE, {"N": 3, "H": 9, "W": 8}, 0),
+        (kernels.gemm("nt", "f32"), PRODUCT, {"M": 53, "N": 140, "K": 33}, 0),
+        (kernels.gemm("tn", "bf16"), PRODUCT, {"M": 53, "N": 140, "K": 33}, 0),
+        (kernels.attention(32, "bf16", causal=True), ATTENTION, {"B": 2, "H": 1, "M": 23, "N": 33}, 2e-2),
+    ],
+)
+def test_lowered_programs_of_open_sizes_are_right(kernel: Any, usual: Any, other: Any, bound: float) -> None:
+    check(kernel, " ".join(other), usual, other, bound=bound, loops=True)
 
 
 def test_tasks_of_an_open_product_are_whole_blocks() -> None:
