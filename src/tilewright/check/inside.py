@@ -34,7 +34,18 @@ def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
     True
     """
     known = [other for fact in facts for other in dict.fromkeys((fact, _in_quotients(fact)))]
-    return any(_follows(each, known) for each in dict.fromkeys((e, _in_units(e, known))))
+    return any(_follows(each, known) for each in dict.fromkeys((e, _in_units(e, known), *_multiplied(e))))
+
+
+def _multiplied(e: Expr) -> list[Expr]:
+    """What is never negative exactly where e is not: r - x//d, where d is a product of sizes, as d*(r + 1) - 1 - x."""
+    constant, terms = linear(e)
+    found: list[Expr] = []
+    for term, factor in terms:
+        if factor == -1 and isinstance(term, FloorDiv) and not isinstance(term.right, Const) and term.right.lo >= 1:
+            rest = weighted_sum(constant + 1, [(t, c) for t, c in terms if t is not term])
+            found.append(term.right * rest - 1 - term.left)
+    return found
 
 
 def _follows(e: Expr, known: list[Expr]) -> bool:

@@ -116,16 +116,19 @@ def apart_along(low: Lowering, found: Load, dim: Expr) -> int | None:
     return linear_step(found.at[-1], c)
 
 
-def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...]) -> tuple[str, ...]:
+def outside(
+    low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]
+) -> tuple[str, ...]:
     """What the coordinates of an access without data reach, where one lies outside; empty if all lie inside.
 
+    `marks` says which of them are not shown to.
     Ranges do not always tell; then the coordinates of all elements are worked out.
     """
     sizes = tuple(low.size(d) for d in dims)
     shape = tuple(n for n in sizes if isinstance(n, int))
     extents = [n for n in map(number_or, map(as_expr, access.shape)) if isinstance(n, int)]
     if len(shape) < len(sizes) or len(extents) < len(access.shape) or prod(shape) > TABLED:
-        raise ProgramError(_unknown(low, access, dims))
+        raise ProgramError(_unknown(low, access, dims, marks))
     grid = np.ogrid[tuple(slice(0, n) for n in shape)]
     known = {low.coordinate(d): g for d, g in zip(dims, grid, strict=True)}
     worst, wrong = [], False
@@ -136,9 +139,9 @@ def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...]) -> tuple[
     return tuple(worst) if wrong else ()
 
 
-def _unknown(low: Lowering, access: TileAccess, dims: tuple[Expr, ...]) -> str:
+def _unknown(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
     """Which coordinate cannot be shown to lie inside memory, and what can be done about that."""
-    place = next((n for n, mark in enumerate(loose(low, access, Substitution({}))) if mark), 0)
+    place = marks.index(True)
     at = Substitution({low.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])
     found = f"coordinate {place}, {at}, cannot be shown to be at least 0 and below {access.shape[place]}"
     if low.opened:
