@@ -149,7 +149,7 @@ def implied(e: Expr) -> list[Expr]:
             found += [u - node for u in _ends(node.upper, Min)] + [node - low for low in _ends(node.lower, Max)]
         elif isinstance(node, FloorDiv) and node.right.lo >= 1:
             rest = node.left - node.right * node
-            found += [rest, node.right - 1 - rest]
+            found += [rest, node.right - 1 - rest, *_below_ends(node)]
         elif isinstance(node, Mod) and node.right.lo >= 1:
             found += [node, node.right - 1 - node]
         elif isinstance(node, Min):
@@ -157,6 +157,15 @@ def implied(e: Expr) -> list[Expr]:
         elif isinstance(node, Max):
             found += [node - part for part in node.args]
     return [*found, *_nested(e)]
+
+
+def _below_ends(node: FloorDiv) -> list[Expr]:
+    """What a quotient is at most: that of the ends of what is divided."""
+    found: list[Expr] = []
+    for term, factor in linear(node.left)[1]:
+        ends = term.args if isinstance(term, Min) else _ends(term.upper, Min) if isinstance(term, Symbol) else ()
+        found += [(node.left + factor * (end - term)) // node.right - node for end in ends if factor > 0]
+    return found
 
 
 def _nested(e: Expr) -> list[Expr]:

@@ -11,6 +11,7 @@ import pytest
 import tilewright
 from tilewright import compile_text, kernels
 from tilewright.algebra.expr import index, symbol
+from tilewright.algebra.expr_rules import minimum
 from tilewright.check.inside import holds, shown
 from tilewright.compiler.kernels import resolve
 from tilewright.compiler.native import kernel_for
@@ -113,6 +114,26 @@ def test_what_follows_for_all_values_of_an_open_size() -> None:
     assert not shown(n % 64 - 2 - (32 * part + j))
     both = (n % 8 >= 1) * (n % 3 >= 1)
     assert shown((n + 7) // 8 - 1 - n // 8, holds(both))
+    q = symbol("Q", 1, 1 << 20)
+    row = index("row", (n * q + 1) // 2)
+    flat = 2 * row + index("i", minimum(2, n * q - 2 * row))
+    assert shown(n - 1 - flat // q)  # the image of a pixel
+    assert not shown(n - 2 - flat // q)
+    last = (64 * (q // 4) + minimum(16 * (q % 4) - 1, i)) // (4 * q)
+    assert shown(3 - last)
+    assert not shown(2 - last)
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes", "dynamic"),
+    [
+        ({"filter_size": (3,), "groups": 2}, {"N": 1, "W": 3, "CG": 1, "F": 2}, ["N", "W"]),
+        ({"filter_size": (3, 3, 3), "stride": 2}, {"N": 1, "D": 9, "H": 9, "W": 9, "C": 8, "F": 16}, ["D"]),
+        ({"filter_size": (3, 3, 3), "stride": 2}, {"N": 1, "D": 9, "H": 9, "W": 9, "C": 8, "F": 16}, ["W"]),
+    ],
+)
+def test_odd_images_without_padding_are_open(options: dict[str, Any], sizes: Any, dynamic: list[str]) -> None:
+    kernel_for(kernels.conv(dtype="f32", **options), sizes, target="gpu:hopper", dynamic=dynamic)
 
 
 @pytest.mark.parametrize("target", ["cpu", "gpu:hopper"])

@@ -116,9 +116,7 @@ def apart_along(low: Lowering, found: Load, dim: Expr) -> int | None:
     return linear_step(found.at[-1], c)
 
 
-def outside(
-    low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]
-) -> tuple[str, ...]:
+def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
     """What the coordinates of an access without data reach, where one lies outside; empty if all lie inside.
 
     `marks` says which of them are not shown to.
