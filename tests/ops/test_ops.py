@@ -203,7 +203,7 @@ def test_a_layer_packs_its_weights_once_for_each_size(monkeypatch):
     [
         (((1, 4, 4, 3), (2, 3, 3, 4)), {}, "x has 3 channels; the weights take 4 in each of 1 groups"),
         (((4, 4, 3), (2, 3, 3, 3)), {}, "x has shape (4, 4, 3), 3 dimensions; it takes 4"),
-        (((1, 2, 2, 3), (2, 3, 3, 3)), {}, "x is 2x2: a filter of 3x3 does not fit"),
+        (((1, 1, 1, 3), (2, 3, 3, 3)), {}, "x is 1x1: a filter of 3x3 does not fit"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"stride": 0}, "stride=0: an integer of at least 1"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"stride": (1, 2, 1)}, "stride=(1, 2, 1): an integer of at least 1, or one for"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"dilation": "same"}, "dilation='same': an integer of at least 1, or one for"),
@@ -221,7 +221,7 @@ def test_a_layer_packs_its_weights_once_for_each_size(monkeypatch):
         (((1, 4, 3), (2, 3, 3)), {}, "weight has shape (2, 3, 3), 3 dimensions; it takes 4"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"groups": 3}, "groups=3: it must divide the 2 filters"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"activation": "swish"}, "activation='swish': there are relu"),
-        (((1, 4, 0, 3), (2, 3, 3, 3)), {}, "x has the shape (1, 4, 0, 3): nothing to compute"),
+        (((1, 4, 4, 3), (2, 0, 3, 3)), {}, "weight has the shape (2, 0, 3, 3): a filter has a tap along each axis"),
     ],
 )
 def test_mistakes_are_named(arguments, options, says):
@@ -241,6 +241,30 @@ def test_empty_batches_give_empty_results():
     assert tilewright.conv1d(np.zeros((0, 4, 3), np.float32), np.zeros((2, 3, 3), np.float32)).shape == (0, 2, 2)
     assert tilewright.matmul(np.zeros((0, 3), np.float32), np.zeros((3, 2), np.float32)).shape == (0, 2)
     assert tilewright.matmul(np.zeros((0, 4, 3), np.float32), np.zeros((0, 3, 2), np.float32)).shape == (0, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "padding", "shape"),
+    [
+        ((1, 2, 5, 3), (2, 3, 3, 3), 0, (1, 0, 3, 2)),  # no filter fits
+        ((1, 4, 5, 3), (0, 3, 3, 3), 1, (1, 4, 5, 0)),  # no filters
+        ((2, 4, 5, 0), (2, 3, 3, 0), 1, (2, 4, 5, 2)),  # no channels: sums of nothing
+        ((2, 0, 5, 3), (2, 3, 3, 3), 2, (2, 2, 7, 2)),  # no image, but zeros around it
+    ],
+)
+@pytest.mark.parametrize("dynamic", [None, "batch", "image"])
+def test_convolutions_of_nothing_are_empty_or_sums_of_nothing(image, weight, padding, shape, dynamic):
+    x, w, bias = np.ones(image, np.float32), np.ones(weight, np.float32), np.arange(weight[0], dtype=np.float32)
+    found = tilewright.conv2d(x, w, bias, padding=padding, dynamic=dynamic)
+    assert np.array_equal(found, np.broadcast_to(bias, shape))
+
+
+def test_layers_of_nothing_are_empty_or_sums_of_nothing():
+    x = np.ones((2, 3, 4), np.float32)
+    assert tilewright.Linear(np.ones((0, 4), np.float32))(x).shape == (2, 3, 0)
+    layer = tilewright.Linear(np.ones((5, 0), np.float32), np.arange(5, dtype=np.float32))
+    assert np.array_equal(layer(x[..., :0]), np.broadcast_to(np.arange(5, dtype=np.float32), (2, 3, 5)))
+    assert np.array_equal(tilewright.matmul(x[..., :0], x[0, :0]), np.zeros((2, 3, 4), np.float32))
 
 
 def test_element_types_must_agree():

@@ -211,6 +211,11 @@ class _Check:
 
     # -- coordinates ----------------------------------------------------------------------------------
 
+    def _shown(self, e: Expr, expanded: Expr) -> bool:
+        """Whether an expression is never negative, with names for what follows from sizes or with these written out:
+        products of names stay factors, and only what is written out meets facts."""
+        return any(shown(each, self.facts) for each in dict.fromkeys((expanded, e)))
+
     def _coordinates(self, op: Op) -> None:
         base = op.operands[0 if op.name == "view" else 1]
         if not isinstance(base.type, TensorType):
@@ -220,7 +225,7 @@ class _Check:
             if loose or e.symbols & data or not self._named((e, size)):
                 continue
             place, most = self._expanded(e), self._expanded(size)
-            below, above = shown(place, self.facts), shown(most - 1 - place, self.facts)
+            below, above = self._shown(e, place), self._shown(size - 1 - e, most - 1 - place)
             if not (below and above):
                 end = f"at least 0{'' if above else f' and below {size}'}" if not below else f"below {size}"
                 raise ProgramError(

@@ -169,7 +169,8 @@ class NativeExecutable(Executable):
         """The job of any program: its sizes are expressions of those that are dynamic, planned as if typical."""
         extents, names = opened_sizes(symbols, self.program.bindings, self.dynamic)
         said = {} if self.plan is None else {d.name: d.extent for axis in self.plan.axes for d in axis.digits}
-        larger = {**symbols, **{s: said.get(s.name) or max(symbols[s], TYPICAL) for s in self.dynamic}}
+        least = {s: max(TYPICAL, int(own.lo)) for s, own in zip(self._opened(), names.parameters, strict=True)}
+        larger = {**symbols, **{s: said.get(s.name) or max(symbols[s], least[s]) for s in self.dynamic}}
         numbers = Substitution(larger)
         typical = {s: int(numbers(self.known.get(s, s))) for s in symbols}
         images = Substitution(extents)
@@ -228,6 +229,9 @@ class NativeExecutable(Executable):
         bindings |= {s: as_expr(named[s.name]) for s in every if s.name in named}
         found = resolve(bindings)
         numbers = {s: int(e) for s, e in found.items() if e.is_constant}
+        for s, n in numbers.items():
+            if n < s.lo:
+                raise ArgumentError(f"{self.name}: {s} comes out as {n}; it must be at least {s.lo}")
         images = Substitution(numbers)
         shapes = {}
         for arg in self.program.args:

@@ -72,9 +72,9 @@ class Conv(Layer):
         if dynamic is not None and (not isinstance(dynamic, str) or dynamic not in ("batch", "image")):
             raise ArgumentError(f"dynamic={dynamic!r}: None, 'batch', or 'image', which is both batch and image size")
         weight = array(weight, "weight", (3, 4, 5) if self.rank is None else (self.rank + 2,))
-        if 0 in weight.shape:
-            raise ArgumentError(f"weight has the shape {weight.shape}: nothing to compute")
         filters, *taps, _ = weight.shape
+        if 0 in taps:
+            raise ArgumentError(f"weight has the shape {weight.shape}: a filter has a tap along each axis")
         self.stride, self.dilation = (
             per_axis(v, len(taps), n) for v, n in ((stride, "stride"), (dilation, "dilation"))
         )
@@ -103,10 +103,7 @@ class Conv(Layer):
         return f"{type(self).__name__}({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
     def _taken(self, x: Any) -> Any:
-        found = array(x, "x", (self.weight.ndim,))
-        if 0 in found.shape[1:]:
-            raise ArgumentError(f"x has the shape {found.shape}: nothing to compute")
-        return found
+        return array(x, "x", (self.weight.ndim,))
 
     def sizes(self, image: Any) -> list[int]:
         """The output's size along each axis; raises where the image does not go with the weights."""
@@ -118,7 +115,7 @@ class Conv(Layer):
             raise ArgumentError(f"x holds {image.dtype}, the weights {self.weight.dtype}: convert one")
         rows = zip(extents, taps, self.padding, self.dilation, self.stride, strict=True)
         sizes = [(size + sum(ends) - far * (k - 1) - 1) // step + 1 for size, k, ends, far, step in rows]
-        if min(sizes) < 1:
+        if min(sizes) < 0:
             raise ArgumentError(
                 f"x is {by(extents)}: a filter of {by(taps)} does not fit, with this padding and dilation"
             )

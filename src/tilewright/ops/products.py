@@ -6,8 +6,6 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from tilewright.compiler.compiled import Compiled
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
@@ -81,8 +79,6 @@ def matmul(
     out = result(where, [left, right], (*batch, m, n), kind_of_result)
     if not out.size:
         return returned(out, form)
-    if k == 0:  # a sum of nothing is one of a single 0
-        left, right, k = np.zeros((*batch, m, 1), left.dtype), np.zeros((*right.shape[:-2], 1, n), left.dtype), 1
     count = prod(batch)
     if right.ndim == 2 or count == 1:
         count, m = 1, m * count
@@ -129,8 +125,6 @@ class Linear(Layer):
         target: str | None = None,
     ):
         weight = array(weight, "weight", (2,))
-        if 0 in weight.shape:
-            raise ArgumentError(f"weight has the shape {weight.shape}: nothing to compute")
         kind = dtype_of(weight, "weight")
         self.activation, self.precision = known_activation(activation), known_precision(precision)
         self.accumulate = known_accumulate(accumulate, kind)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from math import prod
 
-from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
 from tilewright.ir.tile import REDUCTIONS
@@ -22,7 +22,7 @@ from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import WRITTEN_OUT, halves, sum_of, ways
 from tilewright.plan.blocking import LANES
-from tilewright.plan.boxes import numbers_of
+from tilewright.plan.boxes import WRITES, Opened, numbers_of
 from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
 from tilewright.plan.fixed import Fixed, fixed_by, left_aside, tiles_of
@@ -76,8 +76,8 @@ def _choose_plan(job: Job) -> None:
             return
         job.contraction = None
     given = None if job.logs else job.given
-    opened = {s for s, n in job.extents.items() if isinstance(n, Expr)}
-    names = {s.name for s in opened}
+    opened = job.open_extents
+    names = {str(s) for s in opened}
     if given is not None and given.open and not opened:
         raise ArgumentError(f"plan: {', '.join(sorted(given.open))}: no size is open here")
     if given is not None and opened:
@@ -96,7 +96,7 @@ def _choose_plan(job: Job) -> None:
     job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job)))
 
 
-def _one_program(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
+def _one_program(job: Job, given: Plan | None, opened: Opened) -> GeneralChoice:
     """The choice of a program that is not taken apart, and how it is launched."""
     said, launch = (None, None) if given is None else (replace(given, early=None), given.early)
     if job.workgroups is not None:
@@ -167,10 +167,12 @@ def _perhaps_copied(job: Job, forms: Collection[str]) -> GeneralChoice | None:
 
 def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
     """The plan in roles of a program with one product, or several that are chained."""
-    size = numbers_of(job.sizes)
+    size = job.size
     job.split = job.patched = job.looped = None
     try:
-        found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
+        found = plan_with_roles(
+            job.program, job.sizes, size, job.machine, job.free, given, job.gathered, opened=job.open_extents
+        )
     except ArgumentError as fault:  # what is given may be a chain of one product
         return _given_chain(job, given, fault)
     if isinstance(found, str):
@@ -322,10 +324,10 @@ def _given_split(job: Job, given: Plan, name: str, count: int) -> GeneralChoice 
     return _split(job, axis, count, given)
 
 
-def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
+def _without_roles(job: Job, given: Plan | None, opened: Opened) -> GeneralChoice:
     """A plan in which all waves do everything."""
     job.split = None
-    size, ordered = numbers_of(job.sizes), is_ordered(job.program)
+    size, ordered = job.size, is_ordered(job.program)
     wanted = job.nearer if given is None else given
     if given is not None and given.split is not None:
         return _parted(job, given.split[1], given)
@@ -445,7 +447,10 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    return (*left_aside(job.program, job.machine), *wider_sums(job.program, job.machine))
+    nothing = (
+        () if any(op.name in WRITES for op in job.program.walk()) else ("nothing is written: nothing is launched",)
+    )
+    return (*nothing, *left_aside(job.program, job.machine), *wider_sums(job.program, job.machine))
 
 
 def recognised(job: Job) -> Contraction | str:
@@ -466,7 +471,7 @@ def recognised(job: Job) -> Contraction | str:
 
 def _typical(job: Job, c: Contraction) -> Contraction:
     """What a contraction with open rows is planned for."""
-    return closed(c, {e: job.sizes[s] for s, e in job.extents.items() if isinstance(e, Symbol)})
+    return closed(c, job.typical)
 
 
 def _planned_open(job: Job, c: Contraction) -> bool:

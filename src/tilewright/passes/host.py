@@ -125,10 +125,12 @@ class _Host:
     def launch(
         self, program: Program, operands: Sequence[Value], workers: Expr | int | None = None, **settings: Expr
     ) -> None:
-        """Launches a program; under another name, where that is taken."""
+        """Launches a program, under another name where that is taken; not one whose tasks do nothing."""
         if program is not self.main:
             program = named_apart(program, (self.name, self.main.name, *(p.name for p in self.programs)))
         self.programs.append(program)
+        if all(op.name == "tasks" for op in program.walk()):
+            return
         told = {s.name: settings.get(s.name, s) for s in open_parameters(program)}
         attrs: dict[str, Any] = {
             "program": program.name,
@@ -157,7 +159,7 @@ def _of_one(job: Job, lowered: Lowered) -> Module:
     """One program; what it logs is an argument, what it reports is looked at after it has run."""
     block = lowered.program
     roles = {a.name or "": own.type.role for a, own in zip(lowered.arguments, block.args, strict=False)}
-    for name in _only_written(job.program):
+    for name in _only_written(job.whole or job.program):
         roles[name] = "out"  # callers may leave it out: what is not written is as it was made
     host = _Host(job, block, roles)
     for each in lowered.before:

@@ -15,6 +15,7 @@ from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.patches import Patched
 from tilewright.passes.tile.rewriting import Halves
+from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.plan import Placed, Plan
@@ -63,6 +64,8 @@ class Job:
     contraction: Contraction | None = None
     why: str = ""
     """Why it is no contraction that a plan fits."""
+    whole: Program | None = None
+    """The program with what has no elements, and is not computed."""
     choice: Choice | GeneralChoice | None = None
     plan: Plan | None = None
     split: Halves | None = None
@@ -99,10 +102,24 @@ class Job:
     module: Module | None = None
     """The host program with its block programs: what the job comes to."""
 
+    @property
+    def open_extents(self) -> dict[Expr, Expr]:
+        """The sizes that stay open, as expressions of those that a call tells."""
+        return {s: n for s, n in self.extents.items() if isinstance(n, Expr)}
+
+    @property
+    def typical(self) -> dict[Symbol, int]:
+        """Typical numbers for what a call tells, and for names of what follows from that."""
+        return {e: self.sizes[s] for s, e in self.extents.items() if isinstance(e, Symbol) and s in self.sizes}
+
+    @property
+    def size(self) -> Callable[[Expr], int]:
+        """The value of a dimension, a typical one where it stays open."""
+        return numbers_of({**self.sizes, **self.typical})
+
     def take(self, sizes: Mapping[Symbol, Size]) -> None:
         """Makes these its sizes: of those that stay open, also typical numbers."""
-        own = {e: self.sizes[s] for s, e in self.extents.items() if isinstance(e, Symbol) and s in self.sizes}
-        numbers = Substitution(own)
+        numbers = Substitution(self.typical)
         self.sizes = {s: self.sizes.get(s) or int(numbers(as_expr(e))) for s, e in sizes.items()}
         self.extents = sizes if self.opened else {}
 

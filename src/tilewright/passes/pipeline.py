@@ -2,6 +2,7 @@
 
 | pass       | what it adds to the job                                                              |
 |------------|--------------------------------------------------------------------------------------|
+| present    | the program without what has no elements                                              |
 | normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
 | general    | the block program: operation by operation, over the plan's tasks and blocks           |
@@ -30,6 +31,7 @@ from tilewright.passes.outside import outside
 from tilewright.passes.parts import in_parts, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
+from tilewright.passes.tile.empty import without_empty
 from tilewright.passes.tile.flat import in_one
 from tilewright.passes.tile.general import Lowered, Lowering
 from tilewright.passes.tile.memory import role_of
@@ -43,6 +45,13 @@ from tilewright.plan.validate import multiplies
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
+
+
+def present(job: Job) -> None:
+    """The program without what has no elements; workgroups are part of a grid program's meaning, and logs of others."""
+    if job.workgroups is None and not job.logs:
+        job.whole = job.program
+        job.program, job.free = without_empty(job.program, job.extents or job.sizes, job.free)
 
 
 def normalise(job: Job) -> None:
@@ -249,6 +258,7 @@ def _lowered(
 
 
 PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
+    ("present", present),
     ("normalise", normalise),
     ("choose", choose_plan),
     ("general", general),

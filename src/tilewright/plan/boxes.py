@@ -7,13 +7,15 @@ none is ragged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
+from tilewright.algebra.expr import Expr, Symbol, as_expr, index
+from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS, accessed
@@ -29,6 +31,9 @@ TABLED = 1 << 22
 """Elements of a write whose places are worked out one by one, to see whether they differ."""
 
 NO_LOOPS: Mapping[Expr, int] = {}
+Opened: TypeAlias = Mapping[Expr, Expr]
+"""Sizes that only a call tells, as expressions of those that it tells."""
+NOTHING: Opened = {}
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,12 @@ def boxes(
     room: Room = ROOM,
     logs: bool = False,
     loops: Mapping[Expr, int] = NO_LOOPS,
-    opened: bool = False,
+    opened: Opened = NOTHING,
 ) -> dict[Expr, int]:
     """The dimensions to cut, and the width of a task along each; with `logs`, what debug_log keeps is written too.
 
-    `loops` are the tiles of axes that loops go over. With `opened`, sizes are typical, and nothing is worked out by
-    them that must hold for others.
+    `loops` are the tiles of axes that loops go over. Of sizes that are `opened` these are typical, and nothing is
+    worked out by them that must hold for others.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -77,7 +82,7 @@ def boxes(
     return _widths(program, dims, size, room) if dims else {}
 
 
-def cut_dims(program: Program, size: Size, logs: bool = False, opened: bool = False) -> tuple[Expr, ...]:
+def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """The dimensions that tasks may cut; with `logs`, what debug_log keeps is written too."""
     dims = pointwise(program, size, opened)
     for op in program.walk() if logs else ():
@@ -89,11 +94,11 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: bool = Fa
 # -- which dimensions -------------------------------------------------------------------------------------
 
 
-def pointwise(program: Program, size: Size, opened: bool = False) -> tuple[Expr, ...]:
+def pointwise(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """The dimensions along which the program is pointwise, in the order of its first write."""
     ops = list(program.walk())
     writes = [op for op in ops if op.name in WRITES]
-    first = writes[0].operands[0].type.dims
+    first = writes[0].operands[0].type.dims if writes else ()
     found = [d for d in first if isinstance(d, Symbol) and size(d) > 1]
     if any(op.name == "iterate" and op.attrs.get("start") for op in ops):
         return ()  # its condition is one for all
@@ -156,7 +161,7 @@ def _looked_up(op: Op) -> set[Expr]:
     return found
 
 
-def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: bool) -> list[Expr]:
+def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: Opened) -> list[Expr]:
     """Those of the dimensions whose coordinates are written to places of their own."""
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -169,7 +174,7 @@ def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, open
         if len(places) == 1 and None not in places:
             kept.append(d)
     alone = len(kept) < len(dims) and len(writes) == 1 and not reads
-    if alone and not opened and (_is_linear(writes[0], size) or _all_differ(writes[0], size)):
+    if alone and (_is_linear(writes[0], size, opened) or (not opened and _all_differ(writes[0], size))):
         return dims
     return kept
 
@@ -191,29 +196,44 @@ def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
     return None
 
 
-def _is_linear(op: Op, size: Size) -> bool:
+def _is_linear(op: Op, size: Size, opened: Opened) -> bool:
     """Whether a write with a mapping puts each element to a place of its own, because the place is a number written in
     digits of its coordinates: flat rows that are taken apart, such as [i//56, i%56, j], come together again.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
         return False
+
+    def extent(e: Expr) -> Expr:
+        known = {s: as_expr(size(s)) for s in e.symbols if s not in opened}
+        return Substitution({**known, **{s: opened[s] for s in e.symbols if s in opened}})(e)
+
     over = op.attrs["over"]
-    numbers = {s: size(s) for e in op.attrs["at"] for s in e.symbols if s not in over}
-    extents = dict(zip(over, map(size, _dims(op)), strict=True))
-    axes = {s: index(f"place{n}", extents[s]) for n, s in enumerate(over) if extents[s] > 1}
+    numbers = {s: extent(s) for e in op.attrs["at"] for s in e.symbols if s not in over}
+    extents = dict(zip(over, map(extent, _dims(op)), strict=True))
+    axes = {s: index(f"place{n}", extents[s]) for n, s in enumerate(over) if extents[s].hi > 1}
     images, place = Substitution({**numbers, **dict.fromkeys(over, 0), **axes}), as_expr(0)
     for e, d in zip(op.attrs["at"], memory.sizes, strict=True):
-        place = place * (size(d) if d is not None else 1) + images(e)
+        place = place * (extent(d) if d is not None else 1) + images(e)
     form = linear_form(place, list(axes.values()))
-    if form is None or not all(isinstance(c, Const) and c.value > 0 for c in form[0].values()):
+    if form is None or len(form[0]) < len(axes):
         return False
-    reach = 0
-    for step, extent in sorted((int(c), int(s.hi) + 1) for s, c in form[0].items()):
-        if step <= reach:
-            return False
-        reach += step * (extent - 1)
-    return len(form[0]) == len(axes)
+    return _are_digits([(step, extents[s]) for s, axis in axes.items() for step in (form[0][axis],)], as_expr(0))
+
+
+def _are_digits(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:
+    """Whether numbers of so many steps each, of such sizes, are all different, and larger than `reach` but for 0: in
+    some order, each step goes further than all before it together.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> f = symbol("F", 1)
+    >>> _are_digits([(f, as_expr(9)), (as_expr(1), f)], as_expr(0)), _are_digits([(f, f), (f, f)], as_expr(0))
+    (True, False)
+    """
+    return not steps or any(
+        is_nonneg(step - reach - 1) and _are_digits([*steps[:n], *steps[n + 1 :]], reach + step * (extent - 1))
+        for n, (step, extent) in enumerate(steps)
+    )
 
 
 def _all_differ(op: Op, size: Size) -> bool:

@@ -18,7 +18,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
-from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
+from tilewright.plan.boxes import NOTHING, Opened, Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.lane_boxes import Terms, cost_by_terms, tasks_of_boxes, written_out
 from tilewright.plan.limiting import Predicted, limiting
@@ -192,7 +192,7 @@ def plan_general(
     given: Plan | None = None,
     logs: bool = False,
     ordered: bool = False,
-    opened: Collection[Expr] = (),
+    opened: Opened = NOTHING,
     narrowed: int = 0,
     terms: Terms | None = None,
 ) -> GeneralChoice:
@@ -203,7 +203,7 @@ def plan_general(
     term, as they do any other function of elements, or each for a box of results.
     """
     by_terms, boxed = terms is not None, () if terms is None else terms.dims
-    dims = boxed or (() if ordered else cut_dims(program, size, logs, bool(opened)))
+    dims = boxed or (() if ordered else cut_dims(program, size, logs, opened))
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
@@ -213,7 +213,7 @@ def plan_general(
         return {(d := op.attrs["axis"]): tiles.get(op) or tilings.get(str(d)) or n for op, n in loops.items()}
 
     looped = at_a_time()
-    found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
+    found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, opened)
     widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
     if machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
         widths, waves = _by_lanes(program, widths, terms, lambda d: looped.get(d) or size(d), machine)
@@ -297,9 +297,12 @@ def _widened(
     for d, n in blocks.items():
         most = widths[d] + n if d in opened else size(d)
         widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in fixed else widths[d]
-    for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in fixed]:
-        del widths[d]  # a task goes along whole lines: where they end, blocks are others
-    if machine.lanes is not None:  # what waves work on has a width that is a number, at the end of a dimension too
+    if machine.lanes is None:
+        for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in fixed]:
+            del widths[d]  # a task goes along whole lines: where they end, blocks are others
+    elif names_of(program):  # one block each: cores are many, and blocks large
+        widths |= {d: n for d, n in blocks.items() if d in opened and str(d) not in fixed}
+    else:  # what lanes hold has a width that is a number, at the end of a dimension too
         widths |= {d: 1 for d in widths if d in opened}
 
 

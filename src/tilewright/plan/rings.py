@@ -26,7 +26,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.boxes import WRITES, cut_dims
+from tilewright.plan.boxes import NOTHING, WRITES, Opened, cut_dims
 from tilewright.plan.computed import ComputedFactor, computed_factor
 from tilewright.plan.epilogue import after_product
 from tilewright.plan.fixed import tiles_of
@@ -86,17 +86,18 @@ def plan_with_roles(
     given: Plan | None = None,
     gathered: str = "",
     alone: bool = False,
+    opened: Opened = NOTHING,
 ) -> GeneralChoice | str:
     """The plan of a program with one product, in two roles; or why it has none.
 
     `gathered` says why the waves that load copy themselves; where it is empty, the machine does that. Plans are made of
-    all candidates, or of the best `alone`.
+    all candidates, or of the best `alone`. Of sizes that are `opened` these are typical.
     """
     found = product_of(program, size, free)
     if isinstance(found, str):
         return found
     op, axes = found
-    dims = _tasks(program, op, size)
+    dims = _tasks(program, op, size, opened)
     if axes.m is None or axes.m not in dims or axes.n not in dims:
         return "tasks cannot cut both dimensions of its sum"
     asked = given is not None
@@ -185,9 +186,9 @@ def _choices(
     return found
 
 
-def _tasks(program: Program, op: Op, size: Callable[[Expr], int]) -> tuple[Expr, ...]:
+def _tasks(program: Program, op: Op, size: Callable[[Expr], int], opened: Opened) -> tuple[Expr, ...]:
     """The dimensions that tasks cut, and those of the product's sum that have a single element."""
-    found = cut_dims(program, size)
+    found = cut_dims(program, size, opened=opened)
     total: tuple[Expr, ...] = op.operands[2].type.dims
     single = [d for d in total if d not in found and size(d) == 1]
     order = [d for d in total if d in found or d in single]

@@ -478,7 +478,7 @@ class HostExecutor:
         as_given = places is not None and slots == [tuple(range(len(arrays)))]
         if as_given or (len(calls) == 1 and not hasattr(calls[0], "again")):
             return calls[0]
-        if places is None:
+        if not places:
             return Bound(calls)
         written = tuple(a.type.role != "in" for a in self.module.host.args)
         return Bound(calls, Whole(tuple(arrays), written, tuple(zip(calls, places, strict=True))))

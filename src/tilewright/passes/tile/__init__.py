@@ -19,7 +19,9 @@
 | grid         | workgroups one after another, memory of their own                                     |
 | opened       | sizes that only a call tells                                                          |
 | rewriting    | programs written again: over other dimensions, or as two                              |
+| empty        | what has no elements is not computed                                                  |
 | digits       | flat dimensions as the digits that accesses divide them into                          |
+| flat         | functions of elements over one dimension, where rows are no whole vectors             |
 | apart        | a program as two, where a value between products goes through memory                  |
 | looping      | chained products as a loop over what lies between them                                |
 | splitting    | split-K: a program with one product as two                                            |

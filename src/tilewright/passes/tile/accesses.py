@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.algebra.expr_use import Substitution, evaluate, number_or
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
@@ -116,15 +116,17 @@ def apart_along(low: Lowering, found: Load, dim: Expr) -> int | None:
     return linear_step(found.at[-1], c)
 
 
-def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...]) -> tuple[str, ...]:
+def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
     """What the coordinates of an access without data reach, where one lies outside; empty if all lie inside.
 
+    `marks` says which of them are not shown to.
     Ranges do not always tell; then the coordinates of all elements are worked out.
     """
     sizes = tuple(low.size(d) for d in dims)
     shape = tuple(n for n in sizes if isinstance(n, int))
-    if len(shape) < len(sizes) or prod(shape) > TABLED:
-        raise ProgramError("its coordinates cannot be shown to lie inside memory: add otherwise=0")
+    extents = [n for n in map(number_or, map(as_expr, access.shape)) if isinstance(n, int)]
+    if len(shape) < len(sizes) or len(extents) < len(access.shape) or prod(shape) > TABLED:
+        raise ProgramError(_unknown(low, access, dims, marks))
     grid = np.ogrid[tuple(slice(0, n) for n in shape)]
     known = {low.coordinate(d): g for d, g in zip(dims, grid, strict=True)}
     worst, wrong = [], False
@@ -133,6 +135,18 @@ def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...]) -> tuple[
         worst.append(f"{c.min()}..{c.max()} of {size}")
         wrong = wrong or bool(c.min() < 0 or c.max() >= int(size))
     return tuple(worst) if wrong else ()
+
+
+def _unknown(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
+    """Which coordinate cannot be shown to lie inside memory, and what can be done about that."""
+    place = marks.index(True)
+    at = Substitution({low.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])
+    found = f"coordinate {place}, {at}, cannot be shown to be at least 0 and below {access.shape[place]}"
+    if low.opened:
+        found += (
+            " for all values of the dynamic sizes: bind a size that follows from another, as in {S: (K + 31) // 32}"
+        )
+    return f"{found}{', or' if low.opened else ':'} add otherwise=0"
 
 
 def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:

@@ -141,7 +141,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         if access.data or low.masks or low.workgroups is not None:
             _report(low, op, access, kind.dims, parts)
         else:
-            worst = outside(low, access, kind.dims)
+            worst = outside(low, access, kind.dims, marks)
             if worst:
                 raise ExecutionError(
                     f"read leaves its tensor: its coordinates reach {', '.join(worst)}; say what lies outside with "

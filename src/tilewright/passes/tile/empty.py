@@ -1,0 +1,120 @@
+"""What has no elements is not computed: a program without its empty writes, loops and sums.
+
+    %3 = iterate K init=(%2) { ... mma ... }      K is 0: %2 stands for %3
+    write %4, %y : f32[M, N]                      M is 0: gone, with all that only it needs
+    %5 = read %x ... otherwise=0                  x has no elements: a tile of zeros
+
+Coordinates are divided by extents, and tasks cut them; of those that are left, none is 0 unless it is meant to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tilewright.algebra.expr import ZERO, Expr, Symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building
+from tilewright.ir.tile import TILE
+from tilewright.passes.places import Size
+from tilewright.passes.tile.rewriting import Rewriter, within
+from tilewright.plan.boxes import WRITES
+
+
+def without_empty(
+    program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
+) -> tuple[Program, Collection[Op]]:
+    """The program without what has no elements, and those of its loops that are `free`; itself, if all have some.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> from tilewright.ir.tile import parse_tile
+    >>> program = parse_tile('''tile product(%a: global f32[M, K], %b: global f32[N, K], %c: global f32[M, N])
+    ...   symbols K, M, N
+    ... {
+    ...   %0 = fill value=0 : f32[M, N]
+    ...   %1 = read %a : f32[M, K]
+    ...   %2 = read %b : f32[N, K]
+    ...   %3 = mma %1, %2, %0 : f32[M, N]
+    ...   write %3, %c
+    ... }''')
+    >>> m, n, k = (symbol(name, 0) for name in "MNK")
+    >>> [op.name for op in without_empty(program, {m: 3, n: 4, k: 0}, ())[0].walk()]
+    ['fill', 'write']
+    >>> [op.name for op in without_empty(program, {m: 0, n: 4, k: 5}, ())[0].walk()]
+    []
+    """
+    values = [*program.args, *(v for op in program.walk() for v in op.results)]
+    numbers = Substitution(sizes)
+    empty = {d for d in {d for v in values for d in getattr(v.type, "dims", ())} if numbers(d) is ZERO}
+    if not empty:
+        return program, free
+    with building():
+        made = _WithoutEmpty(empty, _limited(program))
+        found = replace(program, body=made.body(program.body))
+    return found, {made.kept[op] for op in free if op in made.kept}
+
+
+def _limited(program: Program) -> set[Expr]:
+    """The axes of loops whose rounds a constraint counts, whatever extent they have."""
+    tilings = [record for record in program.records if record.name == "tiling"]
+    return {record.attrs["dim"] for record in tilings if "iters" in record.attrs or "start" in record.attrs}
+
+
+class _WithoutEmpty(Rewriter):
+    def __init__(self, empty: set[Expr], limited: set[Expr]):
+        super().__init__()
+        self.empty, self.limited = empty, limited
+
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Dimensions stay as they are."""
+        return dims
+
+    def access(self, op: Op) -> Mapping[str, object]:
+        """Reads and writes go where they went."""
+        return {}
+
+    def body(self, block: Block) -> Block:
+        """A block, without what nothing needs."""
+        made = super().body(block)
+        used: set[Value] = set()
+        kept: list[Op] = []
+        for op in reversed(made.ops):
+            if self._acts(op) or not used.isdisjoint(op.results):
+                used |= {v for x in (op, *within(op)) for v in x.operands}
+                kept.append(op)
+        made.ops[:] = reversed(kept)
+        return made
+
+    def op(self, op: Op) -> Op:
+        """An operation; of a read from memory without elements, the number that it gives outside."""
+        made = super().op(op)
+        if op.name != "read" or "otherwise" not in op.attrs or self.empty.isdisjoint(op.operands[0].type.dims):
+            return made
+        return Op(TILE.ops["fill"], (), {"value": op.attrs["otherwise"]}, made.results, loc=op.loc)
+
+    def block(self, given: list[Op], ops: list[Op]) -> None:
+        """Operations, appended, but for loops and products that something stands for."""
+        for op in given:
+            stands = self._stands(op)
+            if stands is None:
+                super().block([op], ops)
+            else:
+                self.values |= {r: self.of(v) for r, v in zip(op.results, stands, strict=True)}
+
+    def _acts(self, op: Op) -> bool:
+        """Whether an operation does more than to give values, or ends a block."""
+        if op.blocks:
+            return any(self._acts(x) for x in within(op) if x.name != "yield")
+        return not self._is_empty(op.operands[0]) if op.name in WRITES else not op.results
+
+    def _is_empty(self, value: Value) -> bool:
+        return isinstance(value.type, TileType) and not self.empty.isdisjoint(value.type.dims)
+
+    def _stands(self, op: Op) -> tuple[Value, ...] | None:
+        """What stands for the results of a loop without rounds, or of a product that adds nothing; None: it stays."""
+        if op.name == "iterate" and op.attrs["axis"] in self.empty - self.limited and not op.attrs.get("start"):
+            return op.operands
+        if op.name == "mma":
+            a, b, total = (set(v.type.dims) for v in op.operands)
+            return op.operands[2:] if not self.empty.isdisjoint((a & b) - total) else None
+        return None
