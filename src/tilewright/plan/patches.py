@@ -119,9 +119,8 @@ class _PatchWork:
     pitches: tuple[int, ...]
 
 
-def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size, slab: int) -> SlidingWindow | str:
-    """How a read of A slides over digits of M; or why it has no halo tile that an atom could read, in steps of so many
-    of K: those of one group."""
+def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
+    """How a read of A slides over digits of M; or why it has no halo tile that an atom could read."""
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"
     own = dict(zip(a.results[0].type.dims, a.attrs["over"], strict=True))
@@ -129,8 +128,6 @@ def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size, slab: int) -
     groups = {own[d] for d in axes.around if d in own and d not in digits}  # their channels lie behind each other
     if not (last - own[axes.k]).symbols <= groups or any((groups | {own[axes.k]}) & e.symbols for e in at):
         return "neighbours along K do not lie side by side"
-    if last.symbols & groups and size(axes.k) % slab:
-        return f"groups end within a step of {slab} along K"
     found: list[tuple[int, ...]] = []
     reach: list[int] = []
     for e in at:
@@ -173,7 +170,7 @@ def patches(
     reads = factors(op, axes, program)
     if reads is None:
         return "a factor is computed"
-    slides = window(reads[0], axes, digits, size, atoms[0].slab or 1)
+    slides = window(reads[0], axes, digits, size)
     if isinstance(slides, str):
         return slides
     extents, past = [sizes[d] for d in digits], [ends(d, program, size) for d in digits]

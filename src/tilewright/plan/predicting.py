@@ -97,7 +97,9 @@ def _steps(op: Op, how: Microkernel | None, width: Size) -> int:
 
 
 def _is_divided(op: Op, size: Size) -> bool:
-    """Whether where a read lies takes divisions: not where rows run on as they lie."""
+    """Whether where a read lies takes divisions, or whether it is there: not where rows run on as they lie."""
+    if "otherwise" in op.attrs:
+        return any(e.divisions(set()) for e in op.attrs.get("at", ()))
     shape = [size(d) for d in op.operands[0].type.dims]
     places = (e * prod(shape[n + 1 :]) for n, e in enumerate(op.attrs.get("at", ())))
     return bool(sum(places, start=as_expr(0)).divisions(set()))

@@ -23,6 +23,8 @@ LEAST, LEAST_VALUES = 2, 4
 """Waves of a task that has little to do, and values of a lane from which on there are more."""
 WAVES, MANY, MOST = 8, 16, 32
 """Waves of a task, of one with long rows, and of one that has a core for itself."""
+ABOUT = 0.75
+"""How much of a width that which all tasks have is at least."""
 FEW, ROUNDS = 1.5, 4
 """Tasks for each core up to which one has a core for itself, and of which there should be so many at least."""
 LINE, SIDE, WIDEST = 128, 256, 16
@@ -93,13 +95,15 @@ def beside_rows(
 
 def _alike(size: int, most: int, words: int) -> int:
     """A width of about `most` with which all tasks are alike, if there is one: whole words that divide the size, or
-    all of it; otherwise the last is narrower, and lanes go over both kinds.
+    all of it; otherwise the last is narrower, and there is code for both kinds.
 
-    >>> _alike(3000, 64, 8), _alike(8192, 256, 8), _alike(333, 256, 8), _alike(50257, 256, 8)
-    (40, 256, 333, 256)
+    >>> _alike(3000, 64, 8), _alike(8192, 256, 8), _alike(333, 256, 8), _alike(333, 128, 8)
+    (64, 256, 333, 111)
     """
     found = cut_of(size, most, words)
-    return size if size % found and size <= 2 * most else found
+    if size % found == 0 and found >= most * ABOUT:
+        return found
+    return size if size <= 2 * most else most
 
 
 def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:

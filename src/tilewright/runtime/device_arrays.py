@@ -64,7 +64,9 @@ class DeviceArray:
 
     @property
     def packed(self) -> bool:
-        """Whether it has no gaps, last dimension fastest."""
+        """Whether it has no gaps, last dimension fastest; what has no elements has none."""
+        if 0 in self.shape:
+            return True
         running = 1
         for n, s in reversed(list(zip(self.shape, self.strides, strict=True))):
             if n != 1 and s != running:

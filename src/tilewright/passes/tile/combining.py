@@ -36,7 +36,7 @@ from tilewright.passes.tile.values import (
 )
 from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of
-from tilewright.plan.rows import VALUES
+from tilewright.plan.rows import VALUES, cut_of
 from tilewright.plan.sums import summed_in
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     assert isinstance(length, int)
     others = prod(most(tile.parts[d][1]) for d in outer)
     width = min(length, 1 << (max(1, VALUES * low.w.lanes // others).bit_length() - 1))
+    width = cut_of(length, width)  # what is left would take registers of its own
     rounds, rest = divmod(length, width)
 
     def part(place: Expr, width: int) -> Parts:
