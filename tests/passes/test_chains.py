@@ -78,6 +78,24 @@ def test_keys_past_the_end_are_hidden_once(shape, causal, bias, selections):
         np.testing.assert_allclose(got.astype(np.float64), wanted, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dynamic", [["N"], ["B", "M"], ["B", "H", "M", "N"]])
+def test_attention_of_open_sizes_is_done_in_roles(causal, dynamic):
+    typical = {"B": 1, "H": 2, "M": 200, "N": 200, "D": 64, "E": 64}
+    made = kernel_for(kernels.attention(64, "bf16", causal=causal), typical, target="gpu:hopper", dynamic=dynamic)
+    assert "roles load" in made.text("plan")
+    rng = np.random.default_rng(len(dynamic))
+    for m, n in ((1, 1), (5, 70), (130, 64), (70, 200)):
+        sizes = typical | {d: v for d, v in (("B", 3), ("H", 1), ("M", m), ("N", n)) if d in dynamic}
+        b, h, m, n = (sizes[d] for d in "BHMN")
+        inputs = [rng.standard_normal((b, h, rows, 64)).astype(BF16) for rows in (m, n, n)]
+        for level in ("block", "loop"):
+            found = np.full((b, h, m, 64), np.nan, BF16)
+            compile_text(made.text(level), "interpreter")(*inputs, found)
+            wanted = attended(*inputs, None, causal)
+            np.testing.assert_allclose(found.astype(np.float64), wanted, atol=2e-2, rtol=2e-2)
+
+
 def test_the_loop_program_of_attention_says_the_same():
     sizes = {"B": 1, "H": 1, "M": 70, "N": 130, "D": 64, "E": 64}
     kernel = tilewright.compile(kernels.attention(64, "bf16", causal=True), target="gpu:hopper")

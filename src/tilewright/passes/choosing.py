@@ -176,9 +176,6 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
     except ArgumentError as fault:  # what is given may be a chain of one product
         return _given_chain(job, given, fault)
     if isinstance(found, str):
-        if job.opened:
-            job.no_roles = found
-            return None
         chained = _chained(job, given)
         if isinstance(chained, str):
             why = chained if len(names_of(job.program)) > 1 else f"{found}; {chained}"
@@ -207,7 +204,7 @@ def _chained(job: Job, given: Plan | None) -> GeneralChoice | str:
     size = numbers_of(job.sizes)
 
     def planned(program: Program) -> GeneralChoice | str:
-        return plan_chained(program, job.sizes, size, job.machine, job.free, given, job.gathered)
+        return plan_chained(program, job.sizes, size, job.machine, job.free, given, job.gathered, bool(job.opened))
 
     stated = tiles_of(job.program, job.sizes)[1]
     loops = [(d, n) for d in summed_between(job.program) for n in BETWEEN if n < size(d) and str(d) not in stated]

@@ -84,11 +84,12 @@ def plan_chained(
     free: Collection[Op],
     given: Plan | None = None,
     gathered: str = "",
+    opened: bool = False,
 ) -> GeneralChoice | str:
     """The plan of a program with several products, whose values stay in registers; or why it has none.
 
     `free` are the loops that give the same for every tile size. `gathered` says why the waves that load copy
-    themselves; where it is empty, the machine does that.
+    themselves; where it is empty, the machine does that. Where some sizes are `opened`, these are typical.
     """
     found = _products(program, sizes, size, machine, free)
     if isinstance(found, str):
@@ -99,7 +100,7 @@ def plan_chained(
     fitting = [x for x in candidates if rows in (None, x.rows)]
     if given is not None:
         fitting = [_pinned(given, x, machine) for x in fitting if _is(given, x, program)]
-        stepped = [x for x in fitting if _choice(x, found, sizes).plan.axes == given.axes]
+        stepped = [x for x in fitting if _choice(x, found, sizes, opened).plan.axes == given.axes]
         fitting = stepped or fitting
         if not fitting:
             raise ArgumentError(
@@ -107,7 +108,7 @@ def plan_chained(
             )
     if not fitting:
         return "no rows of its sums fit registers and shared memory" if not candidates else "none fits the constraints"
-    made = [_choice(x, found, sizes) for x in fitting]
+    made = [_choice(x, found, sizes, opened) for x in fitting]
     best = made[0]
     others = [
         Refusal(f"{x.rows} rows a task, overlap {x.overlap}", f"{x.cycles / best.cycles:.2f} of the time")
@@ -387,7 +388,7 @@ def _together(chain: ProductChain, found: ChainedProducts) -> int:
     return max(kept, next((n for n in counts if n >= enough), counts[-1]))
 
 
-def _choice(chain: ProductChain, found: ChainedProducts, sizes: Mapping[Symbol, int]) -> GeneralChoice:
+def _choice(chain: ProductChain, found: ChainedProducts, sizes: Mapping[Symbol, int], opened: bool) -> GeneralChoice:
     """The plan of a candidate."""
     program, machine, size, dims = found.program, found.machine, found.size, found.cut
     columns = {found.axes[op].n: how.columns for op, how in chain.products.items()}
@@ -404,7 +405,8 @@ def _choice(chain: ProductChain, found: ChainedProducts, sizes: Mapping[Symbol, 
     plan = drafted((*dims, *whole), size, cut, dims)
     plan = replace(plan, products=as_plan(chain.products, program), roles=chain.roles, overlap=chain.overlap)
     if uneven(program, found.row):
-        plan = replace(plan, schedule="dynamic", group=_together(chain, found))
+        together = 1 if opened else _together(chain, found)  # it divides the tasks that there are
+        plan = replace(plan, schedule="dynamic", group=together)
     bound = bound_by_memory(program, size, machine)
     wider = {n: count for n, count in columns.items() if n not in dims and n not in found.looped and count > size(n)}
     loops = {op: op.attrs["axis"] for op in program.walk() if op.name == "iterate"}

@@ -263,8 +263,17 @@ def test_dynamic_sizes_of_tile_kernels(kernel: Any, dynamic: list[str], typical:
         np.testing.assert_array_equal(done(*arrays).astype(np.float64), wanted(*arrays).astype(np.float64))
 
 
-def test_what_is_summed_over_may_be_open_where_one_wave_multiplies() -> None:
-    run = tilewright.compile(kernels.gemm("nt", "bf16", "bf16"), target="gpu:hopper", dynamic=["K"])
-    made = run.of_sizes({"M": 64, "N": 64, "K": 64})
-    assert "mma by mma.m16n8k16.bf16" in made.text("plan")
+def test_what_is_summed_over_may_be_open() -> None:
+    kernel = kernels.gemm("nt", "bf16", "bf16")
+    made = tilewright.compile(kernel, target="gpu:hopper", dynamic=["K"]).of_sizes({"M": 64, "N": 64, "K": 64})
+    assert "axis K = (K 64?): loop 64" in made.text("plan")
+    assert "mma by wgmma" in made.text("plan")
     assert made._main.kernel.emitted.sizes == ("K",)
+    wanted = tilewright.compile(kernel, target="executor")
+    for k in (1, 63, 64, 65, 200):
+        chance = np.random.default_rng(k)
+        a, b = (chance.integers(-3, 4, (64, k)).astype(made.module.host.args[0].type.dtype.numpy) for _ in range(2))
+        for level in ("block", "loop"):
+            c = np.full((64, 64), np.nan, a.dtype)
+            compile_text(made.text(level), "interpreter")(a, b, c)
+            assert (c == wanted(a, b)).all(), (k, level)

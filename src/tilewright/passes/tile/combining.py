@@ -135,7 +135,9 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     assert isinstance(length, int)
     others = prod(most(tile.parts[d][1]) for d in outer)
     width = min(length, 1 << (max(1, VALUES * low.w.lanes // others).bit_length() - 1))
-    width = cut_of(length, width)  # what is left would take registers of its own
+    own = low.coordinate(dim)
+    if not any(each.at and own in each.at[-1].symbols for each in loads(tile.formula)):  # vectors lie along others
+        width = cut_of(length, width)  # what is left would take registers of its own
     rounds, rest = divmod(length, width)
 
     def part(place: Expr, width: int) -> Parts:

@@ -188,7 +188,7 @@ class Lowering:
         """The axes of the while loops around."""
         self.ends: dict[Expr, Tile] = {}
         """Dimensions that end where data say: a number of i64."""
-        self.past: dict[Expr, int] = {}
+        self.past: dict[Expr, Size] = {}
         """Axes of loops whose last tile goes past the end, and where that is: all tiles have the same width; and
         dimensions of which a task in roles has all, and more."""
         self.unseen: dict[Expr, Op | None] = {}

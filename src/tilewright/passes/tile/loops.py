@@ -25,7 +25,7 @@ from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size
 from tilewright.passes.tile import combining, inplace, masks, memory, moving
-from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most
+from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most, pieces
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 from tilewright.plan.sums import summed_in
 
@@ -47,9 +47,11 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tile = _tile(low, op, axis, length)
     carried = _all_carried(low, op, op.operands)
     begin, rounds, rests = _rounds(low, op, first, length, tile)
-    if low.w.home is not None and rests and isinstance(length, int):  # one body: its last tile goes past the end
-        rounds, rests = rounds + 1, []
-        low.past[axis] = low.number(axis)
+    open_end = isinstance(length, Expr) and not _limits(low, op)
+    if low.w.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or open_end):
+        # one body: its last tile goes past the end, or may
+        rounds, rests = as_expr(pieces(length, tile)) if open_end else rounds + 1, []
+        low.past[axis] = low.size(axis)
         masks.hide_end(low, op)
     start, kept = as_expr(0), False
     if low.w.home is not None and isinstance(tile, int) and not rests:

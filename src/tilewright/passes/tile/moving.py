@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
@@ -99,7 +99,7 @@ def _ended(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
     if low.holds(end - first - width) or tile.filled or (argument and number == 0):
         return tile
     tile, found = low.load_of(tile)
-    inside = call("lt", place(low, dim), formulas.number(end, dtypes.i64))
+    inside = call("lt", place(low, dim), formulas.index(as_expr(end), dtypes.i64))
     formula = call("select", inside, tile.formula, formulas.number(number, tile.dtype))
     if found.tensor not in low.sums:
         return replace(tile, formula=formula, wide=None)

@@ -167,9 +167,10 @@ class BlockedProduct:
         step = self.how.deep(width)
         if width % step == 0 and k not in self.low.past:
             return True
-        if width % step and (self.parts[k][0] + width >= self.low.number(k)) is not ONE:
+        size = self.low.size(k)
+        if width % step and (self.parts[k][0] + width >= size) is not ONE:
             return False
-        past = Substitution({self.low.coordinate(k): symbol("past", self.low.number(k))})
+        past = Substitution({self.low.coordinate(k): symbol("past", 0) + size})
         return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 
     def panel(

@@ -129,7 +129,7 @@ class Tasks:
         places: dict[Expr, Expr] = {}
         group = self.cuts.group
         if self.cuts.schedule == "dynamic":
-            found = self._longest_first({d: int(n) for d, n in counts.items()}, places)
+            found = self._longest_first(counts, places)
             return self._begun(counts, places, found)
         ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
         places |= {d: r.symbol for d, r in ranges.items()}
@@ -155,7 +155,7 @@ class Tasks:
             self.low.parts[d] = begin, width
         return [r for r in ranges if r.hi is not as_expr(1)]
 
-    def _longest_first(self, counts: Mapping[Expr, int], places: dict[Expr, Expr]) -> list[Range]:
+    def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
         """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of so many
         at a time that the dimensions before them have, the last of these fastest."""
         assert self.w.home is not None
@@ -163,14 +163,14 @@ class Tasks:
         around, behind = dims[: dims.index(row)], dims[dims.index(row) + 1 :]
         inner, left = dict.fromkeys(around, 1), self.cuts.group
         for d in reversed(around):
-            inner[d] = gcd(left, counts[d])
+            inner[d] = gcd(left, int(counts[d])) if left > 1 else 1
             left //= inner[d]
         if left > 1:
             raise ArgumentError(f"plan: `group {self.cuts.group}`: so many tasks do not divide those of {around}")
 
-        def counted(name: str, count: int) -> Expr:
+        def counted(name: str, count: Size) -> Expr:
             found.append(Range.of(self.w.fresh(name), 0, count))
-            return found[-1].symbol if count > 1 else as_expr(0)
+            return found[-1].symbol if count != 1 else as_expr(0)
 
         for d in around:
             whole = inner[d] == 1
