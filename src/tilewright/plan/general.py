@@ -301,7 +301,8 @@ def _widened(
         for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in fixed]:
             del widths[d]  # a task goes along whole lines: where they end, blocks are others
     elif names_of(program):  # one block each: cores are many, and blocks large
-        widths |= {d: n for d, n in blocks.items() if d in opened and str(d) not in fixed}
+        whole = {d: n if d in opened else min(n, size(d)) for d, n in blocks.items()}
+        widths |= {d: n for d, n in whole.items() if str(d) not in fixed}
     else:  # what lanes hold has a width that is a number, at the end of a dimension too
         widths |= {d: 1 for d in widths if d in opened}
 

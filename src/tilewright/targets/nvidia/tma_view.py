@@ -151,11 +151,10 @@ def map_conditions(request: ViewRequest, view: MemoryView, strides: list[tuple[i
         apart = stride * request.size
         if stride.lo < 0:
             raise Refused(f"dimension {place} of {view.name} has stride {stride}: a tensor map runs forwards")
-        if apart.hi >= MOST_PITCH:
-            reason = (
+        if apart.lo >= MOST_PITCH:  # of open sizes the call tells, and no memory is as large
+            raise Refused(
                 f"dimension {place} of {view.name} has a stride of {apart} bytes; a tensor map takes less than 2^40"
             )
-            yield Condition(apart < MOST_PITCH, reason)
         if not is_number(apart % PITCH, 0):
             reason = (
                 f"dimension {place} of {view.name} has a stride of {stride} elements, {apart} bytes; "
