@@ -9,15 +9,18 @@ A loop goes only over tiles that change what it carries (`plan/hiding`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf, isinf
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import linear_form
+from tilewright.ir import dtypes
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
-from tilewright.ir.tile_formulas import call, is_number, number, scale_of
+from tilewright.ir.tile_formulas import call, index, is_number, number, scale_of
+from tilewright.passes.tile import moving
 from tilewright.passes.tile.values import Parts, Tile
 from tilewright.plan.hiding import changes_nothing, last_hidden
 
@@ -151,7 +154,11 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
     axis = next((d for d, hidden in low.unseen.items() if hidden is op), None)
     if axis is None:
         return tile
-    (first, width), last = tile.parts[axis], low.past[axis] - 1
+    (first, width), last, home = tile.parts[axis], low.past[axis] - 1, low.w.home
+    axes = None if home is None else home.axes(tile.dims, tile.parts)
+    if axes is None or len(axes) < 2:  # it is held nowhere
+        inside = call("le", moving.place(low, axis), index(as_expr(last), dtypes.i64))
+        return replace(tile, formula=call("select", inside, tile.formula, number(-inf, tile.dtype)), wide=None)
 
     def wanted(places: Callable[[Expr], Expr]) -> Expr:
         return last - places(low.coordinate(axis))  # a coordinate itself is never past the end
