@@ -428,7 +428,7 @@ class _Classes:
         """Tensors that are seen from several places on along what lies side by side in memory, too much for one lane:
         neighbours there are neighbouring lanes'."""
         votes, extents = self._votes(), self._extents()
-        own = {c for c in self._own if c in votes and extents[c] * votes[c][1] > SIDE}
+        own = {c for c in self._own if c in votes and extents.get(c, 1) * votes[c][1] > SIDE}
         return {t for t in self.windows if any(self.find((t, i)) in own for i in range(len(t.type.shape)))}
 
     def _extents(self) -> dict[Node, int]:
