@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.compiler.text import compile_text
@@ -92,3 +94,35 @@ def test_large_images_with_few_channels_and_one_result_are_done_so(shape, by):
 def test_rows_that_share_nothing_are_no_boxes():
     _, made = made_of((32, 14, 14, 512), {}, (1, 1), "bf16")
     assert "mma by wgmma" in made.text("plan")
+
+
+Q, R, C, F = tkl.sym.Q, tkl.sym.R, tkl.sym.C, tkl.sym.F
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+i, j = (tkw.IndexMapping.iterator(n) for n in range(2))
+
+
+@tkw.wave([tkw.TilingConstraint(R * C, 4)])
+def summed_over_an_expression(
+    x: tkl.Memory[Q, C, GLOBAL, tkl.f16], w: tkl.Memory[F, R, C, GLOBAL, tkl.f16], y: tkl.Memory[Q, F, GLOBAL, tkl.f32]
+):
+    """y[q, f] = the sum over r and c of x[q + r, c] * w[f, r, c], as Wave's convolutions are written."""
+    slid = tkw.IndexMapping(num_iterators=2, inputs={Q: i + j // C, C: j % C}, outputs={Q: i, R * C: j})
+    taps = tkw.IndexMapping(num_iterators=2, inputs={F: i, R: j // C, C: j % C}, outputs={F: i, R * C: j})
+
+    @tkw.iterate(R * C, init_args=[tkl.Register[Q, F, tkl.f32](0)])
+    def total(acc):
+        return tkw.mma(tkw.read(x, mapping=slid, otherwise=0), tkw.read(w, mapping=taps), acc)
+
+    tkw.write(total, y)
+
+
+def test_what_is_summed_may_be_an_expression_of_sizes():
+    """It was planned as if loops could take a part of it."""
+    sizes = {"Q": 40, "R": 3, "C": 2, "F": 1}
+    made = kernel_for(summed_over_an_expression, sizes, target="gpu:hopper")
+    rng = np.random.default_rng(3)
+    x, w = (rng.integers(-4, 5, s).astype(np.float16) for s in ((40, 2), (1, 3, 2)))
+    wanted = tilewright.compile(summed_over_an_expression, target="executor")(x, w)
+    found = np.full((40, 1), np.nan, np.float32)
+    compile_text(made.text("host"), "interpreter")(x, w, found)
+    assert (found == wanted).all()

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.algebra.expr import ONE, Expr
+from tilewright.algebra.expr import ONE, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
@@ -44,6 +44,8 @@ def product_by_terms(
     products = list(names_of(program).values())
     if len(loops) != 1 or len(products) != 1 or products[0] not in loops[0].blocks[0].ops:
         return "it is not one loop that adds products"
+    if not isinstance(loops[0].attrs["axis"], Symbol):
+        return f"{loops[0].attrs['axis']} is an expression of sizes, of which loops take no part"
     (product,) = products
     a, b, c = (v.type.dims for v in product.operands)
     kept = [d for d in a if d in b and d in c]
