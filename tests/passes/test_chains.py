@@ -81,12 +81,12 @@ def test_keys_past_the_end_are_hidden_once(shape, causal, bias, selections):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dynamic", [["N"], ["B", "M"], ["B", "H", "M", "N"]])
 def test_attention_of_open_sizes_is_done_in_roles(causal, dynamic):
-    typical = {"B": 1, "H": 2, "M": 200, "N": 200, "D": 64, "E": 64}
+    typical = {"B": 1, "H": 1, "M": 100, "N": 100, "D": 64, "E": 64}
     made = kernel_for(kernels.attention(64, "bf16", causal=causal), typical, target="gpu:hopper", dynamic=dynamic)
     assert "roles load" in made.text("plan")
     rng = np.random.default_rng(len(dynamic))
-    for m, n in ((1, 1), (5, 70), (130, 64), (70, 200)):
-        sizes = typical | {d: v for d, v in (("B", 3), ("H", 1), ("M", m), ("N", n)) if d in dynamic}
+    for m, n in ((1, 1), (5, 64), (70, 130)):
+        sizes = typical | {d: v for d, v in (("B", 2), ("H", 2), ("M", m), ("N", n)) if d in dynamic}
         b, h, m, n = (sizes[d] for d in "BHMN")
         inputs = [rng.standard_normal((b, h, rows, 64)).astype(BF16) for rows in (m, n, n)]
         for level in ("block", "loop"):

@@ -211,8 +211,8 @@ def of_channels(first: int, channels: int, height: int, width: int) -> Any:
 def test_channels_beside_those_of_a_convolution_are_not_summed_with_a_halo_tile_or_without(
     first: int, channels: int
 ) -> None:
-    kernel = of_channels(first, channels, 9, 13)
-    sizes = {"N": 3, "H": 9, "W": 13, "V": 104, "F": 40}
+    kernel = of_channels(first, channels, 5, 9)
+    sizes = {"N": 2, "H": 5, "W": 9, "V": 104, "F": 24}
     plans = kernel_for(kernel, sizes, machine=HOPPER).choice.candidates
     for halo in (True, False):
         plan = next(p for p in plans if p.roles is not None and bool(p.roles.halo) == halo and p.split is None)
