@@ -53,13 +53,19 @@ def made_of(shape, how, taps, dtype, plan=None):
     return kernel, kernel_for(kernel, sizes, target="gpu:hopper", **({} if plan is None else {"plan": plan}))
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
-@pytest.mark.parametrize("name", CASES)
-def test_the_interpreter_gives_what_the_executor_does(name, dtype):
+def case(name, dtype):
+    """(the image's shape, the taps, the kernel, what its plan makes of it) of a case."""
     shape, how, taps, (digits, cuts, terms, loop, waves) = CASES[name]
     said = PLAN.format(digits=digits, cuts=cuts, terms=terms, loop=loop, waves=waves)
     kernel, made = made_of(shape, how, taps, dtype, said)
     assert made.text("plan").strip() == said
+    return shape, taps, kernel, made
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_interpreter_gives_what_the_executor_does(name, dtype):
+    shape, taps, kernel, made = case(name, dtype)
     kind, rng = made.module.host.args[0].type.dtype.numpy, np.random.default_rng(sum(shape))
     x, f = (rng.integers(-4, 5, s).astype(kind) for s in (shape, (1, *taps, shape[-1])))
     wanted = tilewright.compile(kernel, target="executor")(x, f)
@@ -72,9 +78,7 @@ def test_the_interpreter_gives_what_the_executor_does(name, dtype):
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("name", CASES)
 def test_windows_lie_in_registers_and_channels_are_loaded_together(name, dtype):
-    shape, how, taps, (digits, cuts, terms, loop, waves) = CASES[name]
-    said = PLAN.format(digits=digits, cuts=cuts, terms=terms, loop=loop, waves=waves)
-    _, made = made_of(shape, how, taps, dtype, said)
+    shape, _, _, made = case(name, dtype)
     assert "x_part" not in "".join(line for line in made.text("loop").splitlines() if "alloc shared" in line)
     words = shape[-1] * {"bf16": 2, "f32": 4}[dtype] / 4
     if words % 2 == 0:

@@ -60,7 +60,7 @@ def planned_by_terms(job: Job, given: Plan | None) -> PlannedTerms | None:
     cuts, moved = plain.choice.cuts, plain.choice.bound * cores(job.machine)
     own = cost_by_terms(found.terms, cuts.widths, cuts.waves, size, job.machine, moved)
     ranked = rows.ranked(moved) if isinstance(rows, _Rows) else []
-    if found.terms.along in found.rows:  # one by one, lanes would share nothing
+    if found.terms.along_rows:  # one by one, lanes would share nothing
         return rows.best(ranked) if isinstance(rows, _Rows) and ranked else None
     if not isinstance(rows, _Rows):
         return _refusing(plain, "boxes of results for lanes", rows or "")

@@ -73,6 +73,11 @@ class Terms:
     """Bytes between what neighbouring lanes read, where they go along rows."""
 
     @property
+    def along_rows(self) -> bool:
+        """Whether neighbouring lanes have neighbouring rows, and not vectors of what both factors keep."""
+        return self.values == 1
+
+    @property
     def schedule(self) -> str:
         """Which tasks a worker takes: windows of those next to each other overlap, and it finds them in its cache."""
         return "contiguous" if self.box else "strided"
@@ -145,7 +150,7 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
     read_by_one = places(*np.ogrid[tuple(slice(0, n) for n in (*terms.sizes, terms.tile))])
     extents = [int(at.max() - at.min()) + 1 for at in read_by_one]
     found = replace(terms, window=prod(extents))
-    if terms.values > 1:
+    if not terms.along_rows:
         return found
     here, beside = (places(*(0 for _ in digits[1:]), n, 0) for n in (0, min(1, size(digits[-1]) - 1)))
     strides = [prod(map(size, read.operands[0].type.dims[n + 1 :])) for n in range(len(extents))]
