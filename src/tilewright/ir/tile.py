@@ -23,7 +23,9 @@ UNARY_ANY = ("neg", "abs", "relu", "floor", "ceil", "round", "roundeven")
 BINARY = ("add", "sub", "mul", "div", "floordiv", "mod", "maximum", "minimum", "powf", "atan2", "remf")
 BITWISE = ("and_", "or_", "xor", "shl", "shr")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-REDUCTIONS = ("sum", "max", "min", "prod")
+STEPS = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
+"""By reduction: what combines two elements."""
+REDUCTIONS = tuple(STEPS)
 ELEMENTWISE = (*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_")
 """Functions of one element, or of two."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
@@ -51,6 +51,8 @@ COPIED = "factors copied first"
 """A program on copies, as refusals call it."""
 PART = 32 << 10
 """Elements that a part of a reduction has at least."""
+MORE = 0.9
+"""A core's share of what memory brings, of that which it can take while others have nothing to do."""
 
 
 def choose_plan(job: Job) -> None:
@@ -370,9 +372,18 @@ def _parts(job: Job, found: GeneralChoice) -> int | Refusal:
     whole, apart = moved / limits.l2_rate / tasks, moved / limits.far_rate / workers + limits.launch_cycles
     if whole <= apart:
         return Refusal("a reduction in parts", f"two launches take {apart / whole:.1f} of the time")
-    fewest = tasks_of(beside_rows(job.program, widths, size, job.machine, least=0) or widths, size)
-    most = min(2 * CROWDED * workers // fewest, elements // PART)
-    return next((n for n in range(most, 1, -1) if not isinstance(parted(job.program, job.sizes, n), str)), 1)
+    fewest = tasks_of(beside_rows(job.program, widths, size, job.machine, least=inf) or widths, size)
+    latency = limits.copy_latency / (moved / limits.far_rate / workers)
+    extent = size(next(op.attrs["dim"] for op in job.program.walk() if op.name in REDUCTIONS))
+
+    def cost(parts: int) -> tuple[float, int]:
+        """(how long it takes, the time that memory takes being 1; what is left over)."""
+        rounds = -(-parts * fewest // workers)
+        return max(1, MORE * rounds * workers / (parts * fewest)) + rounds * latency, extent % parts
+
+    count = min(range(1, max(2, min(2 * CROWDED * workers // fewest, elements // PART) + 1)), key=cost)
+    halves = parted(job.program, job.sizes, count) if count > 1 else None
+    return Refusal("a reduction in parts", halves) if isinstance(halves, str) else count
 
 
 def _parted(job: Job, count: int, given: Plan | None = None) -> GeneralChoice:

@@ -21,12 +21,12 @@ VALUES, MOST_VALUES, BYTES = 32, 64, 64
 """Values of a tile that a lane should have at most, and may have where rows are long; bytes that it should load."""
 LEAST, LEAST_VALUES = 2, 4
 """Waves of a task that has little to do, and values of a lane from which on there are more."""
-WAVES, MANY, MOST = 8, 16, 32
-"""Waves of a task, of one with long rows, and of one that has a core for itself."""
+WAVES, MOST = 8, 16
+"""Waves of a task, and of one with long rows."""
 ABOUT = 0.75
 """How much of a width that which all tasks have is at least."""
 FEW, ROUNDS = 1.5, 4
-"""Tasks for each core up to which one has a core for itself, and of which there should be so many at least."""
+"""Tasks for each core of which there should be so many at least: where rows lie across memory, and along it."""
 LINE, SIDE, WIDEST = 128, 256, 16
 """Bytes that should be read together, of the side of a tile that is turned, and that a lane loads at once."""
 
@@ -62,9 +62,9 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
         return _boxes(program, widths, size, least, lane, machine)
     found = beside_rows(program, widths, size, machine)
     if found:
-        return found, min(MOST if tasks_of(found, size) <= FEW * cores(machine) else MANY, most)
+        return found, most
     waves = min(WAVES, most)
-    while waves < min(most, MANY) and waves * lane < row:
+    while waves < most and waves * lane < row:
         waves *= 2
     left = min(max(1, waves * lane // row), max(1, prod(map(size, widths)) // (ROUNDS * cores(machine))))
     found = dict.fromkeys(widths, 1)
@@ -82,7 +82,7 @@ def beside_rows(
     """The width of tasks where rows lie across memory: as much of what lies side by side as a wave loads at once, less
     where tasks are then fewer than `least` for each core, a line's worth at the least; nothing where rows lie along it.
     """
-    side = [d for d in _beside_rows(program, widths) if d in widths]
+    side = [d for d in _beside_rows(program, widths, size) if d in widths]
     each = smallest(program)
     wide = max(LINE, (machine.lanes or 1) * WIDEST)
     while side:
@@ -133,7 +133,7 @@ def _boxes(
     if len(sides) > 1:
         found = dict.fromkeys(widths, 1) | {d: min(size(d), SIDE // each) for d in sides}
         waves = 1
-        while waves < min(MANY, most) and waves * lane < prod(found.values()):
+        while waves < most and waves * lane < prod(found.values()):
             waves *= 2
         return found, waves
     found = dict(widths)
@@ -151,12 +151,12 @@ def _boxes(
     return found, min(WAVES, most)
 
 
-def _beside_rows(program: Program, widths: Mapping[Expr, int]) -> list[Expr]:
+def _beside_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
     """The dimensions that lie side by side in what has rows."""
     found: list[Expr] = []
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
         dims = accessed(op)[1].dims
-        if any(d not in widths for d in dims):
+        if any(d not in widths and size(d) > 1 for d in dims):
             steps = dict(zip(dims, op.attrs.get("over", ()), strict=False))
             found += [d for d in side_by_side(op) if d not in steps or _is_single(op.attrs["at"][-1], steps[d])]
     return list(dict.fromkeys(found))

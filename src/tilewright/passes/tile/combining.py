@@ -15,7 +15,7 @@ from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
-from tilewright.ir.tile import loose
+from tilewright.ir.tile import STEPS, loose
 from tilewright.ir.tile_formulas import call, converted, scale_of
 from tilewright.passes.places import Size
 from tilewright.passes.tile import moving
@@ -29,6 +29,7 @@ from tilewright.passes.tile.values import (
     Tile,
     common_parts,
     divided,
+    load,
     loads,
     most,
     only_load,
@@ -36,13 +37,12 @@ from tilewright.passes.tile.values import (
 )
 from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of
-from tilewright.plan.rows import VALUES, cut_of
+from tilewright.plan.rows import VALUES
 from tilewright.plan.sums import summed_in
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
-_STEPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 BLOCK = 128
 """Neighbours whose vectors are written out one after another."""
 AT_ONCE = 4
@@ -64,7 +64,7 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tiles = [low.env[v] for v in op.operands]
     carried = tiles.pop() if op.attrs.get("acc") else None
     kind: TileType = op.results[0].type
-    dim, step = op.attrs["dim"], _STEPS[op.name]
+    dim, step = op.attrs["dim"], STEPS[op.name]
     parts = common_parts(tiles)
     dtype = kind.dtype
     if dtype is dtypes.bool_:
@@ -109,7 +109,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
-    name = next(n for n, s in _STEPS.items() if s == step)
+    name = next(n for n, s in STEPS.items() if s == step)
     if only_load(source.formula) is None and not low.fits(source.sizes, VALUES):
         return low.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
     source, there = low.load_of(source)
@@ -129,38 +129,56 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
 
 def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], name: str) -> Value:
     """The combination along a dimension that is too long for registers: part after part, element by element; then of
-    what that gives."""
+    what that gives. Two parts are brought at a time, so that one is under way while the other is added."""
     first, length = tile.parts[dim]
     assert low.w.lanes is not None
     assert isinstance(length, int)
     others = prod(most(tile.parts[d][1]) for d in outer)
     width = min(length, 1 << (max(1, VALUES * low.w.lanes // others).bit_length() - 1))
-    own = low.coordinate(dim)
-    if not any(each.at and own in each.at[-1].symbols for each in loads(tile.formula)):  # vectors lie along others
-        width = cut_of(length, width)  # what is left would take registers of its own
     rounds, rest = divmod(length, width)
 
-    def part(place: Expr, width: int) -> Parts:
-        return {**tile.parts, dim: (first + place, width)}
+    def part(place: Expr) -> Parts:
+        return {**tile.parts, dim: (first + place * width, width)}
 
-    _, held = low.load_of(low.stored(replace(tile, parts=part(as_expr(0), width)), name="some"))
-    if rounds > 1:
-        with low.w.loop("p", rounds, 1) as p:
-            now = part(p * width, width)
-            low.put(
-                held.tensor,
-                tile.dims,
-                now,
-                call(_STEPS[name], low.held(held.tensor, tile.dims, now).formula, tile.formula),
-            )
-    total = low.w.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
-    sources = [(held.tensor, False)]
+    _, held = low.load_of(low.stored(replace(tile, parts=part(as_expr(0))), name="some"))
+
+    def add(now: Parts, more: Formula) -> None:
+        so_far = low.held(held.tensor, tile.dims, now).formula
+        low.put(held.tensor, tile.dims, now, call(STEPS[name], so_far, more))
+
+    pairs, single = divmod(rounds - 1, 2)
+    if pairs:
+        with low.w.loop("p", pairs) as p:
+            for place in (2 * p + 1, 2 * p + 2):
+                add(part(place), tile.formula)
+    if single:
+        add(part(as_expr(rounds - 1)), tile.formula)
     if rest:
-        _, left = low.load_of(low.stored(replace(tile, parts=part(as_expr(rounds * width), rest)), name="rest"))
-        sources.append((left.tensor, True))
-    for source, more in sources:
-        low.w.combine("reduce", source, total, tile.dims.index(dim), name, accumulate=more)
+        last = part(as_expr(rounds))
+        add(last, _ended(low, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
+    total = low.w.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
+    low.w.combine("reduce", held.tensor, total, tile.dims.index(dim), name)
     return total
+
+
+def _ended(low: Lowering, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
+    """The tile's elements where only so many count along a dimension, and a number after them: what is read for those
+    is not read."""
+    own, first = low.coordinate(dim), tile.parts[dim][0]
+    over, _ = low.axes(tile.dims, tile.parts)
+
+    def brought(each: Load) -> Formula:
+        if not any(own in e.symbols for e in each.at):
+            return load(each.tensor, *each.at)
+        there = low.viewed(each, tile.dims, {**tile.parts, dim: (first, count)})
+        room = low.w.alloc(each.tensor.type.dtype, tile.sizes, "last")
+        at = [(axis, d is dim) for d, axis in zip(tile.dims, over, strict=True)]
+        low.w.copy(there, over, at, room, 0)
+        return low.held(room, tile.dims, tile.parts).formula
+
+    found = rewritten(tile.formula, lambda e: e, brought)
+    inside = call("lt", moving.place(low, dim), formulas.index(first + count, dtypes.i64))
+    return call("select", inside, found, formulas.number(number, tile.dtype))
 
 
 def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, how: tuple[str, str]) -> None:

@@ -4,19 +4,25 @@
     %1 = sum %0 dim=(M) : f32[N]      sums M_part, writes %partial            sums M_split, goes on as before
 
 Each part of the dimension is reduced in tasks of its own, to memory; the second program combines the parts, always in
-the same order. Parts divide the dimension, so that nothing has to be put in their place.
+the same order. Parts are alike: what they leave over, less than one for each of them, or less than a line of memory for
+each where it lies side by side, is reduced by the second program too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.algebra.expr import Symbol, symbol
+from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.ir.core import Op, Program, TileType, Value, building
-from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, STEPS, TILE, UNARY_ANY, UNARY_FLOAT
 from tilewright.passes.tile.rewriting import Halves, between, halved, needed
 from tilewright.passes.tile.splitting import NAME, Parted, combining, is_plain
+from tilewright.plan.boxes import side_by_side
+from tilewright.plan.model import element_bytes
+from tilewright.plan.rows import LINE
 
+MANY = 16
+"""Lines of memory of a part from which on it has whole ones."""
 _ALIKE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "cast", "select", "read", "fill"}
 
 
@@ -42,15 +48,36 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int) -> Halves 
     if not all(is_plain(op, axis) for op in reads):
         return f"{axis} is no dimension of what is read"
     extent = sizes.get(axis, 0)
-    if count < 2 or extent % count:
-        return f"{axis} is not made of {count} equal parts"
-    outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
+    width = _width(reads, axis, extent, count)
+    if count < 2 or width < 1:
+        return f"{axis}, {extent}, has no {count} parts"
+    outer, inner, left = (symbol(f"{axis}_{name}", 1) for name in ("split", "part", "left"))
+    begin, new = count * width, {outer: count, inner: width}
     with building():
-        over = Parted(axis, outer, inner, extent // count, count, zeros=False)
-        over.block(before, ops := list[Op]())
-        source = ops[-1].result
-        total = TileType(kind.dtype, tuple(d for d in source.type.dims if d is not inner))
-        part = Op(last.spec, (source,), {**last.attrs, "dim": inner}, (Value(total),), loc=last.loc)
-        memory = between(program, NAME, part.result)
-        combined, new = combining(last, memory, outer, last.name), {outer: count, inner: extent // count}
-        return halved(program, ("parts", [*ops, part]), memory, last, combined, sizes, new, count)
+        part, ops = _reduced(last, before, Parted(axis, {outer: (width, count), inner: (1, width)}, zeros=False), inner)
+        memory = between(program, NAME, part)
+        combined = combining(last, memory, outer, last.name)
+        if begin < extent:
+            over = Parted(axis, {left: (1, extent - begin)}, zeros=False, first=begin)
+            rest, more = _reduced(last, before, over, left)
+            both = (combined[-1].result, rest)
+            new[left] = extent - begin
+            combined += [*more, Op(TILE.ops[STEPS[last.name]], both, {}, (Value(kind),), loc=last.loc)]
+        return halved(program, ("parts", ops), memory, last, combined, sizes, new, count)
+
+
+def _reduced(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Value, list[Op]]:
+    """(a reduction's result over a part of its dimension, the operations that make it)."""
+    over.block(before, ops := list[Op]())
+    source = over.of(last.operands[0])
+    total = TileType(last.result.type.dtype, tuple(d for d in source.type.dims if d is not dim))
+    ops.append(Op(last.spec, (source,), {**last.attrs, "dim": dim}, (Value(total),), loc=last.loc))
+    return ops[-1].result, ops
+
+
+def _width(reads: list[Op], axis: Expr, extent: int, count: int) -> int:
+    """How much a part has: where it lies side by side in memory, whole lines, unless that leaves much over."""
+    width = extent // count
+    sides = [element_bytes(op.operands[0].type.dtype) for op in reads if axis in side_by_side(op)]
+    line = max((LINE // n for n in sides), default=1)
+    return width // line * line if width > MANY * line else width

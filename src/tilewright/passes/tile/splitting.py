@@ -118,7 +118,7 @@ def halves(
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
     cut, start, product = found.cut, found.start, found.product
     with building():
-        parted = Parted(axis, outer, inner, width, parts, zeros=found.ends)
+        parted = Parted(axis, {outer: (width, parts), inner: (1, width)}, zeros=found.ends)
         parted.block(found.made, ops := list[Op]())
         kind: TileType = product.result.type
         total = TileType(kind.dtype, (outer, *kind.dims))
@@ -139,31 +139,39 @@ def is_plain(read: Op, axis: Expr) -> bool:
 
 
 class Parted(Regrouped):
-    """Operations over parts of a dimension and what each part has of it; with `zeros`, past its end are such."""
+    """Operations over other dimensions that count a part of one: so many steps of such a width along each, from a first
+    coordinate on; with `zeros`, past its end are such."""
 
-    def __init__(self, axis: Expr, outer: Symbol, inner: Symbol, width: int, parts: int, *, zeros: bool):
-        self.axis, self.two, self.width = axis, (outer, inner), width
-        s, p = symbol("at_split", 0, parts - 1), symbol("at_part", 0, width - 1)
-        super().__init__([DimensionGroup((axis,), self.two, (s, p), {axis: width * s + p})], zeros=zeros)
+    def __init__(self, axis: Expr, steps: Mapping[Symbol, tuple[int, int]], *, zeros: bool, first: int = 0):
+        """`steps` are the width and how many, by dimension."""
+        self.axis, self.steps, self.first = axis, steps, first
+        over = tuple(symbol(f"at_{d}", 0, count - 1) for d, (_, count) in steps.items())
+        at = sum((width * i for i, (width, _) in zip(over, steps.values(), strict=True)), start=as_expr(first))
+        super().__init__([DimensionGroup((axis,), tuple(steps), over, {axis: at})], zeros=zeros)
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Operations, appended; a place along the dimension is where the part begins, and the place in it."""
+        """Operations, appended; a place along the dimension is what the steps to it come to."""
         for op in given:
             if op.name != "self_index" or op.attrs["dim"] is not self.axis:
                 super().block([op], ops)
                 continue
-            dtype = op.result.type.dtype
-            kinds = [TileType(dtype, (d,)) for d in self.two]
-            first, place = (
-                Op(op.spec, (), {**op.attrs, "dim": d}, (Value(kind),), loc=op.loc)
-                for d, kind in zip(self.two, kinds, strict=True)
-            )
-            width = Op(TILE.ops["fill"], (), {"value": self.width}, (Value(TileType(dtype, ())),), loc=op.loc)
-            begin = Op(TILE.ops["mul"], (first.result, width.result), {}, (Value(kinds[0]),), loc=op.loc)
-            whole = Value(TileType(dtype, self.two))
-            ops += [first, place, width, begin]
-            ops.append(Op(TILE.ops["add"], (begin.result, place.result), {}, (whole,), loc=op.loc))
-            self.values[op.result] = whole
+            found = self._number(op, self.first, ops)
+            for d, (width, _) in self.steps.items():
+                place = Op(op.spec, (), {**op.attrs, "dim": d}, (Value(TileType(op.result.type.dtype, (d,))),), loc=op.loc)
+                ops.append(place)
+                step = self._by("mul", place.result, self._number(op, width, ops), op, ops)
+                found = self._by("add", found, step, op, ops)
+            self.values[op.result] = found
+
+    def _number(self, op: Op, number: int, ops: list[Op]) -> Value:
+        kind = TileType(op.result.type.dtype, ())
+        ops.append(Op(TILE.ops["fill"], (), {"value": number}, (Value(kind),), loc=op.loc))
+        return ops[-1].result
+
+    def _by(self, name: str, one: Value, two: Value, op: Op, ops: list[Op]) -> Value:
+        dims = (*one.type.dims, *(d for d in two.type.dims if d not in one.type.dims))
+        ops.append(Op(TILE.ops[name], (one, two), {}, (Value(TileType(op.result.type.dtype, dims)),), loc=op.loc))
+        return ops[-1].result
 
 
 def combining(cut: Op, memory: Value, outer: Symbol, how: str) -> list[Op]:
