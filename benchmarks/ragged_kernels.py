@@ -31,6 +31,8 @@ from test_rowwise_kernels import gelu, layer_norm_with_bound, silu, softmax_boun
 
 Array = np.ndarray[Any, np.dtype[Any]]
 ROWS = ((1, 1), (7, 1), (3, 5), (17, 33), (2, 1030), (65, 129), (130, 8), (1, 70001))
+LONG = ((1, 5_000_011), (3, 1_400_009), (40_009, 120), (200_003, 24))
+"""Rows, or columns, that are reduced in parts, which leave some over."""
 APPROXIMATE = 2.0**-16
 """Two exponentials of results of 16 bits, such as a weight and the sum of all: how far they are from themselves."""
 
@@ -263,6 +265,9 @@ def _cases() -> Iterator[tuple[str, Callable[[], Kernel]]]:
             yield named(_activation, shape, dtype, name)
     for shape, dtype, over in product(ROWS, all_types, ("columns", "rows")):
         for combine in ("sum", "max", "min", "prod"):
+            yield named(_reduction, shape, dtype, combine, over)
+    for shape, dtype, over in product(LONG, ("f32", "bf16", "i8"), ("columns", "rows")):
+        for combine in ("sum", "max"):
             yield named(_reduction, shape, dtype, combine, over)
     for axes, dtype in product([(0,), *permutations(range(2)), *permutations(range(3)), (3, 1, 0, 2)], all_types):
         yield named(_transpose, (7, 33, 5, 17)[: len(axes)], axes, dtype)

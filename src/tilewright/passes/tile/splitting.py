@@ -157,7 +157,8 @@ class Parted(Regrouped):
                 continue
             found = self._number(op, self.first, ops)
             for d, (width, _) in self.steps.items():
-                place = Op(op.spec, (), {**op.attrs, "dim": d}, (Value(TileType(op.result.type.dtype, (d,))),), loc=op.loc)
+                kind = TileType(op.result.type.dtype, (d,))
+                place = Op(op.spec, (), {**op.attrs, "dim": d}, (Value(kind),), loc=op.loc)
                 ops.append(place)
                 step = self._by("mul", place.result, self._number(op, width, ops), op, ops)
                 found = self._by("add", found, step, op, ops)
