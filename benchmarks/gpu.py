@@ -1,7 +1,7 @@
 """Tile kernels on a Hopper GPU, planned by Tilewright, beside cuBLAS and cuDNN through PyTorch.
 
-`python benchmarks/gpu.py [gemm] [types] [conv] [others] [attention] [--plans N] [--processes N] [--only TEXT]` prints
-one line a problem, of those whose names match where that is asked for: microseconds of theirs and ours in CUDA graphs,
+`python benchmarks/gpu.py [gemm] [types] [f32] [conv] [others] [attention] [--plans N] [--processes N] [--only TEXT]`
+prints one line a problem, of those whose names match where that is asked for: microseconds of theirs and ours in CUDA graphs,
 the shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak, bytes/bandwidth),
 what was predicted, and the plan's tile; at the end the worst first, and how predictions fared. With --plans, so many
 candidates of each problem are measured, and the line says how far the chosen one is from the best. With --processes,
@@ -78,6 +78,14 @@ OTHERS = [
     "mb1ic1024ih28oc512kh3ph1",
 ]
 """First layers, images of 1080 lines with few channels, batches of 256, networks of the shape of a U."""
+F32_GEMMS = [
+    ("nt", 2048, 2048, 2048), ("nt", 4096, 4096, 4096), ("nt", 8192, 8192, 8192), ("nn", 4096, 4096, 4096),
+    ("tn", 4096, 4096, 4096), ("tt", 4096, 4096, 4096), ("nn", 1024, 1024, 1024), ("nt", 512, 512, 512),
+    ("nn", 1000, 1000, 1000), ("nt", 16, 4096, 4096), ("nn", 128, 4096, 4096), ("nn", 8192, 1024, 4096),
+    ("nn", 65536, 64, 256), ("nt", 333, 777, 555), ("nn", 3000, 5000, 2000), ("nt", 512, 512, 16384),
+]  # fmt: skip
+F32_CONVS = [*CONVS[:4], *CONVS[7:11], *OTHERS[:1]]
+"""Products and convolutions of f32, which nothing may round to tf32."""
 TYPES = {"e4m3": ("f8e4m3fn", "bf16"), "s8": ("i8", "i32"), "tf32": ("f32", "f32")}
 ATTENTIONS = [
     *((16, 16, 512, 128), (8, 16, 1024, 128), (4, 16, 2048, 128), (2, 16, 4096, 128), (1, 16, 16384, 128)),
@@ -95,18 +103,34 @@ class Work:
     flops: float
     tensors: Callable[[], tuple[list[Any], Callable[[], Any], Callable[[], Any]]]
     """Makes the tensors, the library's call, and what gives its result in our layout."""
+    lanes: bool = False
+    """Whether no tensor core multiplies such elements."""
 
 
-def gemm(m: int, n: int, k: int) -> Work:
-    """A product of matrices, both with k fastest."""
+def of_type(dtype: str) -> torch.dtype:
+    """PyTorch's name of a type; it may not round f32 to tf32."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    return torch.bfloat16 if dtype == "bf16" else torch.float32
+
+
+def gemm(m: int, n: int, k: int, transposes: str = "nt", dtype: str = "bf16") -> Work:
+    """A product of matrices."""
 
     def tensors() -> Any:
-        a, b = (torch.randn(rows, k, device="cuda", dtype=torch.bfloat16) for rows in (m, n))
-        c, wanted = (torch.full((m, n), math.nan, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-        return [a, b, c], lambda: torch.mm(a, b.t(), out=wanted), lambda: wanted
+        kind = of_type(dtype)
+        shapes = [(m, k), (k, n)]
+        a, b = (
+            torch.randn(*(shape if how == "n" else shape[::-1]), device="cuda", dtype=kind)
+            for shape, how in zip(shapes, transposes, strict=True)
+        )
+        c, wanted = (torch.full((m, n), math.nan, device="cuda", dtype=kind) for _ in range(2))
+        x, y = (t if how == "n" else t.t() for t, how in zip((a, b), transposes, strict=True))
+        return [a, b, c], lambda: torch.mm(x, y, out=wanted), lambda: wanted
 
-    sizes = {"M": m, "N": n, "K": k}
-    return Work(f"gemm {m}x{n}x{k}", kernels.gemm("nt", "bf16", "bf16"), sizes, 2 * m * n * k, tensors)
+    sizes, name = {"M": m, "N": n, "K": k}, f"gemm {m}x{n}x{k}"
+    if dtype != "bf16":
+        name = f"{dtype} {transposes} {m}x{n}x{k}"
+    return Work(name, kernels.gemm(transposes, dtype, dtype), sizes, 2 * m * n * k, tensors, dtype == "f32")
 
 
 def typed(name: str, n: int) -> Work:
@@ -135,24 +159,26 @@ def typed(name: str, n: int) -> Work:
     return Work(f"{name} {n}x{n}x{n}", kernel, {"M": n, "N": n, "K": n}, 2 * n**3, tensors)
 
 
-def conv(line: str) -> Work:
+def conv(line: str, dtype: str = "bf16") -> Work:
     """A convolution, channels last."""
     p = parse_conv(line)
 
     def tensors() -> Any:
-        x = torch.randn(p.mb, p.ic, *p.i, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
-        f = torch.randn(p.oc, p.ic, *p.k, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+        kind = of_type(dtype)
+        x = torch.randn(p.mb, p.ic, *p.i, device="cuda", dtype=kind).to(memory_format=torch.channels_last)
+        f = torch.randn(p.oc, p.ic, *p.k, device="cuda", dtype=kind).to(memory_format=torch.channels_last)
 
         def library() -> Any:
             return torch.nn.functional.conv2d(x, f, stride=p.s, padding=p.p)
 
         wanted = library().permute(0, 2, 3, 1)
-        y = torch.full(wanted.shape, math.nan, device="cuda", dtype=torch.bfloat16)
+        y = torch.full(wanted.shape, math.nan, device="cuda", dtype=kind)
         return [x.permute(0, 2, 3, 1), f.permute(0, 2, 3, 1), y], library, lambda: wanted
 
-    kernel = kernels.conv(p.k, "bf16", stride=p.s, padding=p.p)
+    kernel = kernels.conv(p.k, dtype, stride=p.s, padding=p.p)
     sizes = {"N": p.mb, "H": p.i[0], "W": p.i[1], "C": p.ic, "F": p.oc}
-    return Work(line, kernel, sizes, 2 * p.mb * math.prod(p.o) * p.oc * math.prod(p.k) * p.ic, tensors)
+    flops = 2 * p.mb * math.prod(p.o) * p.oc * math.prod(p.k) * p.ic
+    return Work(line if dtype == "bf16" else f"{dtype} {line}", kernel, sizes, flops, tensors, dtype == "f32")
 
 
 def attention(batch: int, heads: int, length: int, head: int, causal: bool) -> Work:
@@ -178,6 +204,7 @@ def attention(batch: int, heads: int, length: int, head: int, causal: bool) -> W
 WORKS = {
     "gemm": [gemm(*s) for s in GEMMS],
     "types": [typed(name, 8192) for name in TYPES],
+    "f32": [*(gemm(*s, how, "f32") for how, *s in F32_GEMMS), *(conv(line, "f32") for line in F32_CONVS)],
     "conv": [conv(line) for line in CONVS],
     "others": [conv(line) for line in OTHERS],
     "attention": [attention(*s, causal) for s in ATTENTIONS for causal in (False, True)],
@@ -239,12 +266,13 @@ class Row:
 
 
 def floor_of(work: Work, tensors: list[Any]) -> float:
-    """Microseconds that no kernel beats: all products at the peak of bf16, or all bytes through memory."""
+    """Microseconds that no kernel beats: all products at the peak of bf16, or of lanes, or all bytes through memory."""
     row = machine("hopper")
     rate = (row.limits.cores or 1) * row.limits.clock_ghz * 1e3  # cycles of all multiprocessors in a microsecond
     atom = row.multiply_atom("wgmma.m64n256k16.bf16")
+    products = row.limits.lane_rate if work.lanes else math.prod(atom.shape) / atom.cycles
     moved = sum(t.numel() * t.element_size() for t in tensors)
-    return max(work.flops / (rate * 2 * math.prod(atom.shape) / atom.cycles), moved / (rate * row.limits.far_rate))
+    return max(work.flops / (rate * 2 * products), moved / (rate * row.limits.far_rate))
 
 
 def measured(work: Work, candidates: list[Candidate]) -> Row:
@@ -259,7 +287,7 @@ def measured(work: Work, candidates: list[Candidate]) -> Row:
         launch = made.bind(dict(zip(names, tensors, strict=True)))
         launch()
         error = difference(tensors[-1], wanted())
-        if not error < 0.01:
+        if not error < (1e-4 if work.lanes else 0.01):
             print(f"WRONG {work.name} {error} {said}")
         ours.append(launch)
     theirs, *took = microseconds(library, *ours)

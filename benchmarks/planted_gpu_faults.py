@@ -236,7 +236,7 @@ FAULTS = [
     ),
     Fault(
         "sums: what begins them is left out",
-        f"{NVIDIA}/mma.py",
+        f"{NVIDIA}/fma.py",
         "before = zero if begins else e.get(c, v)",
         "before = e.get(c, v)",
         "",

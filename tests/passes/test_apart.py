@@ -8,6 +8,7 @@ import pytest
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.plan.plan import parse_plan
@@ -249,6 +250,14 @@ def test_plans_of_two_programs_are_refused_by_their_line():
     gemm, sizes = tilewright.kernels.gemm("nt", "bf16", "bf16"), {"M": 256, "N": 256, "K": 256}
     plan = kernel_for(gemm, sizes, machine=machine("hopper")).text("plan")
     assert "apart mma: nothing that is computed from a product is all" in refused(gemm, sizes, plan + "apart mma")
+
+
+def test_what_lies_between_two_programs_is_not_much_more_than_their_arguments():
+    """The scores of long sequences are 64 times as large as the queries: there may be no room for them."""
+    sizes = {"B": 1, "H": 16, "M": 16384, "N": 16384, "D": 64, "E": 64}
+    made = kernel_for(kernels.attention(64, "f32"), sizes, machine=machine("hopper"))
+    assert made.plan.apart is None
+    assert "refused  two programs, apart mma: 16384 MiB lie between them, 64 times their arguments" in made.explain()
 
 
 def test_launches_that_take_long_are_worth_one_kernel():

@@ -30,7 +30,7 @@ CASES = {
         HOPPER,
     ),
     "gemm copied by waves": (kernels.gemm("nt", "bf16", "bf16"), {"M": 33, "N": 41, "K": 13}, HOPPER),
-    "gemm without roles": (kernels.gemm("nt", "f32", "f32"), {"M": 18, "N": 20, "K": 70}, HOPPER),
+    "gemm without roles": (kernels.gemm("nt", "f64", "f64"), {"M": 18, "N": 20, "K": 70}, HOPPER),
     "gemm in parts": (kernels.gemm("nt", "bf16", "bf16"), {"M": 40, "N": 24, "K": 1300}, FEW),
     "conv": (kernels.conv((3, 3), "bf16", padding=1), {"N": 2, "H": 9, "W": 7, "C": 64, "F": 72}, HOPPER),
     "conv in steps": (

@@ -260,8 +260,8 @@ def test_rows_that_are_written_where_data_say_are_not_extended():
 @pytest.mark.parametrize(
     ("kernel", "sizes"),
     [
-        (kernels.gemm("tt", "f32", "f32"), {"M": 18, "N": 20, "K": 2600}),
-        (kernels.conv((2, 2), "f32", "f32", padding=1), {"N": 1, "H": 3, "W": 4, "C": 601, "F": 33}),
+        (kernels.gemm("tt", "f64", "f64"), {"M": 18, "N": 20, "K": 2600}),
+        (kernels.conv((2, 2), "f64", "f64", padding=1), {"N": 1, "H": 3, "W": 4, "C": 601, "F": 33}),
         (kernels.conv((2,), "f32", "f32", groups=2, precision="tf32"), {"N": 1, "W": 9, "CG": 700, "F": 40}),
     ],
 )

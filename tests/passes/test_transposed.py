@@ -165,7 +165,7 @@ def test_a_transposed_plan_is_read_back_and_pinned():
 
 
 def test_a_product_without_roles_is_not_transposed():
-    kernel, sizes = kernels.gemm("nt", "f32"), {"M": 16, "N": 64, "K": 32}
+    kernel, sizes = kernels.gemm("nt", "f64"), {"M": 16, "N": 64, "K": 32}
     text = kernel_for(kernel, sizes, machine=HOPPER).text("plan")
     said = re.sub(r"(block \d+x\d+)", r"\1 transposed", text)
     assert said != text

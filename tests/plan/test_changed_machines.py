@@ -127,7 +127,7 @@ def test_fewer_cores_take_a_sum_less_apart():
 @pytest.mark.parametrize(
     ("sizes", "limits", "what"),
     [
-        (SQUARE, {}, "tensor cores"),
+        (SQUARE, {}, "products"),
         (FLAT, {}, "HBM"),
         (SQUARE, {"l2_rate": HOPPER.limits.l2_rate / 4}, "L2"),
         (SQUARE, {"shared_rate": HOPPER.limits.shared_rate / 4}, "shared memory"),

@@ -60,7 +60,7 @@ def forms_of(job: Job) -> tuple[str, ...]:
 def _askew(job: Job) -> bool:
     """Whether rows of a factor lie no multiple of sectors apart, and all as the machine's copies read them."""
     product, loads = _product(job), _loads(job)
-    if product is None:
+    if product is None or not _atoms(job, product):
         return False
     size, sector, pitch = numbers_of(job.sizes), job.machine.limits.sector_bytes, max(a.pitch for a in loads)
     apart = [pitch_of(factor, job.program, size) for factor in product.operands[:2]]

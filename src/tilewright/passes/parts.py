@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import Program
+from tilewright.ir.core import MemoryType, Program
 from tilewright.passes.job import Job
 from tilewright.passes.launching import can_be_early, launching
 from tilewright.passes.tile.apart import apart
@@ -27,6 +27,9 @@ from tilewright.plan.rows import tasks_of
 
 SURE = 4
 """How much longer one kernel should take than two programs, for these to be done where both are modelled roughly."""
+
+TIMES = 3
+"""What lies in memory between two programs, at most, of what their arguments are: more may be more than there is."""
 
 Choose = Callable[[Job], None]
 """The pass that plans a job."""
@@ -73,7 +76,14 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
     if rough and tasks_of(found.cuts.widths, numbers_of(job.sizes)) >= cores(job.machine):
         return found  # two programs compute the same, and here all cores have some of it
     limits, limit = job.machine.limits, found.cycles / SURE if rough else found.cycles
-    moved = 2 * prod(halves.shape) * element_bytes(halves.partial.type.dtype)
+    between = prod(halves.shape) * element_bytes(halves.partial.type.dtype)
+    size, memory = numbers_of(job.sizes), [a.type for a in job.program.args if isinstance(a.type, MemoryType)]
+    given = sum(prod(size(d) for d in kind.dims) * element_bytes(kind.dtype) for kind in memory)
+    what = f"two programs, apart {_last_product(halves.first)}"
+    if between > TIMES * given:
+        refused = Refusal(what, f"{between >> 20} MiB lie between them, {between / given:.0f} times their arguments")
+        return replace(found, refused=(*found.refused, refused))
+    moved = 2 * between
     least = moved / limits.far_rate / cores(job.machine) + 2 * launching(job.machine, can_be_early(job.machine))
     two, other = _last_first(parts_of(job, halves), halves), None
     if least < limit:
@@ -84,8 +94,7 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
             return found
     if other is None or other.cycles >= limit:
         took = f"predicted {'at least ' if other is None else ''}{_us(job, least if other is None else other.cycles)}"
-        refused = Refusal(f"two programs, apart {_last_product(halves.first)}", took)
-        return replace(found, refused=(*found.refused, refused))
+        return replace(found, refused=(*found.refused, Refusal(what, took)))
     job.parts, job.split, job.patched = two, None, None
     why = f"; {job.no_roles}" if job.no_roles and not rough else ""
     return replace(other, refused=(Refusal("one program", f"predicted {_us(job, found.cycles)}{why}"),))

@@ -22,7 +22,7 @@ RATES = {
     "lanes": ("lane_rate", "function_rate"),
 }
 """What bytes go through, or values, and the limits of a machine that say how fast."""
-PRODUCTS = "tensor cores"
+PRODUCTS = "products"
 TIMES = {"outside_row": "L2", "leaving_row": "L2", "gather_cycles": "lanes", "gather_latency": "lanes"}
 """Limits that are cycles, and what they are counted as: rows of a box outside its tensor as what boxes come from."""
 Predicted = Callable[[Machine], float]

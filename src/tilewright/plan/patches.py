@@ -167,6 +167,8 @@ def patches(
     atoms = atoms_of(program, machine, op, axes)
     if isinstance(atoms, str):
         return atoms
+    if not atoms[0].asynchronous:
+        return "lanes multiply by themselves, which takes longer than to bring what rows share again"
     reads = factors(op, axes, program)
     if reads is None:
         return "a factor is computed"

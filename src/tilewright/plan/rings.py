@@ -445,8 +445,11 @@ def waves_of_roles(
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """(waves, registers of a lane) of the role that loads and of the one that multiplies, if they hold its sums.
 
-    Those who take tasks in `turns` are twice as many.
+    Those who take tasks in `turns` are twice as many. Lanes that multiply by themselves do not: a group of them
+    multiplies while another loads its factors.
     """
+    if not how.atom.asynchronous and (turns or how.groups == 1):
+        return None
     groups = 2 * how.groups if turns else how.groups
     assert machine.lanes is not None
     spare, own = registers_of(machine, how, gathered, groups)

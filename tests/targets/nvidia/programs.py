@@ -210,7 +210,7 @@ def in_shared(atoms: list[MultiplyAtom]) -> Case:
     widest, shape = max(atom.shape[1] for atom in atoms), sum(atom.shape[1] for atom in atoms)
     m, n, k = 60, widest - 6, deep - 8
     a_turned, b_turned = "ta" in forms, "tb" in forms
-    slabs = max(1, widest // 64)
+    slabs, below = max(1, widest // deep), 64 // deep
     a_shape, b_shape = ((k, m) if a_turned else (m, k)), ((k, n) if b_turned else (n, k))
     given = f"%a: in global {kind} {a_shape}, %b: in global {kind} {b_shape}"
     lines = [
@@ -218,17 +218,19 @@ def in_shared(atoms: list[MultiplyAtom]) -> Case:
         "  machine hopper",
         "  waves 4",
         "{",
-        f"  %as = alloc shared {kind} (64, {deep}) {swizzle}",
-        f"  %bs = alloc shared {kind} ({f'{slabs}, {deep}, 64' if b_turned else f'{widest}, {deep}'}) {swizzle}",
-        f"  %ga = view %a (i 64, c {deep}) -> [i ?, c ?]",
-        f"  %gb = view %b (s {slabs}, c {deep}, i 64) -> [c ?, 64*s + i ?]"
+        f"  %as = alloc shared {kind} ({f'{below}, {deep}, {deep}' if a_turned else f'64, {deep}'}) {swizzle}",
+        f"  %bs = alloc shared {kind} ({f'{slabs}, {deep}, {deep}' if b_turned else f'{widest}, {deep}'}) {swizzle}",
+        f"  %ga = view %a (s {below}, c {deep}, i {deep}) -> [c ?, {deep}*s + i ?]"
+        if a_turned
+        else f"  %ga = view %a (i 64, c {deep}) -> [i ?, c ?]",
+        f"  %gb = view %b (s {slabs}, c {deep}, i {deep}) -> [c ?, {deep}*s + i ?]"
         if b_turned
         else f"  %gb = view %b (i {widest}, c {deep}) -> [i ?, c ?]",
         "  tasks t in 0..1 {",
         "    copy %ga -> %as else 0",
         "    copy %gb -> %bs else 0",
         "    barrier",
-        f"    %ta = view %as (i 64, c {deep}) -> [{'c, i' if a_turned else 'i, c'}]",
+        f"    %ta = view %as (i 64, c {deep}) -> [{f'i//{deep}, c, i%{deep}' if a_turned else 'i, c'}]",
     ]
     start = 0
     for atom in atoms:
@@ -240,16 +242,18 @@ def in_shared(atoms: list[MultiplyAtom]) -> Case:
         lines += [
             f"    %c{width} = alloc register {total} (64, {width}) as {name}.c",
             f"    fill %c{width} 0",
-            f"    %b{width} = view %bs (c {deep}, i {width}) -> [{'i//64, c, i%64' if b_turned else 'i, c'}]",
+            f"    %b{width} = view %bs (c {deep}, i {width}) -> [{f'i//{deep}, c, i%{deep}' if b_turned else 'i, c'}]",
             f"    mma %c{width} += %{left} * %b{width} using {name}",
             f"    %d{width} = view %d (i 64, j {width}) -> [i, j + {start}]",
             f"    copy %c{width} -> %d{width}",
             "    barrier",  # otherwise the assembler holds more of them at once than there are registers
         ]
         start += width
-    covers = {*(atom.name for atom in atoms), "atom", "settle", "fence", "atom.b", "atom.b_at", "atom.fresh"}
+    covers = {*(atom.name for atom in atoms), "atom", "atom.b", "atom.b_at", "atom.fresh"}
     covers |= set() if "ra" in forms else {"atom.a", "atom.a_at"}
-    label = ".".join(["wgmma", atoms[0].name.split(".")[2], *forms])
+    covers |= {"fence", "settle"} if atoms[0].asynchronous else set()
+    family, _, rest = atoms[0].name.split(".", 2)
+    label = f"{family}.{rest} from shared memory"
     return Case(label, "\n".join([*lines, "  }", "}", ""]), frozenset(covers))
 
 
@@ -262,7 +266,8 @@ def products() -> list[Case]:
             if isinstance(atom.b, RegisterOperand):
                 found.append(in_registers(name, atom))
             else:
-                wide.setdefault(atom.name.split(".", 2)[2], []).append(atom)
+                family, _, rest = atom.name.split(".", 2)
+                wide.setdefault(f"{family}.{rest}", []).append(atom)
     return [*found, *(in_shared(atoms) for atoms in wide.values())]
 
 

@@ -15,7 +15,7 @@ from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.dialect import Accuracy
 from tilewright.targets.gpu.emit import ALIGNMENT
 from tilewright.targets.gpu.live import registers_of_products
-from tilewright.targets.nvidia import cp_async, eights, functions, mma, wgmma
+from tilewright.targets.nvidia import cp_async, eights, fma, functions, mma, wgmma
 from tilewright.targets.nvidia.boxes import TensorBox, boxes, parameter
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ class Ptx:
         if atom.name.startswith("wgmma."):
             wgmma.multiply(e, op, atom)
         elif atom.name.startswith("fma."):
-            mma.outer(e, op, atom)
+            fma.multiply(e, op, atom)
         else:
             mma.multiply(e, op, atom)
 

@@ -1,4 +1,4 @@
-"""mma.sync as text: factors in words of 32 bits, sums in registers of their own type; and outer products of a lane."""
+"""mma.sync as text: factors in words of 32 bits, sums in registers of their own type."""
 
 from __future__ import annotations
 
@@ -60,25 +60,3 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
         result = e.w.assembly(text, ",".join(marks), tuple(operands), form)
         for i in range(count):
             e.put(c, i, e.w.value(f"extractvalue {form} {result}, {i}"))
-
-
-def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """A lane's own rows times its own columns, one fma a sum and step of k."""
-    c, a, b = op.operands
-    assert isinstance(atom.a, RegisterOperand)
-    assert isinstance(atom.b, RegisterOperand)
-    kind, rows = element(c.type.dtype), atom.shape[0]
-    rows_of = {int(atom.a.layout(0, v)): v for v in range(atom.a.values)}
-    columns_of = {int(atom.b.layout(0, v)): v for v in range(atom.b.values)}
-    e.w.declare(f"{kind} @llvm.fma.{c.type.dtype}({kind}, {kind}, {kind})")
-    zero = literal(0, c.type.dtype)
-    for step in range(e.values(a) // atom.a.values):
-        begins = bool(op.attrs.get("fresh")) and not step
-        left = [e.get(a, step * atom.a.values + v) for v in range(atom.a.values)]
-        right = [e.get(b, step * atom.b.values + v) for v in range(atom.b.values)]
-        for v in range(atom.c.values):
-            column, row = divmod(int(atom.c.layout(0, v)), rows)
-            x, y = left[rows_of[row]], right[columns_of[column]]
-            before = zero if begins else e.get(c, v)
-            call = f"call {kind} @llvm.fma.{c.type.dtype}({kind} {x}, {kind} {y}, {kind} {before})"
-            e.put(c, v, e.w.value(call))

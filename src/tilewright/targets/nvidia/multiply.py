@@ -141,6 +141,42 @@ FMA = [
 """f32 as it is: a lane has four rows and four columns, and adds their outer product to its 16 sums; a multiprocessor
 does 128 products in a cycle."""
 
+
+_COLUMN: dict[tuple[str, ...], float] = {(): 2.33, ("ta",): 2.27, ("tb",): 2.7, ("ta", "tb"): 2.15}
+"""Cycles for a column of such a product, measured; 2 are what all lanes of a multiprocessor take."""
+
+
+def _fma_shared(columns: int, *forms: str) -> MultiplyAtom:
+    """m64nNk4 by 128 lanes, of f32 as it is: factors in shared memory; `forms` say how they differ from k fastest.
+
+    A wave has four by eight lanes. Where k is fastest, neighbouring lanes have neighbouring rows, or columns, since a
+    load is of four k of one; where m or n is, a lane has four of them side by side, which a load brings for one k.
+    Eight lanes with four columns each are all that a row of memory has: then waves lie one below the other, otherwise
+    two by two.
+    """
+    slab, turned_a, turned_b = 128 // 4, "ta" in forms, "tb" in forms
+    a = Layout(((slab, 2), 4), ((1, slab * slab), slab)) if turned_a else Layout((64, 4), (slab, 1))
+    b = Layout((4, columns), (1, slab))
+    if turned_b:
+        b = Layout((4, (slab, columns // slab)), (slab, (1, slab * slab)))
+    tall = 4 if turned_b else 8  # a lane's rows
+    rows = [(4, 1), (tall // 4, 16)] if turned_a else [(tall, 4)]
+    across = [(4, 64), (columns // slab, slab * 64)] if turned_b else [(columns // 16, 16 * 64)]
+    waves = [(4, 16)] if turned_b else [(2, 32), (2, 8 * 64)]
+    lanes = [(8, 4 * 64 if turned_b else 64), (4, 4 if turned_a else 1), *waves]
+    (sizes, steps), (counts, strides) = zip(*lanes, strict=True), zip(*rows, *across, strict=True)
+    return MultiplyAtom(
+        ".".join((f"fma.m64n{columns}k4.f32", *forms)),
+        _shared(64, 4, f32, a),
+        _shared(4, columns, f32, b),
+        RegisterOperand(64, columns, f32, Layout((sizes, counts), (steps, strides))),
+        ("sm_90",),
+        cycles=_COLUMN[forms] * columns + 20,
+    )
+
+
+FMA += [_fma_shared(columns, *forms) for columns in (32, 64, 128, 256) for forms in _COLUMN]
+
 MMA_SYNC = [*(_mma_sync(dtype) for dtype in (f16, bf16)), *_mma_words()]
 
 COLUMNS = (*range(8, 65, 8), 96, 112, 128, 144, 160, 168, 192, 200, 224, 240, 256)

@@ -1,0 +1,177 @@
+"""Products of lanes as text: one fma for each of a lane's sums and each step of k."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.codegen.text import element, literal
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Op, Value
+from tilewright.machine import MultiplyAtom, RegisterOperand
+from tilewright.targets.nvidia.wgmma import ROWS, Descriptor
+
+if TYPE_CHECKING:
+    from tilewright.targets.gpu.emit import Emitter
+
+ROW, CHUNK = 128, 16
+"""Bytes of a row of shared memory, and of what the swizzle moves."""
+TOGETHER = 4
+"""Elements of a chunk."""
+WRITTEN_OUT = 2048
+"""Products of a lane that are written out one after another, at most: more do not stay where instructions are kept."""
+
+
+def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
+    """A lane's own rows times its own columns, of factors in registers, or in shared memory."""
+    (outer if isinstance(atom.a, RegisterOperand) else from_shared)(e, op, atom)
+
+
+def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
+    """Factors are in registers, each lane's own of every step of k."""
+    c, a, b = op.operands
+    assert isinstance(atom.a, RegisterOperand)
+    assert isinstance(atom.b, RegisterOperand)
+    kind, rows = element(c.type.dtype), atom.shape[0]
+    rows_of = {int(atom.a.layout(0, v)): v for v in range(atom.a.values)}
+    columns_of = {int(atom.b.layout(0, v)): v for v in range(atom.b.values)}
+    e.w.declare(f"{kind} @llvm.fma.{c.type.dtype}({kind}, {kind}, {kind})")
+    zero = literal(0, c.type.dtype)
+    for step in range(e.values(a) // atom.a.values):
+        begins = bool(op.attrs.get("fresh")) and not step
+        left = [e.get(a, step * atom.a.values + v) for v in range(atom.a.values)]
+        right = [e.get(b, step * atom.b.values + v) for v in range(atom.b.values)]
+        for v in range(atom.c.values):
+            column, row = divmod(int(atom.c.layout(0, v)), rows)
+            x, y = left[rows_of[row]], right[columns_of[column]]
+            before = zero if begins else e.get(c, v)
+            call = f"call {kind} @llvm.fma.{c.type.dtype}({kind} {x}, {kind} {y}, {kind} {before})"
+            e.put(c, v, e.w.value(call))
+
+
+def from_shared(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
+    """Factors lie in rows of 128 bytes, whose chunks of 16 bytes the swizzle moves: a chunk is a load.
+
+    What many sums take is written out for two loads' worth of k, and done in rounds.
+    """
+    c, a, b = op.operands
+    kind = element(c.type.dtype)
+    w, (rows, _, deep) = e.w, atom.shape
+    w.declare(f"{kind} @llvm.fma.{c.type.dtype}({kind}, {kind}, {kind})")
+    places = [divmod(int(atom.c.layout(0, v)), rows) for v in range(atom.c.values)]
+    number = _first(e, atom)
+    left = _Rows(e, a, Descriptor(op, atom, "a"), w.value(f"urem i32 {number}, {rows}"), [i for _, i in places])
+    right = _Rows(e, b, Descriptor(op, atom, "b"), w.value(f"udiv i32 {number}, {rows}"), [j for j, _ in places])
+    if op.attrs.get("fresh"):
+        for v in range(atom.c.values):
+            e.put(c, v, literal(0, c.type.dtype))
+
+    def multiplied(step: str) -> None:
+        for k in range(deep):
+            one, two = left.loaded(step, k), right.loaded(step, k)
+            for v, (j, i) in enumerate(places):
+                factors = f"{kind} {one[i]}, {kind} {two[j]}"
+                e.put(c, v, w.value(f"call {kind} @llvm.fma.{c.type.dtype}({factors}, {kind} {e.get(c, v)})"))
+
+    steps = left.steps
+    if steps * deep * atom.c.values <= WRITTEN_OUT:
+        for n in range(steps):
+            multiplied(str(n))
+        return
+    with w.loop("0", str(steps), "2") as n:
+        multiplied(n)
+        multiplied(w.value(f"add i32 {n}, 1"))
+
+
+def _first(e: Emitter, atom: MultiplyAtom) -> str:
+    """Where a lane's first sum lies in C, column by column."""
+    w, total, step = e.w, "0", 1
+    wave = w.value(f"and i32 {e.wave}, {atom.c.lanes // e.lanes - 1}")
+    lane = w.value(f"add i32 {e.lane}, {w.value(f'mul i32 {wave}, {e.lanes}')}")
+    for size, stride in zip(atom.c.layout.shape[0], atom.c.layout.stride[0], strict=True):
+        digit = w.value(f"urem i32 {w.value(f'udiv i32 {lane}, {step}')}, {size}")
+        total = w.value(f"add i32 {total}, {w.value(f'mul i32 {digit}, {stride}')}")
+        step *= size
+    return total
+
+
+class _Rows:
+    """The rows of A, or the columns of B, that a lane looks at: its first, and so many after it.
+
+    With k fastest, each is a row of memory. Otherwise rows of memory are of k, and four neighbours a chunk.
+    """
+
+    def __init__(self, e: Emitter, memory: Value, descriptor: Descriptor, first: str, places: list[int]):
+        self.e, w, size = e, e.w, descriptor.size
+        self.places, self.steps, self.transposed = dict.fromkeys(places), descriptor.steps, descriptor.transposed
+        self.chunks: dict[int, list[str]] = {}
+        slab, period = ROW // size, ROW * ROWS
+        self.apart = (descriptor.slabs if self.transposed else descriptor.groups) * size
+        """Bytes between slabs of what lies side by side, or between groups of rows."""
+        step = TOGETHER * ROW if self.transposed else CHUNK
+        if [m * size for m in descriptor.moves] != [step * n for n in range(self.steps)]:
+            raise ProgramError("a factor is a slab along k, whose steps follow one another")
+        begin = e.address(memory, descriptor.begin, size)
+        starts = descriptor.begin.multiple * size % period == 0
+        if self.transposed:
+            if not starts:
+                raise ProgramError("a factor does not begin where the swizzle does")
+            above = w.value(f"mul i32 {w.value(f'udiv i32 {first}, {slab}')}, {self.apart}")
+            self.turn: str | None = w.value(f"mul i32 {w.value(f'urem i32 {first}, {slab}')}, {size}")
+            self.base = w.value(f"add i32 {begin}, {above}")
+            return
+        within, above = w.value(f"urem i32 {first}, {ROWS}"), w.value(f"udiv i32 {first}, {ROWS}")
+        moved = w.value(f"add i32 {w.value(f'mul i32 {within}, {ROW}')}, {w.value(f'mul i32 {above}, {self.apart}')}")
+        self.base = w.value(f"add i32 {begin}, {moved}")
+        """The address of what the lane has first, but for what the swizzle does."""
+        self.turn = w.value(f"mul i32 {within}, {CHUNK}") if starts and self.apart % period == 0 else None
+        """The place of a chunk in its row, which the swizzle moves; None: addresses say it."""
+
+    def loaded(self, step: str, k: int) -> dict[int, str]:
+        """What a lane has of each of its rows, for one `k` of a step."""
+        if self.transposed:
+            return self._along_rows(step, k)
+        if k == 0:
+            self.chunks = self._along_k(step)
+        return {n: values[k] for n, values in self.chunks.items()}
+
+    def _along_k(self, step: str) -> dict[int, list[str]]:
+        w, found = self.e.w, {}
+        chunk = w.once((self, step, "chunk"), f"mul i32 {step}, {CHUNK}")
+        for n in self.places:
+            below = n % ROWS * ROW + n // ROWS * self.apart
+            if self.turn is None:
+                address = w.value(f"add i32 {self.base}, {below}")
+                turn = w.value(f"and i32 {w.value(f'lshr i32 {address}, 3')}, {ROW - CHUNK}")
+                place, below = w.value(f"add i32 {address}, {w.value(f'xor i32 {turn}, {chunk}')}"), 0
+            else:
+                place = self._turned((step, n % ROWS), chunk, n % ROWS * CHUNK)
+            found[n] = self._load(place, below)
+        return found
+
+    def _along_rows(self, step: str, k: int) -> dict[int, str]:
+        w, found, slab = self.e.w, dict[int, str](), ROW // CHUNK * TOGETHER
+        down = w.once((self, step, "down"), f"mul i32 {step}, {TOGETHER * ROW}")
+        period = w.once((self, step, "period"), f"mul i32 {step}, {TOGETHER * CHUNK}")
+        chunk = w.once((self, step, "chunk"), f"and i32 {period}, {ROW - 1}")
+        for n in (n for n in self.places if n % TOGETHER == 0):
+            turned = self._turned((step, k, n % slab), chunk, k * CHUNK ^ n % slab // TOGETHER * CHUNK)
+            place = w.once((self, step, turned), f"add i32 {turned}, {down}")
+            values = self._load(place, k * ROW + n // slab * self.apart)
+            found |= {n + i: value for i, value in enumerate(values)}
+        return found
+
+    def _turned(self, key: tuple[object, ...], chunk: str, more: int) -> str:
+        """The address of a chunk of the first row, moved by the swizzle of another."""
+        w = self.e.w
+        moved = w.once((self, key[0], "moved"), f"xor i32 {self.turn}, {chunk}")
+        turned = w.once((self, key, "turned"), f"xor i32 {moved}, {more}")
+        return w.once((self, key, "place"), f"add i32 {self.base}, {turned}")
+
+    def _load(self, place: str, below: int) -> list[str]:
+        """The four values of a chunk, so many bytes below an address."""
+        w = self.e.w
+        pointer = w.once((place, "pointer"), f"inttoptr i32 {place} to ptr addrspace(3)")
+        if below:
+            pointer = w.value(f"getelementptr i8, ptr addrspace(3) {pointer}, i32 {below}")
+        text = w.value(f"load <{TOGETHER} x float>, ptr addrspace(3) {pointer}, align {CHUNK}")
+        return [w.value(f"extractelement <{TOGETHER} x float> {text}, i32 {k}") for k in range(TOGETHER)]

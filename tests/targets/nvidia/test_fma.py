@@ -1,0 +1,153 @@
+"""Products that lanes do themselves, from shared memory: the lines of one lane, done one after another in Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import products
+
+from tilewright import kernels
+from tilewright.algebra.expr_use import evaluate
+from tilewright.compiler.native import kernel_for
+from tilewright.ir.block import parse_block
+from tilewright.ir.core import Op, Value
+from tilewright.passes.places import swizzled
+from tilewright.passes.waves.lower import lower_waves
+from tilewright.targets.nvidia import fma
+from tilewright.targets.registry import machine
+
+HOPPER = machine("hopper")
+CASES = {case.name: case for case in products() if case.name.startswith("fma.f32") and "shared" in case.name}
+STEPS = {
+    "add": lambda x, y: x + y,
+    "mul": lambda x, y: x * y,
+    "xor": lambda x, y: x ^ y,
+    "and": lambda x, y: x & y,
+    "lshr": lambda x, y: x >> y,
+    "udiv": lambda x, y: x // y,
+    "urem": lambda x, y: x % y,
+}
+
+
+class Lane:
+    """What an emitter is to an atom, and a lane that does what is written at once."""
+
+    lanes = 32
+
+    def __init__(self, number: int, bases: dict[Value, int], shared: np.ndarray[Any, Any]):
+        self.w = self
+        self.lane, self.wave = str(number % 32), str(number // 32 + 4)  # of the second group of waves
+        self.bases, self.shared, self.sums = bases, shared, dict[int, str]()
+        self.known: dict[str, Any] = {}
+        self.loads = 0
+
+    def address(self, memory: Value, place: Any, size: int) -> str:
+        return str(self.bases[memory] + size * int(evaluate(place, {})))
+
+    def get(self, _: Value, place: int) -> str:
+        return self.sums[place]
+
+    def put(self, _: Value, place: int, text: str) -> None:
+        self.sums[place] = text
+
+    def declare(self, _: str) -> None:
+        pass
+
+    @contextmanager
+    def loop(self, first: str, last: str, step: str) -> Iterator[str]:
+        raise AssertionError(f"rounds {first} {last} {step}: written out here")
+        yield ""
+
+    def once(self, _: Any, text: str) -> str:
+        return self.value(text)
+
+    def value(self, text: str) -> str:
+        name = f"%{len(self.known)}"
+        self.known[name] = self.done(text)
+        return name
+
+    def number(self, text: str) -> Any:
+        return self.known[text] if text in self.known else int(text, 0)  # the one float that is written is zero
+
+    def done(self, text: str) -> Any:
+        word, rest = text.split(" ", 1)
+        if word in STEPS:
+            one, two = rest.removeprefix("i32 ").split(", ")
+            return STEPS[word](self.number(one), self.number(two))
+        if word == "inttoptr":
+            return self.number(rest.split(" ")[1])
+        if word == "getelementptr":
+            return self.number(rest.split(", ")[1].split(" ")[-1]) + int(rest.split(" ")[-1])
+        if word == "load":
+            address = self.number(re.search(r"addrspace\(3\) (\S+),", rest)[1])  # type: ignore[index]
+            assert address % 16 == 0
+            self.loads += 1
+            return self.shared[address // 4 : address // 4 + 4]
+        if word == "extractelement":
+            return self.number(rest.split(" ")[3].rstrip(","))[int(rest.split(" ")[-1])]
+        a, b, c = (self.number(x.split(" ")[1]) for x in re.search(r"\((.*)\)", rest)[1].split(", "))  # type: ignore[index]
+        return a * b + c
+
+
+def matrix(op: Op, which: str, memory: Value, base: int, shared: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A factor as the swizzle has it in shared memory."""
+    axes, (place,) = op.attrs[which], op.attrs[f"{which}_at"]
+    sizes = [int(s.hi) + 1 for s in axes]
+    where = swizzled(memory.type.swizzle, place)
+    grid = np.indices(sizes)
+    found = evaluate(where, dict(zip([s.name for s in axes], grid, strict=True)))
+    return shared[base // 4 + np.asarray(found)]
+
+
+@pytest.mark.parametrize("columns", [32, 64])
+@pytest.mark.parametrize("name", CASES)
+def test_every_lane_adds_the_products_of_its_rows_and_columns(name: str, columns: int) -> None:
+    loop = lower_waves(parse_block(CASES[name].text), HOPPER)
+    op = next(op for op in loop.walk() if op.name == "atom" and f"n{columns}k" in op.attrs["atom"])
+    atom = HOPPER.multiply_atom(op.attrs["atom"])
+    _, a, b = op.operands
+    bases = {a: 1024, b: 40 * 1024}
+    shared = np.random.default_rng(columns).integers(-4, 5, 30_000).astype(np.float64)
+    one, two = (matrix(op, which, value, bases[value], shared) for which, value in (("a", a), ("b", b)))
+    wanted = one @ two
+    for number in range(0, 128, 3):
+        lane = Lane(number, bases, shared)
+        fma.from_shared(lane, op, atom)  # type: ignore[arg-type]
+        for v in range(atom.c.values):
+            column, row = divmod(int(atom.c.layout(number, v)), atom.shape[0])
+            assert lane.number(lane.sums[v]) == wanted[row, column]
+
+
+@pytest.mark.parametrize("transposes", ["nt", "nn", "tn", "tt"])
+def test_products_of_f32_are_done_in_roles(transposes: str) -> None:
+    """One wave had a task, and loaded its factors from global memory before every step of k."""
+    made = kernel_for(kernels.gemm(transposes, "f32"), {"M": 1024, "N": 768, "K": 512}, target="gpu:hopper")
+    assert made.plan.roles is not None
+    assert not made.plan.roles.pingpong
+    assert made.plan.products[0].atom.startswith("fma.m64n")
+    made = kernel_for(kernels.gemm(transposes, "f32"), {"M": 4096, "N": 2048, "K": 512}, target="gpu:hopper")
+    text = made.text("asm")
+    assert "ld.shared.v4" in text
+    assert ".local" not in text
+
+
+def test_no_two_chunks_of_a_load_share_a_bank() -> None:
+    """Lanes of a wave that look at other chunks look at other columns of 16 bytes."""
+    for name, case in CASES.items():
+        loop = lower_waves(parse_block(case.text), HOPPER)
+        op = next(op for op in loop.walk() if op.name == "atom" and "n64k" in op.attrs["atom"])
+        atom, (_, a, b) = HOPPER.multiply_atom(op.attrs["atom"]), op.operands
+        shared = np.arange(30_000, dtype=np.float64)
+        chunks: list[list[int]] = []
+        for number in range(32):
+            lane = Lane(number, {a: 1024, b: 40 * 1024}, shared)
+            fma.from_shared(lane, op, atom)  # type: ignore[arg-type]
+            chunks.append([int(v[0]) // 4 for v in lane.known.values() if isinstance(v, np.ndarray)])
+        for at_once in zip(*chunks, strict=True):
+            different = set(at_once)
+            assert len({chunk % 8 for chunk in different}) == len(different), name
