@@ -1,11 +1,12 @@
 """Tile kernels on a Hopper GPU, planned by Tilewright, beside cuBLAS and cuDNN through PyTorch.
 
 `python benchmarks/gpu.py [gemm] [types] [f32] [conv] [others] [attention] [--plans N] [--processes N] [--only TEXT]`
-prints one line a problem, of those whose names match where that is asked for: microseconds of theirs and ours in CUDA graphs,
-the shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak, bytes/bandwidth),
-what was predicted, and the plan's tile; at the end the worst first, and how predictions fared. With --plans, so many
-candidates of each problem are measured, and the line says how far the chosen one is from the best. With --processes,
-everything is measured in so many processes, one after the other, and the shortest of each counts, theirs and ours.
+prints one line a problem, of those whose names match where that is asked for: microseconds of theirs and ours in CUDA
+graphs, the shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak,
+bytes/bandwidth), what was predicted, and the plan's tile; at the end the worst first, and how predictions fared. With
+--plans, so many candidates of each problem are measured, and the line says how far the chosen one is from the best.
+With --processes, everything is measured in so many processes, one after the other, and the shortest of each counts,
+theirs and ours.
 """
 
 from __future__ import annotations

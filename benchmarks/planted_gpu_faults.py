@@ -21,7 +21,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 NVIDIA, GPU, WAVES = ("src/tilewright/targets/nvidia", "src/tilewright/targets/gpu", "src/tilewright/passes/waves")
-QUICK = [f"tests/targets/nvidia/test_{x}.py" for x in ("emission", "addresses", "ptx", "driver", "products", "kept")]
+QUICK = [
+    f"tests/targets/nvidia/test_{x}.py"
+    for x in ("emission", "addresses", "ptx", "driver", "products", "kept", "fma", "askew")
+]
 TESTS = [
     [
         *QUICK,
@@ -244,9 +247,30 @@ FAULTS = [
     Fault(
         "shared memory: stores are not swizzled",
         f"{GPU}/memory.py",
-        "swizzled(kind.swizzle, places[i]), conditions[i])",
-        'swizzled(kind.swizzle if op.name == "load" else None, places[i]), conditions[i])',
+        "swizzled(kind.swizzle, places[i]), conditions[i]",
+        'swizzled(kind.swizzle if op.name == "load" else None, places[i]), conditions[i]',
         PRODUCTS,
+    ),
+    Fault(
+        "lanes' products: chunks are where no swizzle moves them",
+        f"{NVIDIA}/fma.py",
+        'f"xor i32 {self.turn}, {chunk}"',
+        'f"add i32 0, {chunk}"',
+        PRODUCTS,
+    ),
+    Fault(
+        "lanes' products: all waves have the rows of the first",
+        f"{NVIDIA}/fma.py",
+        'f"and i32 {e.wave}, {atom.c.lanes // e.lanes - 1}"',
+        'f"and i32 {e.wave}, 0"',
+        PRODUCTS,
+    ),
+    Fault(
+        "words that begin anywhere: a half too far",
+        f"{GPU}/memory.py",
+        "'and i32 {moved}, 2'",
+        "'and i32 {moved}, 4'",
+        LANES,
     ),
 ]
 

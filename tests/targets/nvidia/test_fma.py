@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from lines import Lines
 from programs import products
 
 from tilewright import kernels
@@ -23,75 +21,30 @@ from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
 CASES = {case.name: case for case in products() if case.name.startswith("fma.f32") and "shared" in case.name}
-STEPS = {
-    "add": lambda x, y: x + y,
-    "mul": lambda x, y: x * y,
-    "xor": lambda x, y: x ^ y,
-    "and": lambda x, y: x & y,
-    "lshr": lambda x, y: x >> y,
-    "udiv": lambda x, y: x // y,
-    "urem": lambda x, y: x % y,
-}
 
 
-class Lane:
-    """What an emitter is to an atom, and a lane that does what is written at once."""
+class Lane(Lines):
+    """What an emitter is to an atom, and its writer."""
 
     lanes = 32
 
     def __init__(self, number: int, bases: dict[Value, int], shared: np.ndarray[Any, Any]):
+        super().__init__(shared)
         self.w = self
         self.lane, self.wave = str(number % 32), str(number // 32 + 4)  # of the second group of waves
-        self.bases, self.shared, self.sums = bases, shared, dict[int, str]()
-        self.known: dict[str, Any] = {}
-        self.loads = 0
+        self.bases, self.sums = bases, dict[int, str]()
 
     def address(self, memory: Value, place: Any, size: int) -> str:
+        """Where an element lies in shared memory."""
         return str(self.bases[memory] + size * int(evaluate(place, {})))
 
     def get(self, _: Value, place: int) -> str:
+        """A sum."""
         return self.sums[place]
 
     def put(self, _: Value, place: int, text: str) -> None:
+        """What a sum is now."""
         self.sums[place] = text
-
-    def declare(self, _: str) -> None:
-        pass
-
-    @contextmanager
-    def loop(self, first: str, last: str, step: str) -> Iterator[str]:
-        raise AssertionError(f"rounds {first} {last} {step}: written out here")
-        yield ""
-
-    def once(self, _: Any, text: str) -> str:
-        return self.value(text)
-
-    def value(self, text: str) -> str:
-        name = f"%{len(self.known)}"
-        self.known[name] = self.done(text)
-        return name
-
-    def number(self, text: str) -> Any:
-        return self.known[text] if text in self.known else int(text, 0)  # the one float that is written is zero
-
-    def done(self, text: str) -> Any:
-        word, rest = text.split(" ", 1)
-        if word in STEPS:
-            one, two = rest.removeprefix("i32 ").split(", ")
-            return STEPS[word](self.number(one), self.number(two))
-        if word == "inttoptr":
-            return self.number(rest.split(" ")[1])
-        if word == "getelementptr":
-            return self.number(rest.split(", ")[1].split(" ")[-1]) + int(rest.split(" ")[-1])
-        if word == "load":
-            address = self.number(re.search(r"addrspace\(3\) (\S+),", rest)[1])  # type: ignore[index]
-            assert address % 16 == 0
-            self.loads += 1
-            return self.shared[address // 4 : address // 4 + 4]
-        if word == "extractelement":
-            return self.number(rest.split(" ")[3].rstrip(","))[int(rest.split(" ")[-1])]
-        a, b, c = (self.number(x.split(" ")[1]) for x in re.search(r"\((.*)\)", rest)[1].split(", "))  # type: ignore[index]
-        return a * b + c
 
 
 def matrix(op: Op, which: str, memory: Value, base: int, shared: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -142,12 +95,12 @@ def test_no_two_chunks_of_a_load_share_a_bank() -> None:
         loop = lower_waves(parse_block(case.text), HOPPER)
         op = next(op for op in loop.walk() if op.name == "atom" and "n64k" in op.attrs["atom"])
         atom, (_, a, b) = HOPPER.multiply_atom(op.attrs["atom"]), op.operands
-        shared = np.arange(30_000, dtype=np.float64)
+        shared = np.zeros(30_000)
         chunks: list[list[int]] = []
         for number in range(32):
             lane = Lane(number, {a: 1024, b: 40 * 1024}, shared)
             fma.from_shared(lane, op, atom)  # type: ignore[arg-type]
-            chunks.append([int(v[0]) // 4 for v in lane.known.values() if isinstance(v, np.ndarray)])
+            chunks.append([address // 16 for address in lane.loads])
         for at_once in zip(*chunks, strict=True):
             different = set(at_once)
             assert len({chunk % 8 for chunk in different}) == len(different), name

@@ -7,7 +7,7 @@ from itertools import product as every
 from math import prod
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import Expr, as_expr
+from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
@@ -43,6 +43,8 @@ from tilewright.plan.sums import summed_in
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
+WORD = 32
+"""Bits of a register."""
 BLOCK = 128
 """Neighbours whose vectors are written out one after another."""
 AT_ONCE = 4
@@ -129,12 +131,18 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
 
 def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], name: str) -> Value:
     """The combination along a dimension that is too long for registers: part after part, element by element; then of
-    what that gives. Two parts are brought at a time, so that one is under way while the other is added."""
+    what that gives.
+
+    Two parts are brought at a time, so that one is under way while the other is added; half of one, where rows begin
+    within words, which takes registers. What is left is added where it has rows of its own, and otherwise combined by
+    itself.
+    """
     first, length = tile.parts[dim]
     assert low.w.lanes is not None
     assert isinstance(length, int)
     others = prod(most(tile.parts[d][1]) for d in outer)
-    width = min(length, 1 << (max(1, VALUES * low.w.lanes // others).bit_length() - 1))
+    values, at_once = (VALUES // 2, 1) if _begins_anywhere(tile) else (VALUES, 2)
+    width = min(length, 1 << (max(1, values * low.w.lanes // others).bit_length() - 1))
     rounds, rest = divmod(length, width)
 
     def part(place: Expr) -> Parts:
@@ -146,19 +154,30 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
         so_far = low.held(held.tensor, tile.dims, now).formula
         low.put(held.tensor, tile.dims, now, call(STEPS[name], so_far, more))
 
-    pairs, single = divmod(rounds - 1, 2)
-    if pairs:
-        with low.w.loop("p", pairs) as p:
-            for place in (2 * p + 1, 2 * p + 2):
-                add(part(place), tile.formula)
+    times, single = divmod(rounds - 1, at_once)
+    if times:
+        with low.w.loop("p", times) as p:
+            for n in range(at_once):
+                add(part(at_once * p + n + 1), tile.formula)
     if single:
         add(part(as_expr(rounds - 1)), tile.formula)
-    if rest:
+    total = low.w.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
+    left, sources = {**tile.parts, dim: (first + rounds * width, rest)}, [held]
+    own = low.coordinate(dim)
+    if rest and any(each.at and own in each.at[-1].symbols for each in loads(tile.formula)):
+        sources.append(low.load_of(low.stored(replace(tile, parts=left), name="rest"))[1])  # vectors end anywhere
+    elif rest:
         last = part(as_expr(rounds))
         add(last, _ended(low, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
-    total = low.w.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
-    low.w.combine("reduce", held.tensor, total, tile.dims.index(dim), name)
+    for source in sources:
+        low.w.combine("reduce", source.tensor, total, tile.dims.index(dim), name, accumulate=source is not held)
     return total
+
+
+def _begins_anywhere(tile: Tile) -> bool:
+    """Whether rows of an argument begin within words."""
+    rows = [each.tensor.type for each in loads(tile.formula) if each.is_given and each.at]
+    return any(not isinstance(x.shape[-1], Const) or x.shape[-1].value * x.dtype.bits % WORD for x in rows)
 
 
 def _ended(low: Lowering, tile: Tile, dim: Expr, count: int, number: float) -> Formula:

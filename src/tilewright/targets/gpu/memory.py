@@ -17,8 +17,8 @@ from tilewright.passes.places import swizzled
 if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
 
-WIDEST = 16
-"""Bytes that one instruction moves for a lane."""
+WIDEST, WORD = 16, 4
+"""Bytes that one instruction moves for a lane, and of a register."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,13 @@ class MemoryRun:
     count: int
     place: Expr
     when: Expr | None
+    askew: bool = False
+    """Whether the place is no multiple of the length."""
 
 
-def _runs(e: Emitter, op: Op) -> list[MemoryRun]:
-    """The lane's values in runs that lie side by side, at places that are multiples of their length."""
+def _runs(e: Emitter, op: Op, *, askew: bool = False) -> list[MemoryRun]:
+    """The lane's values in runs that lie side by side, at places that are multiples of their length; where `askew` runs
+    are loaded, those of less than a word may begin anywhere."""
     register, memory = op.operands
     axes = e.lane_axis(op)
     count = e.values(register)
@@ -48,15 +51,17 @@ def _runs(e: Emitter, op: Op) -> list[MemoryRun]:
     i = 0
     while i < count:
         width = most
-        while width > 1 and not _together(places, conditions, i, width):
+        while width > 1 and (places[i].multiple % width or not _together(places, conditions, i, width)):
             width //= 2
-        found.append(MemoryRun(i, width, swizzled(kind.swizzle, places[i]), conditions[i]))
+        anywhere = askew and width * size <= WORD and _together(places, conditions, i, most)
+        width = most if anywhere else width
+        found.append(MemoryRun(i, width, swizzled(kind.swizzle, places[i]), conditions[i], anywhere))
         i += width
     return found
 
 
 def _together(places: list[Expr], conditions: list[Expr | None], first: int, width: int) -> bool:
-    if first + width > len(places) or places[first].multiple % width:
+    if first + width > len(places):
         return False
     for i in range(1, width):
         apart = places[first + i] - places[first]
@@ -97,8 +102,33 @@ def _words(e: Emitter, address: str, space: int, count: int) -> list[str]:
     return found
 
 
-def _halves(e: Emitter, words: list[str]) -> list[str]:
-    """Values of bf16 as halves of words.
+def _askew(e: Emitter, address: str) -> list[str]:
+    """Four words that begin anywhere: those of the two places of 16 bytes in which they lie, moved.
+
+    What else lies there is on the same page of memory, whosever it is; nothing is made of it.
+    """
+    w = e.w
+    number = w.value(f"ptrtoint ptr addrspace(1) {address} to i64")
+    words: list[str] = []
+    for reach in (0, WIDEST - 2):  # where they end in the first of these places, it is both
+        place = w.value(f"and i64 {w.value(f'add i64 {number}, {reach}')}, {-WIDEST}")
+        pointer = w.value(f"inttoptr i64 {place} to ptr addrspace(1)")
+        text = w.value(f"load <4 x i32>, ptr addrspace(1) {pointer}, align {WIDEST}")
+        words += [w.value(f"extractelement <4 x i32> {text}, i32 {n}") for n in range(4)]
+    moved = w.value(f"trunc i64 {number} to i32")
+    for far in (2, 1):  # by two words, by one, by half of one
+        wide = w.value(f"icmp ne i32 {w.value(f'and i32 {moved}, {WORD * far}')}, 0")
+        words = [
+            w.value(f"select i1 {wide}, i32 {words[n + far]}, i32 {words[n]}")
+            for n in range(min(4 + far, len(words) - far))
+        ]
+    bits = w.value(f"shl i32 {w.value(f'and i32 {moved}, 2')}, 3")
+    w.declare("i32 @llvm.fshr.i32(i32, i32, i32)")
+    return [w.value(f"call i32 @llvm.fshr.i32(i32 {words[n + 1]}, i32 {words[n]}, i32 {bits})") for n in range(4)]
+
+
+def _halves(e: Emitter, words: list[str], kind: str = "bfloat") -> list[str]:
+    """Values of 16 bits as halves of words.
 
     So what widens a half starts from its word. Of a vector of words, LLVM would make one of halves, and take each
     half out before it is widened.
@@ -107,7 +137,7 @@ def _halves(e: Emitter, words: list[str]) -> list[str]:
     for word in words:
         for bits in (word, e.w.value(f"lshr i32 {word}, 16")):
             half = e.w.value(f"trunc i32 {bits} to i16")
-            found.append(e.w.value(f"bitcast i16 {half} to bfloat"))
+            found.append(half if kind == "i16" else e.w.value(f"bitcast i16 {half} to {kind}"))
     return found
 
 
@@ -128,27 +158,30 @@ def load(e: Emitter, op: Op) -> None:
             part = text if run.count == 1 else e.w.value(f"extractelement {values} {text}, i32 {n}")
             e.put(target, run.first + n, part)
 
+    def brought(run: MemoryRun, address: str) -> list[str]:
+        return _askew(e, address) if run.askew else _words(e, address, space, run.count)
+
     def in_words(run: MemoryRun, condition: str | None) -> None:
         """What depends on the condition are words: a half by itself would take a register."""
         address = pointer(e, memory, run.place, size)
         if condition is None:
-            words = _words(e, address, space, run.count)
+            words = brought(run, address)
         else:
             slots = [e.w.slot("i32") for _ in range(run.count // 2)]
             both = int(np.full(2, number, target.type.dtype.numpy).view(np.int32)[0])
             for slot in slots:
                 e.w.line(f"store i32 {both}, ptr {slot}")
             with e.w.when(condition):
-                for slot, word in zip(slots, _words(e, address, space, run.count), strict=True):
+                for slot, word in zip(slots, brought(run, address), strict=True):
                     e.w.line(f"store i32 {word}, ptr {slot}")
             words = [e.dialect.whole(e, e.w.value(f"load i32, ptr {slot}")) for slot in slots]
-        for n, part in enumerate(_halves(e, words)):
+        for n, part in enumerate(_halves(e, words, kind)):
             e.put(target, run.first + n, part)
 
-    for run in _runs(e, op):
+    for run in _runs(e, op, askew=size == 2 and space == 1):
         always = run.when is None or (isinstance(run.when, Const) and run.when.value)
         condition = None if always or run.when is None else e.w.condition(run.when)
-        if kind == "bfloat" and run.count > 1:
+        if run.askew or (kind == "bfloat" and run.count > 1):
             in_words(run, condition)
         elif condition is None:
             one(run)

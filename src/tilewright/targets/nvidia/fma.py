@@ -77,9 +77,9 @@ def from_shared(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
         for n in range(steps):
             multiplied(str(n))
         return
-    with w.loop("0", str(steps), "2") as n:
-        multiplied(n)
-        multiplied(w.value(f"add i32 {n}, 1"))
+    with w.loop("0", str(steps), "2") as step:
+        multiplied(step)
+        multiplied(w.value(f"add i32 {step}, 1"))
 
 
 def _first(e: Emitter, atom: MultiplyAtom) -> str:
