@@ -181,8 +181,8 @@ def _begins_anywhere(tile: Tile) -> bool:
 
 
 def _ended(low: Lowering, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
-    """The tile's elements where only so many count along a dimension, and a number after them: what is read for those
-    is not read."""
+    """The tile's elements where only so many count along a dimension, and a number after them, for which nothing is
+    read."""
     own, first = low.coordinate(dim), tile.parts[dim][0]
     over, _ = low.axes(tile.dims, tile.parts)
 

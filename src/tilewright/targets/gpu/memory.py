@@ -34,8 +34,8 @@ class MemoryRun:
 
 
 def _runs(e: Emitter, op: Op, *, askew: bool = False) -> list[MemoryRun]:
-    """The lane's values in runs that lie side by side, at places that are multiples of their length; where `askew` runs
-    are loaded, those of less than a word may begin anywhere."""
+    """The lane's values in runs that lie side by side, at places that are multiples of their length; with `askew`, runs
+    of which only a word could be moved at once begin anywhere."""
     register, memory = op.operands
     axes = e.lane_axis(op)
     count = e.values(register)

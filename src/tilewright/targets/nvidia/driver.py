@@ -121,7 +121,8 @@ class OwnedMemory:
             raise TargetError(f"{size} bytes on device {number}: {found}")
         self.device = found
         with found.entered():
-            self.pointer = int(found.check(found.cu.cuMemAlloc(max(16, size)), f"{size} bytes on the device"))
+            whole = max(1, -(-size // 16)) * 16
+            self.pointer = int(found.check(found.cu.cuMemAlloc(whole), f"{size} bytes on the device"))
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):

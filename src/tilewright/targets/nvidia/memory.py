@@ -27,8 +27,9 @@ class Allocated:
 
     def __init__(self, found: Device, size: int):
         self.device = found
+        whole = max(1, -(-size // ALIGNMENT)) * ALIGNMENT  # what is loaded may be all of a place that holds an element
         with found.entered():
-            self.pointer = found.check(found.cu.cuMemAlloc(max(ALIGNMENT, size)), f"{size} bytes on the device")
+            self.pointer = found.check(found.cu.cuMemAlloc(whole), f"{size} bytes on the device")
 
     def wait(self) -> None:
         """Until all that was asked of the device is done."""
