@@ -266,7 +266,8 @@ def _microkernel(
     held = found.held[op] or (kept and all(along_k) and not set(found.looped) & set(factors[0].type.dims))
     if (stepped and held and not found.held[op]) or (not stepped and any(size(d) > 1 for d in axes.deep)):
         return None
-    atoms = shared_atoms(machine, types_of(op, axes.swapped, machine), along_k, precision_of(op), held)
+    known = shared_atoms(machine, types_of(op, axes.swapped, machine), along_k, precision_of(op), held)
+    atoms = [x for x in known if x.asynchronous]  # lanes that multiply need their registers for that
     wanted = columns or found.looped.get(axes.n) or size(axes.n)
     summed = {x.k for x in found.axes.values()}
     past = columns is None and (axes.n in found.cut or not (found.looped or axes.n in summed))

@@ -9,6 +9,8 @@ import pytest
 from lines import Lines
 from programs import products
 
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.algebra.expr_use import evaluate
 from tilewright.compiler.native import kernel_for
@@ -20,6 +22,8 @@ from tilewright.targets.nvidia import fma
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
+M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
+SPACE = tkl.sym.GLOBAL
 CASES = {case.name: case for case in products() if case.name.startswith("fma.f32") and "shared" in case.name}
 
 
@@ -87,6 +91,24 @@ def test_products_of_f32_are_done_in_roles(transposes: str) -> None:
     text = made.text("asm")
     assert "ld.shared.v4" in text
     assert ".local" not in text
+
+
+def test_rows_of_such_products_are_reduced_by_a_program_of_their_own() -> None:
+    """A remainder of every column, beside sums, factors and what rows come to, had no registers left: the assembler
+    refused it."""
+
+    @tkw.wave()
+    def normalised(
+        a: tkl.Memory[M, K, SPACE, tkl.f32], b: tkl.Memory[N, K, SPACE, tkl.f32], y: tkl.Memory[M, N, SPACE, tkl.f32]
+    ) -> None:
+        c = tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0))
+        tkw.write(c - tkw.max(c, dim=N), y)
+
+    made = kernel_for(normalised, {"M": 4096, "N": 32, "K": 512}, target="gpu:hopper")
+    assert made.plan.apart == "mma"
+    assert made.plan.products[0].atom.startswith("fma.m64n32k4.f32")
+    assert made.plan.then is not None
+    assert made.plan.then.roles is None
 
 
 def test_no_two_chunks_of_a_load_share_a_bank() -> None:
