@@ -272,6 +272,23 @@ def test_sums_that_shared_memory_does_not_hold_are_brought_in_parts(kernel, size
     assert any(cut.role == "loop" for axis in made.plan.axes if axis.name == "K" for cut in axis.cuts)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "sizes"),
+    [
+        *((kernels.gemm(how, "f32", "f32"), {"M": 130, "N": 75, "K": 45}) for how in ("nt", "nn", "tn", "tt")),
+        (kernels.gemm("nn", "f32", "f32", bias=True, activation="relu"), {"M": 33, "N": 260, "K": 68}),
+        (kernels.conv((3, 2), "f32", "f32", padding=1, stride=2), {"N": 2, "H": 9, "W": 7, "C": 36, "F": 40}),
+        (kernels.conv((3, 3), "f32", "f32", padding=1), {"N": 1, "H": 5, "W": 8, "C": 5, "F": 33}),
+        (kernels.conv((1, 1), "f32", "f32", groups=2), {"N": 1, "H": 6, "W": 5, "CG": 20, "F": 64}),
+    ],
+)
+def test_f32_is_multiplied_by_lanes_from_shared_memory(kernel, sizes):
+    """Factors as they lie, rows that TMA does not read, ends of all dimensions."""
+    made = planned(kernel, sizes)
+    assert made.plan.roles is not None
+    assert made.plan.products[0].atom.startswith("fma.m64n")
+
+
 def test_f32_that_may_be_rounded_to_tf32_is_multiplied_so_from_shared_memory():
     """Factors were rounded in shared memory before, in a program without roles."""
     made = planned(kernels.gemm("nt", "f32", "f32", precision="tf32"), {"M": 70, "N": 40, "K": 100})

@@ -49,8 +49,9 @@ class Limits:
     `registers` are the vector registers of a thread, or 32-bit registers of a lane; `vector_bytes` is the width of a
     vector register, where there are any; `cores` run workgroups at the same time; the caches are those of one core, and
     the one behind it; a line of memory has `l1_ways` places in the first. `l2_rate` and `far_rate` are the bytes that a
-    core reads in a cycle from the second cache and from what lies behind it, all cores at a time; `crossing` how many
-    times as long the second cache takes for rows that begin anywhere, not at a multiple of their width; rows that lie
+    core reads in a cycle from the second cache and from what lies behind it, all cores at a time; `far_alone` how many
+    times as much it reads from there while some cores read nothing; `crossing` how many times as long the second cache
+    takes for rows that begin anywhere, not at a multiple of their width; rows that lie
     no multiple of `sector_bytes` apart take `askew` times as long again, and those that end within a sector
     `askew_partial` times. `leaving_row` are the cycles that it takes for a row of a result, `task_cycles` what lies
     between a task and the next of a core. `copy_rate` are the bytes that a core copies; `latency` is how many cycles a
@@ -87,6 +88,7 @@ class Limits:
     l2_rate: float = 32.0
     crossing: float = 1.0
     far_rate: float = 8.0
+    far_alone: float = 1.0
     warm: float = 1.0
     copy_rate: float = 16.0
     shared_rate: float = 128.0

@@ -51,8 +51,6 @@ COPIED = "factors copied first"
 """A program on copies, as refusals call it."""
 PART = 32 << 10
 """Elements that a part of a reduction has at least."""
-MORE = 0.9
-"""A core's share of what memory brings, of that which it can take while others have nothing to do."""
 
 
 def choose_plan(job: Job) -> None:
@@ -379,7 +377,7 @@ def _parts(job: Job, found: GeneralChoice) -> int | Refusal:
     def cost(parts: int) -> tuple[float, int]:
         """(how long it takes, the time that memory takes being 1; what is left over)."""
         rounds = -(-parts * fewest // workers)
-        return max(1, MORE * rounds * workers / (parts * fewest)) + rounds * latency, extent % parts
+        return max(1, rounds * workers / (parts * fewest) / limits.far_alone) + rounds * latency, extent % parts
 
     count = min(range(1, max(2, min(2 * CROWDED * workers // fewest, elements // PART) + 1)), key=cost)
     halves = parted(job.program, job.sizes, count) if count > 1 else None

@@ -109,12 +109,12 @@ class _Rows:
         """Bytes between slabs of what lies side by side, or between groups of rows."""
         step = TOGETHER * ROW if self.transposed else CHUNK
         if [m * size for m in descriptor.moves] != [step * n for n in range(self.steps)]:
-            raise ProgramError("a factor is a slab along k, whose steps follow one another")
+            raise ProgramError(f"%{memory.name}: lanes multiply a slab along k, whose steps follow one another")
         begin = e.address(memory, descriptor.begin, size)
         starts = descriptor.begin.multiple * size % period == 0
         if self.transposed:
             if not starts:
-                raise ProgramError("a factor does not begin where the swizzle does")
+                raise ProgramError(f"%{memory.name}: a factor begins at a multiple of {period} bytes, as swizzles do")
             above = w.value(f"mul i32 {w.value(f'udiv i32 {first}, {slab}')}, {self.apart}")
             self.turn: str | None = w.value(f"mul i32 {w.value(f'urem i32 {first}, {slab}')}, {size}")
             self.base = w.value(f"add i32 {begin}, {above}")

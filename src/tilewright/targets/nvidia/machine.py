@@ -34,6 +34,7 @@ _HOPPER_LIMITS = Limits(
     l2_rate=75.0,
     crossing=2.0,
     far_rate=18.0,
+    far_alone=1.11,
     warm=1.45,
     shared_rate=128.0,
     copy_latency=800,
