@@ -74,6 +74,7 @@ class Limits:
     `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself. Such a
     lane takes `gather_cycles` for each load and store, of one word that lies within one row, and `gather_latency`
     more for each that finds something.
+    `results_kept` are the shares of the second cache between which results stay there while what is read passes by.
     `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
     """
 
@@ -85,6 +86,7 @@ class Limits:
     l2_bytes: int | None = None
     cores: int | None = None
     clock_ghz: float = 2.0
+    results_kept: tuple[float, float] = (0.0, 0.0)
     l2_rate: float = 32.0
     crossing: float = 1.0
     far_rate: float = 8.0

@@ -11,7 +11,7 @@ from math import prod
 
 from tilewright.algebra.expr import ONE, Expr, Symbol
 from tilewright.algebra.expr_use import linear_form
-from tilewright.ir.core import MemoryType, Program, TileType
+from tilewright.ir.core import MemoryType, Program, TileType, Value
 from tilewright.ir.tile import accessed
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, side_by_side
@@ -21,8 +21,12 @@ VALUES, MOST_VALUES, BYTES = 32, 64, 64
 """Values of a tile that a lane should have at most, and may have where rows are long; bytes that it should load."""
 LEAST, LEAST_VALUES = 2, 4
 """Waves of a task that has little to do, and values of a lane from which on there are more."""
-WAVES, MOST = 8, 16
-"""Waves of a task, and of one with long rows."""
+WAVES, FEWER, MOST = 8, 4, 16
+"""Waves of a task, of one that moves enough with them, and of one with long rows."""
+MOVED = 16 << 10
+"""Bytes that a task moves at least, so that starting workgroups takes no time of its own."""
+MANY = 8
+"""Tasks from which on the last one may have fewer rows than the others."""
 ABOUT = 0.75
 """How much of a width that which all tasks have is at least."""
 FEW, ROUNDS = 1.5, 4
@@ -63,17 +67,41 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     found = beside_rows(program, widths, size, machine)
     if found:
         return found, most
-    waves = min(WAVES, most)
+    waves = min(FEWER if FEWER * lane * _moved(program, widths, size) >= MOVED else WAVES, most)
     while waves < most and waves * lane < row:
         waves *= 2
-    left = min(max(1, waves * lane // row), max(1, prod(map(size, widths)) // (ROUNDS * cores(machine))))
+    whole = 1 << (row - 1).bit_length()  # lanes are dealt by powers of two
+    left = min(max(1, waves * lane // whole), max(1, prod(map(size, widths)) // (ROUNDS * cores(machine))))
     found = dict.fromkeys(widths, 1)
     for d in reversed(list(widths)):
-        found[d] = cut_of(size(d), left)
+        found[d] = _rows_of(size(d), left)
         left //= found[d]
         if found[d] < size(d):
             break
     return found, waves
+
+
+def _moved(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
+    """Bytes that are read and written for each element of a row."""
+    found: dict[Value, int] = {}
+    for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
+        memory, tile, _ = accessed(op)
+        if all(d in tile.dims or size(d) == 1 for d in widths) and any(d not in widths for d in tile.dims):
+            found[memory] = element_bytes(tile.dtype)
+    return sum(found.values())
+
+
+def _rows_of(size: int, most: int) -> int:
+    """How many rows of a dimension a task has, up to `most`: a power of two, with which no lane is left without, where
+    such tasks are many or all alike.
+
+    >>> _rows_of(65536, 16), _rows_of(83886, 16), _rows_of(12, 16), _rows_of(24, 16), _rows_of(100, 40)
+    (16, 16, 12, 8, 25)
+    """
+    power = 1 << (most.bit_length() - 1)
+    if size % power == 0 or size >= MANY * power:
+        return power
+    return power // 2 if size % max(1, power // 2) == 0 and power > 1 else cut_of(size, most)
 
 
 def beside_rows(

@@ -137,7 +137,7 @@ def test_functions_of_bf16_are_a_few_instructions_an_element(name: str, most: in
     assert packed > 0
     assert not any(re.fullmatch(r"cvt\.(rn\.bf16\.f32|f32\.bf16)|prmt.*", word) for word in made)
     assert len(made) - 80 < most * 2 * packed
-    words = sum(4 * (word == "ld.global.v4.b32") for word in made)
+    words = sum(4 * (word in ("ld.global.v4.b32", "ld.global.cs.v4.b32")) for word in made)
     assert words == packed
 
 

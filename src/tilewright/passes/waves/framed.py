@@ -195,6 +195,9 @@ def fetched(
     condition = both((*there, *where.conditions))
     found = low.fragment(memory.dtype, some.values)
     attrs: dict[str, Any] = {} if condition is None else {"when": condition, "otherwise": otherwise or 0}
+    said = op.attrs.get("stream")
+    if said is not None and int(low.expr(said)) and where.buffer.type.space == "global":
+        attrs["stream"] = True
     low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
     if some is part:
         return found

@@ -24,6 +24,8 @@ from tilewright.passes.places import PlacedMemory, PlacedView
 from tilewright.passes.waves import channels, computing, control, framed, general, moving, products, scanned, turned
 from tilewright.passes.waves.flying import Flying
 from tilewright.passes.waves.lanes import LaneMeetings
+from tilewright.passes.waves.repeated import join_loads
+from tilewright.passes.waves.streaming import mark_streams
 from tilewright.passes.waves.turns import Turns
 
 EVERYONE = "all"
@@ -37,7 +39,11 @@ def lower_waves(program: Program, machine: Machine) -> Program:
     """
     with building():
         found = Waves(program, machine).whole()
-        return found if past_shared(found, machine) <= 0 else Waves(program, machine, thrifty=True).whole()
+        if past_shared(found, machine) > 0:
+            found = Waves(program, machine, thrifty=True).whole()
+        join_loads(found)
+        mark_streams(found, machine)
+        return found
 
 
 def past_shared(program: Program, machine: Machine) -> int:

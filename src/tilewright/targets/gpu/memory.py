@@ -93,13 +93,25 @@ def _forms(kind: str, size: int, count: int) -> tuple[str, str]:
     return (f"<{total // 4} x i32>" if total > 4 else "i32"), values
 
 
-def _words(e: Emitter, address: str, space: int, count: int) -> list[str]:
+def _words(e: Emitter, address: str, space: int, count: int, *, passing: bool) -> list[str]:
     """Values of bf16, two to a word, each word loaded by itself; the back end joins the loads."""
+    if passing:
+        return e.dialect.load_passing(e, address, count // 2)
     found = []
     for n in range(0, count, 2):
         place = e.w.value(f"getelementptr i8, ptr addrspace({space}) {address}, i64 {2 * n}") if n else address
         found.append(e.w.value(f"load i32, ptr addrspace({space}) {place}, align {4 if n else 2 * count}"))
     return found
+
+
+def _joined(e: Emitter, words: list[str]) -> tuple[str, str]:
+    """(the type, the value) of words as one vector."""
+    if len(words) == 1:
+        return "i32", words[0]
+    kind, text = f"<{len(words)} x i32>", "poison"
+    for n, word in enumerate(words):
+        text = e.w.value(f"insertelement {kind} {text}, i32 {word}, i32 {n}")
+    return kind, text
 
 
 def _askew(e: Emitter, address: str) -> list[str]:
@@ -141,6 +153,11 @@ def _halves(e: Emitter, words: list[str], kind: str = "bfloat") -> list[str]:
     return found
 
 
+def _passes(op: Op, size: int, count: int) -> bool:
+    """Whether so many elements of an operation are moved as words that no cache need keep."""
+    return bool(op.attrs.get("stream")) and size * count >= WORD
+
+
 def load(e: Emitter, op: Op) -> None:
     """Each value becomes its element, or the `else` number."""
     target, memory = op.operands
@@ -151,7 +168,10 @@ def load(e: Emitter, op: Op) -> None:
     def one(run: MemoryRun) -> None:
         moved, values = _forms(kind, size, run.count)
         address = pointer(e, memory, run.place, size)
-        text = e.w.value(f"load {moved}, ptr addrspace({space}) {address}, align {size * run.count}")
+        if _passes(op, size, run.count):
+            moved, text = _joined(e, e.dialect.load_passing(e, address, size * run.count // WORD))
+        else:
+            text = e.w.value(f"load {moved}, ptr addrspace({space}) {address}, align {size * run.count}")
         if moved != values:
             text = e.w.value(f"bitcast {moved} {text} to {values}")
         for n in range(run.count):
@@ -159,7 +179,9 @@ def load(e: Emitter, op: Op) -> None:
             e.put(target, run.first + n, part)
 
     def brought(run: MemoryRun, address: str) -> list[str]:
-        return _askew(e, address) if run.askew else _words(e, address, space, run.count)
+        if run.askew:
+            return _askew(e, address)
+        return _words(e, address, space, run.count, passing=_passes(op, size, run.count))
 
     def in_words(run: MemoryRun, condition: str | None) -> None:
         """What depends on the condition are words: a half by itself would take a register."""

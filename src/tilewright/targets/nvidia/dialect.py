@@ -291,6 +291,16 @@ class Ptx:
         """stmatrix, where the fragment lies so in shared memory, and the machine has it."""
         return "sm_90" in e.machine.features and eights.store(e, op)
 
+    def load_passing(self, e: Emitter, address: str, words: int) -> list[str]:
+        """ld.global.cs, in order with all else that touches memory."""
+        given = (f"ptr addrspace(1) {address}",)
+        if words == 1:
+            return [e.w.assembly("ld.global.cs.b32 $0, [$1];", "=r,l", given, "i32")]
+        kind, places = e.w.together(["i32"] * words), ", ".join(f"${n}" for n in range(words))
+        text = f"ld.global.cs.v{words}.b32 {{{places}}}, [${words}];"
+        found = e.w.assembly(text, "=r," * words + "l", given, kind)
+        return [e.w.value(f"extractvalue {kind} {found}, {n}") for n in range(words)]
+
     # -- arithmetic -----------------------------------------------------------------------------------------
 
     def multiply(self, e: Emitter, op: Op) -> None:

@@ -29,6 +29,7 @@ _HOPPER_LIMITS = Limits(
     255,
     l1_bytes=256 << 10,
     l2_bytes=50 << 20,
+    results_kept=(0.25, 0.75),
     cores=132,
     clock_ghz=1.755,
     l2_rate=75.0,

@@ -1,0 +1,104 @@
+"""Results stay in the last cache while what is read once passes by: such loads say `stream`.
+
+Where results nearly fill the cache, what was read drives them out before the next launch looks for them, and writes
+them to memory that the launch waits for. Of a tensor that is read several times, only the last reading is such a load.
+Where results do not fit, or are few, nothing is gained: lines that somebody left there would stay instead. Nothing is
+changed but what the cache keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.algebra.expr import Const, Expr
+from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.tensors import TensorType
+from tilewright.machine import Machine
+from tilewright.passes.waves.repeated import QUIET
+from tilewright.plan.model import element_bytes
+
+AGAIN = 1.25
+"""Elements that loads may have for each that there is: those past a ragged end are not told apart."""
+
+
+@dataclass(frozen=True)
+class _Access:
+    """An operation on memory: the branches it is in, what comes before it without a pause, how many elements it moves
+    in all; None: that depends on something."""
+
+    op: Op
+    branches: tuple[tuple[Op, int], ...]
+    pause: int
+    count: int | None
+
+    def excludes(self, other: _Access) -> bool:
+        """Whether a task does one of both."""
+        there = dict(other.branches)
+        return any(op.name == "if" and there.get(op, way) != way for op, way in self.branches)
+
+
+def mark_streams(program: Program, machine: Machine) -> None:
+    """Says `stream` of the loads of a loop program that leave the last cache to its results."""
+    cache, (least, most) = machine.limits.l2_bytes or 0, machine.limits.results_kept
+    sizes = {value: _bytes(value) for value in program.args}
+    uses: dict[Value, list[_Access]] = {value: [] for value in program.args}
+    for access in _accesses(program.body):
+        for value in access.op.operands:
+            if value in uses:
+                uses[value].append(access)
+    written = sum(sizes[v] for v, found in uses.items() if any(x.op.name == "store" for x in found))
+    if not least * cache <= written <= most * cache or sum(sizes.values()) <= cache:
+        return
+    for value, found in uses.items():
+        if not all(x.op.name == "load" for x in found):
+            continue
+        elements = sizes[value] // element_bytes(value.type.dtype)
+        for place, access in enumerate(found):
+            later = (x for x in found[place + 1 :] if x.pause != access.pause and not access.excludes(x))
+            if access.count is not None and access.count <= AGAIN * elements and next(later, None) is None:
+                access.op.attrs["stream"] = True
+
+
+def _bytes(value: Value) -> int:
+    """Bytes of an argument in memory; 0: not known before the launch."""
+    kind = value.type
+    return element_bytes(kind.dtype) * (_product(list(kind.shape)) or 0) if isinstance(kind, TensorType) else 0
+
+
+def _accesses(body: Block) -> Iterator[_Access]:
+    """The operations on memory, in order."""
+    pause = 0
+
+    def within(block: Block, branches: tuple[tuple[Op, int], ...], times: int | None) -> Iterator[_Access]:
+        nonlocal pause
+        for op in block.ops:
+            lanes = _product([s.upper + 1 for s in op.attrs.get("over", ())])
+            yield _Access(op, branches, pause, None if times is None or lanes is None else times * lanes)
+            pause += op.name not in QUIET
+            inner = _times(op)
+            for way, each in enumerate(op.blocks):
+                inside = None if times is None or inner is None else times * inner
+                yield from within(each, (*branches, (op, way)), inside)
+                pause += 1
+
+    return within(body, (), 1)
+
+
+def _times(op: Op) -> int | None:
+    """How often the blocks of an operation are done."""
+    match op.name:
+        case "role":
+            return _product([s.upper + 1 for s in op.attrs.get("over", ())])
+        case "tasks" | "for":
+            return _product([-((r.lo - r.hi) // r.step) for r in op.attrs["ranges"]])
+        case "if":
+            return 1
+    return None
+
+
+def _product(extents: list[Expr]) -> int | None:
+    if not all(isinstance(n, Const) for n in extents):
+        return None
+    return prod(n.value for n in extents if isinstance(n, Const))
