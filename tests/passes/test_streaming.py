@@ -60,6 +60,10 @@ def test_only_the_last_of_two_readings_streams() -> None:
 def test_either_branch_is_the_only_reading() -> None:
     branches = f"if (t < 9) {{\n{LOAD}\n}} else {{\n{AGAIN}\n}}\n{STORE}"
     assert marked(branches) == [f"{LOAD} stream", f"{AGAIN} stream"]
+    last = f"if (t <= 9) {{\n{LOAD}\n}}\nif (t >= 10) {{\nbarrier\n{AGAIN}\n}}\n{STORE}"
+    assert marked(last) == [f"{LOAD} stream", f"{AGAIN} stream"]
+    both = f"if (t <= 9) {{\n{LOAD}\n}}\nif (t >= 9) {{\nbarrier\n{AGAIN}\n}}\n{STORE}"
+    assert marked(both) == [f"{AGAIN} stream"]
 
 
 def test_two_readings_with_nothing_between_them_are_one() -> None:

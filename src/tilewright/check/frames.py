@@ -39,6 +39,8 @@ WIDEST, SIDE, LINE = 16, 64, 128
 together."""
 MOST, ALTOGETHER, REGISTERS = 64, 160, 64 << 10
 """Values of a tensor, and of all tensors of a task, that a lane may hold; values of all lanes together."""
+SINGLE = 32
+"""Values that are no neighbours and that a lane moves at once."""
 WORD = 4
 """Bytes of a register: windows are held as they lie in memory, so that several values of theirs share one."""
 
@@ -164,7 +166,7 @@ class Frames:
             turn = None if inside or op.name not in ("map", "copy") else self._turn(op)
             if turn is not None:
                 self.turned[op] = turn
-            elif op.name == "reduce" or inside or any(d is not None and d.width > 1 for d in axes):
+            elif op.name == "reduce" or inside or known.is_together(op, axes):
                 self.axes[op] = axes
 
         self.stored = {op for op in self.axes if op.name == "reduce" and self._is_stored(op, ops)}
@@ -449,6 +451,14 @@ class _Classes:
             found |= self._dealt(group, extents, together, votes)
         return found
 
+    def is_together(self, op: Op, axes: tuple[Dim | None, ...]) -> bool:
+        """Whether a lane gains by having all its values of an operation on memory at once: vectors, or a few that lie
+        side by side with those of its neighbours, all on their way before the first is needed."""
+        own = tuple(d for d in axes if d is not None)
+        if any(d.width > 1 for d in own):
+            return True
+        return 1 < held(own) <= SINGLE and not set(self._of(op)).isdisjoint(self._votes())
+
     def _votes(self) -> dict[Node, tuple[int, int]]:
         """(bytes of arguments that lie side by side along a class, the smallest element among them)."""
         found: dict[Node, tuple[int, int]] = {}
@@ -493,7 +503,9 @@ class _Classes:
         slots.sort(key=lambda s: -max(votes.get(c, (0, 0))[0] for c in s))
         widths = {c: _width(extents[c], votes.get(c), first=c in slots[0]) for c in group}
         vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
-        counts = _shared_out(self._frames.threads, vectors, not self._combined().isdisjoint(slots[0]))
+        moved = max((widths[c] * votes[c][1] for c in slots[0] if c in votes), default=WIDEST)
+        line = min(self._frames.lanes, LINE // moved)
+        counts = _shared_out(self._frames.threads, vectors, not self._combined().isdisjoint(slots[0]), line)
         stride = 1
         for slot, count in zip(slots, counts, strict=True):
             alike: dict[tuple[int, int], Dim] = {}
@@ -512,20 +524,22 @@ def _width(extent: int, vote: tuple[int, int] | None, first: bool) -> int:
     return width
 
 
-def _shared_out(threads: int, vectors: list[int], combined: bool) -> list[int]:
+def _shared_out(threads: int, vectors: list[int], combined: bool, line: int = LINE // WIDEST) -> list[int]:
     """How many threads go along each dimension, the one with neighbours first.
 
-    Where that one is combined and rows are many, a line's worth of lanes has a row, so that reductions are within lanes
-    first. Otherwise as many lanes as possible lie side by side, unless fewer are less often past the end.
+    Where that one is combined and rows are many, `line` lanes have a row, so that reductions are within lanes first.
+    Otherwise as many lanes as possible lie side by side, unless fewer are less often past the end.
 
     >>> _shared_out(256, [1024, 2], True), _shared_out(256, [64, 32], True), _shared_out(256, [3, 5], True)
     ([128, 2], [8, 32], [32, 8])
+    >>> _shared_out(256, [127, 32], True, 32)
+    [32, 8]
     >>> _shared_out(256, [64, 32], False), _shared_out(256, [65, 32], False), _shared_out(256, [3, 5], False)
     ([64, 4], [8, 32], [32, 8])
     """
     whole = [1 << (n - 1).bit_length() for n in vectors]
     rows = prod(whole[1:])
-    first = min(LINE // WIDEST, whole[0])
+    first = min(line, whole[0])
     if not combined:
         choices = [first << n for n in range(threads.bit_length()) if first << n <= min(threads, whole[0])]
         first = min(reversed(choices), key=lambda n: -(-vectors[0] // n) * n)

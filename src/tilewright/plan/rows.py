@@ -31,8 +31,8 @@ ABOUT = 0.75
 """How much of a width that which all tasks have is at least."""
 FEW, ROUNDS = 1.5, 4
 """Tasks for each core of which there should be so many at least: where rows lie across memory, and along it."""
-LINE, SIDE, WIDEST = 128, 256, 16
-"""Bytes that should be read together, of the side of a tile that is turned, and that a lane loads at once."""
+LINE, SIDE, WIDEST, WORD = 128, 256, 16, 4
+"""Bytes that should be read together, of the side of a tile that is turned, that a lane loads at once, of a register."""
 
 
 def rows_and_waves(
@@ -61,13 +61,14 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     most = min(machine.waves, MOST)
     row = _row(program, widths, size)
     least = smallest(program)
-    lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // least))  # what a wave has
+    each = WORD if row > 1 and row * least % WORD else least  # what is loaded by itself takes a register
+    lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // each))  # what a wave has
     if row == 1:
         return _boxes(program, widths, size, least, lane, machine)
     found = beside_rows(program, widths, size, machine)
     if found:
         return found, most
-    waves = min(FEWER if FEWER * lane * _moved(program, widths, size) >= MOVED else WAVES, most)
+    waves = min(_waves(lane, _moved(program, size)), most)
     while waves < most and waves * lane < row:
         waves *= 2
     whole = 1 << (row - 1).bit_length()  # lanes are dealt by powers of two
@@ -81,14 +82,19 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     return found, waves
 
 
-def _moved(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
-    """Bytes that are read and written for each element of a row."""
-    found: dict[Value, int] = {}
+def _waves(lane: int, moved: int) -> int:
+    """How many waves do a task whose lanes have so many elements in a wave, of so many bytes."""
+    return FEWER if FEWER * lane * moved >= MOVED else WAVES
+
+
+def _moved(program: Program, size: Size) -> int:
+    """Bytes that are read and written for each element, of all that have as many elements as the largest tile."""
+    found: dict[Value, tuple[int, int]] = {}
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
         memory, tile, _ = accessed(op)
-        if all(d in tile.dims or size(d) == 1 for d in widths) and any(d not in widths for d in tile.dims):
-            found[memory] = element_bytes(tile.dtype)
-    return sum(found.values())
+        found[memory] = prod(map(size, tile.dims)), element_bytes(tile.dtype)
+    most = max((elements for elements, _ in found.values()), default=0)
+    return sum(each for elements, each in found.values() if elements == most)
 
 
 def _rows_of(size: int, most: int) -> int:
@@ -161,22 +167,18 @@ def _boxes(
     if len(sides) > 1:
         found = dict.fromkeys(widths, 1) | {d: min(size(d), SIDE // each) for d in sides}
         waves = 1
-        while waves < most and waves * lane < prod(found.values()):
+        while waves < most and waves * lanes * VALUES < prod(found.values()):
             waves *= 2
         return found, waves
-    found = dict(widths)
+    found, waves = dict(widths), min(_waves(lane, _moved(program, size)), most)
     few = max(LEAST * LEAST_VALUES * lanes, prod(map(size, widths)) // cores(machine))  # each core has a task
-    limit = min(WAVES * lane, few)
+    limit = min(waves * lane, few)
     along = {d for op in accesses for d in side_by_side(op)}
     for d in sorted(found, key=lambda d: d in along):  # what lies side by side stays together
         elements = prod(found.values())
         if elements > limit:
-            words = max(1, WIDEST // each) if d in along else 1
-            wide = max(1, found[d] * limit // elements)
-            found[d] = cut_of(size(d), wide, words)
-            if len(found) == 1 and wide >= words:  # all lies side by side: only the last task has less than whole words
-                found[d] = -(-found[d] // words) * words
-    return found, min(WAVES, most)
+            found[d] = _rows_of(size(d), max(1, found[d] * limit // elements))
+    return found, waves
 
 
 def _beside_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:

@@ -1,7 +1,9 @@
-"""Functions of elements over one dimension instead of several, where rows are no whole vectors.
+"""Functions of elements over one dimension instead of several, where rows are no power of two.
 
     %0 = read %x : bf16[M, N]                                   N 333: rows begin anywhere
     %0 = read %x over=[f] at=[f//333, f%333] : bf16[M_N]        all elements lie side by side
+
+Lanes are as many as a power of two, and have as many elements each: no number of such rows is theirs.
 
 Where every tile has the same dimensions, and every argument lies as they count, it makes no difference which row an
 element is of.
@@ -18,8 +20,6 @@ from tilewright.ir.tile import ELEMENTWISE, accessed
 from tilewright.ir.verifier import verify
 from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.model import element_bytes
-from tilewright.plan.rows import WIDEST
 
 SAME = frozenset({*ELEMENTWISE, "read", "write", "cast", "select", "scalar", "fill"})
 """Operations that do the same to every element."""
@@ -32,8 +32,7 @@ def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict
         return None
     workgroups, tilings = tiles_of(program, sizes)
     extents = [sizes[d] for d in dims if isinstance(d, Symbol)]
-    each = min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
-    if workgroups or tilings or prod(extents) == 0 or extents[-1] % (WIDEST // each) == 0:
+    if workgroups or tilings or prod(extents) == 0 or extents[-1] & (extents[-1] - 1) == 0:
         return None
     with building():
         f, made = symbol("f", 0, prod(extents) - 1), symbol("_".join(map(str, dims)), 0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.algebra.expr import Const, Expr
+from tilewright.algebra.expr_conditions import all_of, negate
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import TensorType
 from tilewright.machine import Machine
@@ -25,18 +26,18 @@ AGAIN = 1.25
 
 @dataclass(frozen=True)
 class _Access:
-    """An operation on memory: the branches it is in, what comes before it without a pause, how many elements it moves
-    in all; None: that depends on something."""
+    """An operation on memory: the conditions it is under, how many pauses come before it, how many elements it moves in
+    all; None: that depends on something."""
 
     op: Op
-    branches: tuple[tuple[Op, int], ...]
+    when: tuple[Expr, ...]
     pause: int
     count: int | None
 
     def excludes(self, other: _Access) -> bool:
         """Whether a task does one of both."""
-        there = dict(other.branches)
-        return any(op.name == "if" and there.get(op, way) != way for op, way in self.branches)
+        together = all_of(*self.when, *other.when)
+        return isinstance(together, Const) and not together.value
 
 
 def mark_streams(program: Program, machine: Machine) -> None:
@@ -71,19 +72,26 @@ def _accesses(body: Block) -> Iterator[_Access]:
     """The operations on memory, in order."""
     pause = 0
 
-    def within(block: Block, branches: tuple[tuple[Op, int], ...], times: int | None) -> Iterator[_Access]:
+    def within(block: Block, when: tuple[Expr, ...], times: int | None) -> Iterator[_Access]:
         nonlocal pause
         for op in block.ops:
             lanes = _product([s.upper + 1 for s in op.attrs.get("over", ())])
-            yield _Access(op, branches, pause, None if times is None or lanes is None else times * lanes)
+            yield _Access(op, when, pause, None if times is None or lanes is None else times * lanes)
             pause += op.name not in QUIET
             inner = _times(op)
             for way, each in enumerate(op.blocks):
                 inside = None if times is None or inner is None else times * inner
-                yield from within(each, (*branches, (op, way)), inside)
+                yield from within(each, (*when, *_conditions(op, way)), inside)
                 pause += 1
 
     return within(body, (), 1)
+
+
+def _conditions(op: Op, way: int) -> tuple[Expr, ...]:
+    """Under which conditions a block of an operation is done."""
+    if op.name != "if":
+        return ()
+    return (negate(op.attrs["when"]) if way else op.attrs["when"],)
 
 
 def _times(op: Op) -> int | None:
