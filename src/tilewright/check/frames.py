@@ -39,8 +39,8 @@ WIDEST, SIDE, LINE = 16, 64, 128
 together."""
 MOST, ALTOGETHER, REGISTERS = 64, 160, 64 << 10
 """Values of a tensor, and of all tensors of a task, that a lane may hold; values of all lanes together."""
-SINGLE = 32
-"""Values that are no neighbours and that a lane moves at once."""
+SINGLE, VECTORS = 32, 3
+"""Values that are no neighbours and that a lane moves at once; vectors of a row that it has at least."""
 WORD = 4
 """Bytes of a register: windows are held as they lie in memory, so that several values of theirs share one."""
 
@@ -527,19 +527,22 @@ def _width(extent: int, vote: tuple[int, int] | None, first: bool) -> int:
 def _shared_out(threads: int, vectors: list[int], combined: bool, line: int = LINE // WIDEST) -> list[int]:
     """How many threads go along each dimension, the one with neighbours first.
 
-    Where that one is combined and rows are many, `line` lanes have a row, so that reductions are within lanes first.
-    Otherwise as many lanes as possible lie side by side, unless fewer are less often past the end.
+    Where that one is combined and rows are many, as many lanes have a row as read a line of memory, fewer if they had
+    less than a few vectors each: reductions are within lanes first. Otherwise as many lanes as possible lie side by
+    side, unless fewer are less often past the end.
 
     >>> _shared_out(256, [1024, 2], True), _shared_out(256, [64, 32], True), _shared_out(256, [3, 5], True)
     ([128, 2], [8, 32], [32, 8])
-    >>> _shared_out(256, [127, 32], True, 32)
-    [32, 8]
+    >>> _shared_out(256, [127, 32], True, 32), _shared_out(256, [33, 32], True, 32)
+    ([32, 8], [8, 32])
     >>> _shared_out(256, [64, 32], False), _shared_out(256, [65, 32], False), _shared_out(256, [3, 5], False)
     ([64, 4], [8, 32], [32, 8])
     """
     whole = [1 << (n - 1).bit_length() for n in vectors]
     rows = prod(whole[1:])
-    first = min(line, whole[0])
+    first = min(LINE // WIDEST, whole[0])
+    while combined and first < line and vectors[0] >= 2 * first * VECTORS:
+        first *= 2
     if not combined:
         choices = [first << n for n in range(threads.bit_length()) if first << n <= min(threads, whole[0])]
         first = min(reversed(choices), key=lambda n: -(-vectors[0] // n) * n)
