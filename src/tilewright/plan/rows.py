@@ -32,7 +32,7 @@ ABOUT = 0.75
 FEW, ROUNDS = 1.5, 4
 """Tasks for each core of which there should be so many at least: where rows lie across memory, and along it."""
 LINE, SIDE, WIDEST, WORD = 128, 256, 16, 4
-"""Bytes that should be read together, of the side of a tile that is turned, that a lane loads at once; of a register."""
+"""Bytes that are to be read together, of the side of a tile that is turned, that a lane loads at once; of a register."""
 
 
 def rows_and_waves(
@@ -167,10 +167,8 @@ def _boxes(
     if len(sides) > 1:
         found = dict.fromkeys(widths, 1) | {d: min(size(d), SIDE // each) for d in sides}
         words = all(size(d) * each % WIDEST == 0 for d in sides)
-        waves, held = (
-            1,
-            lane if words else lanes * VALUES,
-        )  # words of a row by themselves: fewer waves wait for one another
+        held = lane if words else lanes * VALUES  # where words are moved by themselves, fewer waves are faster
+        waves = 1
         while waves < most and waves * held < prod(found.values()):
             waves *= 2
         return found, waves
