@@ -32,7 +32,7 @@ ABOUT = 0.75
 FEW, ROUNDS = 1.5, 4
 """Tasks for each core of which there should be so many at least: where rows lie across memory, and along it."""
 LINE, SIDE, WIDEST, WORD = 128, 256, 16, 4
-"""Bytes that are to be read together, of the side of a tile that is turned, that a lane loads at once; of a register."""
+"""Bytes that are to be read together, of the side of a turned tile, that a lane loads at once; of a register."""
 
 
 def rows_and_waves(
