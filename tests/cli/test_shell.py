@@ -46,4 +46,6 @@ def test_a_shell_completes_commands_and_names(line, wanted):
 
 def test_completion_can_be_installed():
     assert "--install-completion" in started("--help")
-    assert "_TILEWRIGHT_COMPLETE" in started("--show-completion", "bash")
+    assert "_TILEWRIGHT_COMPLETE" in started(
+        "--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1"
+    )

@@ -1,4 +1,4 @@
-"""Functions of elements with rows that are no whole vectors: all elements lie side by side, and are read so."""
+"""Functions of elements with rows that are no power of two: all elements lie side by side, and are read so."""
 
 from __future__ import annotations
 
@@ -70,6 +70,13 @@ def test_vectors_are_loaded_whatever_rows_are():
         text = kernel_for(kernel, sizes, target="gpu:hopper").text("ptx")
         assert re.search(r"ld\.global(\.cs)?\.v4\.b32", text)
         assert "st.global.v4.b32" in text
+
+
+@pytest.mark.parametrize(("m", "n", "axes"), [(16777, 1000, "M_N"), (5033, 3333, "M_N"), (83886, 256, "M N")])
+def test_tasks_are_powers_of_two(m, n, axes):
+    plan = kernel_for(kernels.activation("gelu", "bf16"), {"M": m, "N": n}, target="gpu:hopper").text("plan")
+    assert re.findall(r"^axis (\S+)", plan, re.M) == axes.split()
+    assert np.prod([int(n) for n in re.findall(r": task (\d+)$", plan, re.M)]) == 4096
 
 
 def test_where_something_belongs_to_a_column_rows_stay():

@@ -504,7 +504,7 @@ class _Classes:
         widths = {c: _width(extents[c], votes.get(c), first=c in slots[0]) for c in group}
         vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
         moved = max((widths[c] * votes[c][1] for c in slots[0] if c in votes), default=WIDEST)
-        line = min(self._frames.lanes, LINE // moved)
+        line = min(self._frames.lanes, LINE // 2 // moved)
         counts = _shared_out(self._frames.threads, vectors, not self._combined().isdisjoint(slots[0]), line)
         stride = 1
         for slot, count in zip(slots, counts, strict=True):
@@ -527,9 +527,9 @@ def _width(extent: int, vote: tuple[int, int] | None, first: bool) -> int:
 def _shared_out(threads: int, vectors: list[int], combined: bool, line: int = LINE // WIDEST) -> list[int]:
     """How many threads go along each dimension, the one with neighbours first.
 
-    Where that one is combined and rows are many, as many lanes have a row as read a line of memory, fewer if they had
-    less than a few vectors each: reductions are within lanes first. Otherwise as many lanes as possible lie side by
-    side, unless fewer are less often past the end.
+    Where that one is combined and rows are many, `line` lanes have a row, fewer if they had less than a few vectors
+    each: reductions are within lanes first. Otherwise as many lanes as possible lie side by side, unless fewer are less
+    often past the end.
 
     >>> _shared_out(256, [1024, 2], True), _shared_out(256, [64, 32], True), _shared_out(256, [3, 5], True)
     ([128, 2], [8, 32], [32, 8])

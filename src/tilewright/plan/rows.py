@@ -17,7 +17,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, side_by_side
 from tilewright.plan.model import Size, cores, element_bytes
 
-VALUES, MOST_VALUES, BYTES = 32, 64, 64
+VALUES, MOST_VALUES, BYTES = 32, 48, 64
 """Values of a tile that a lane should have at most, and may have where rows are long; bytes that it should load."""
 LEAST, LEAST_VALUES = 2, 4
 """Waves of a task that has little to do, and values of a lane from which on there are more."""
@@ -61,15 +61,17 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     most = min(machine.waves, MOST)
     row = _row(program, widths, size)
     least = smallest(program)
-    each = WORD if row > 1 and row * least % WORD else least  # what is loaded by itself takes a register
+    moved = _moved(program, size)
+    alone = row * least % WORD and moved > least  # what is loaded by itself, and kept, takes a register
+    each = WORD if row > 1 and alone else least
     lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // each))  # what a wave has
     if row == 1:
         return _boxes(program, widths, size, least, lane, machine)
     found = beside_rows(program, widths, size, machine)
     if found:
         return found, most
-    waves = min(_waves(lane, _moved(program, size)), most)
-    while waves < most and waves * lane < row:
+    waves = min(_waves(lane, moved), most)
+    while waves < most and waves * lane * (MOST_VALUES / VALUES if waves >= WAVES else 1) < row:
         waves *= 2
     whole = 1 << (row - 1).bit_length()  # lanes are dealt by powers of two
     left = min(max(1, waves * lane // whole), max(1, prod(map(size, widths)) // (ROUNDS * cores(machine))))
@@ -166,8 +168,9 @@ def _boxes(
     sides = [d for d in dict.fromkeys(turned) if d in widths]
     if len(sides) > 1:
         found = dict.fromkeys(widths, 1) | {d: min(size(d), SIDE // each) for d in sides}
-        words = all(size(d) * each % WIDEST == 0 for d in sides)
-        held = lane if words else lanes * VALUES  # where words are moved by themselves, fewer waves are faster
+        rows = [d for op in accesses if op.name in WRITES for d in side_by_side(op)]
+        words = all(size(d) * each % (2 * WORD) == 0 for d in rows)
+        held = lane if words else lanes * VALUES  # where results go word by word, fewer waves are faster
         waves = 1
         while waves < most and waves * held < prod(found.values()):
             waves *= 2

@@ -43,12 +43,14 @@ from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, 
 from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import waves_of
-from tilewright.plan.rows import MOST_VALUES
+from tilewright.plan.rows import MOST_VALUES, VALUES
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
 LONG = 60
 """The weight from which a formula is cut in two."""
+SIMPLE = ("add", "sub", "mul", "neg", "abs", "cast")
+"""Operations whose results are computed again for each use."""
 
 
 @dataclass(frozen=True)
@@ -605,9 +607,20 @@ class Lowering:
         """The value's tile, in memory of the worker's own where others use it too."""
         tile, found = self.env[value], only_load(self.env[value].formula)
         there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
-        if not there and len(self.users.get(value, ())) > 1 and self.fits(tile.sizes):
+        most = VALUES if self._is_combined_twice(value) else MOST_VALUES
+        if not there and len(self.users.get(value, ())) > 1 and self.fits(tile.sizes, most):
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
+
+    def _is_combined_twice(self, value: Value) -> bool:
+        """Whether something simple that is computed of a value is combined too: lanes then have registers for both."""
+        found = [value]
+        for each in found:
+            for op in self.users.get(each, ()):
+                if op.name in REDUCTIONS and each is not value:
+                    return True
+                found += [v for v in op.results if op.name in SIMPLE and v not in found]
+        return False
 
     def single(self, value: Value, op: Op, tile: Tile | None = None) -> Tile:
         """The one value of a tile whose elements are all alike, as i64 without dimensions."""

@@ -1,0 +1,86 @@
+"""How many rows a task has, by how many waves, where lanes are many; and that all of it is right at ragged sizes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright import kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.compiler.text import compile_text
+
+M, N = tkl.sym.M, tkl.sym.N
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def planned(kernel: Any, m: int, n: int) -> tuple[list[int], int]:
+    """(the widths of tasks, waves)."""
+    plan = kernel_for(kernel, {"M": m, "N": n}, target="gpu:hopper").text("plan")
+    waves = re.search(r"^waves (\d+)$", plan, re.M)
+    return [int(n) for n in re.findall(r": task (\d+)$", plan, re.M)], 1 if waves is None else int(waves[1])
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "rows"), [(65536, 256, 16), (83886, 200, 16), (43690, 384, 8), (21845, 768, 4), (10922, 1536, 2)]
+)
+def test_a_task_has_a_power_of_two_of_rows(m: int, n: int, rows: int) -> None:
+    """83886 rows were 33 to a task: 64 values a lane, of which most were spilled."""
+    for kernel in (kernels.softmax("bf16"), kernels.layer_norm("bf16")):
+        assert planned(kernel, m, n) == ([rows], 4)
+
+
+def test_where_little_is_moved_a_task_has_more_waves() -> None:
+    assert planned(kernels.reduction("sum", "columns", "bf16"), 65536, 256) == ([32], 8)
+    assert planned(kernels.softmax("bf16"), 132104, 127) == ([32], 8)  # what is no word takes a register
+
+
+def test_few_rows_are_shared_out_as_before() -> None:
+    assert planned(kernels.softmax("f32"), 24, 64)[0] == [1]
+    assert planned(kernels.softmax("f32"), 5280, 64)[0] == [8]  # ten rounds for each core
+
+
+@pytest.mark.parametrize(("n", "waves"), [(4096, 4), (8192, 8), (10000, 8), (12288, 8), (16384, 16)])
+def test_long_rows_have_as_many_waves_as_hold_them(n: int, waves: int) -> None:
+    assert planned(kernels.softmax("bf16"), 2048, n) == ([1], waves)
+
+
+def read(kernel: Any, n: int) -> int:
+    """How often rows of the argument x are loaded."""
+    text = kernel_for(kernel, {"M": 512, "N": n}, target="gpu:hopper").text("loop")
+    assert f"alloc shared f32 ({n})" not in text
+    return len(re.findall(r"^ *load .* = %x\[", text, re.M))
+
+
+def test_rows_of_more_than_48_values_a_lane_are_read_again() -> None:
+    assert read(kernels.softmax("bf16"), 24000) == 1
+    assert read(kernels.softmax("bf16"), 32000) > 1
+
+
+def test_rows_that_are_combined_twice_are_kept_where_lanes_have_registers_for_both() -> None:
+    assert read(kernels.layer_norm("bf16"), 8192) == 1
+    assert read(kernels.layer_norm("bf16"), 10000) > 1
+
+
+@tkw.wave()
+def below_largest(x: tkl.Memory[M, N, GLOBAL, tkl.bf16], y: tkl.Memory[M, N, GLOBAL, tkl.bf16]):
+    """What each element is below its row's largest."""
+    found = tkw.cast(tkw.read(x), tkl.f32)
+    tkw.write(tkw.cast(tkw.max(found, dim=N) - found, tkl.bf16), y)
+
+
+@pytest.mark.parametrize("shape", [(2117, 50), (1061, 127), (1100, 33), (1059, 200), (7, 777), (3, 5000), (2, 13000)])
+def test_ragged_rows_are_what_the_executor_says(shape: tuple[int, int]) -> None:
+    """Exact, on both levels; several rows to a task, the last task with fewer, rows that begin anywhere, long ones."""
+    x = np.random.default_rng(sum(shape)).integers(-99, 100, shape).astype(tkl.bf16.numpy)
+    made = kernel_for(below_largest, dict(zip("MN", shape, strict=True)), target="gpu:hopper")
+    wanted = tilewright.compile(below_largest, target="executor")(x)
+    for level in ("block", "loop"):
+        y = np.full(shape, np.nan, x.dtype)
+        compile_text(made.text(level), "interpreter")(x, y)
+        assert (y == wanted).all()
