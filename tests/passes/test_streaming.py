@@ -49,6 +49,12 @@ def test_nothing_is_said_where_there_are_few_results() -> None:
     assert marked(f"{LOAD}\n{few}", 2 * ELEMENTS, 32) == []
 
 
+def test_nothing_is_said_of_a_machine_that_gains_nothing() -> None:
+    for kernel in (kernels.layer_norm("bf16"), kernels.reduction("sum", "rows", "bf16")):
+        text = kernel_for(kernel, {"M": 65536, "N": 512}, machine=machine("ampere")).text("loop")
+        assert not re.search(r"stream$", text, re.M)
+
+
 def test_what_every_round_reads_is_kept() -> None:
     assert marked(f"for i in 0..2 {{\n{LOAD}\n}}\n{STORE}") == []
 

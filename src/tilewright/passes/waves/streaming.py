@@ -44,14 +44,14 @@ def mark_streams(program: Program, machine: Machine) -> None:
     """Says `stream` of the loads of a loop program that leave the last cache to its results."""
     cache, (least, most) = machine.limits.l2_bytes or 0, machine.limits.results_kept
     sizes = {value: _bytes(value) for value in program.args}
+    written = sum(size for value, size in sizes.items() if value.type.role != "in")
+    if not 0 < least * cache <= written <= most * cache or sum(sizes.values()) <= cache:
+        return
     uses: dict[Value, list[_Access]] = {value: [] for value in program.args}
     for access in _accesses(program.body):
         for value in access.op.operands:
             if value in uses:
                 uses[value].append(access)
-    written = sum(sizes[v] for v, found in uses.items() if any(x.op.name == "store" for x in found))
-    if not least * cache <= written <= most * cache or sum(sizes.values()) <= cache:
-        return
     for value, found in uses.items():
         if not all(x.op.name == "load" for x in found):
             continue
