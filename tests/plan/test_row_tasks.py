@@ -84,3 +84,25 @@ def test_ragged_rows_are_what_the_executor_says(shape: tuple[int, int]) -> None:
         y = np.full(shape, np.nan, x.dtype)
         compile_text(made.text(level), "interpreter")(x, y)
         assert (y == wanted).all()
+
+
+@pytest.mark.parametrize("shape", [(1037, 7), (1029, 17), (133, 127), (66, 70), (131, 40), (40, 131), (2051, 3)])
+@pytest.mark.parametrize("kind", ["bf16", "f32"])
+def test_what_is_turned_to_odd_rows_is_what_the_executor_says(shape: tuple[int, int], kind: str) -> None:
+    kernel = kernels.transpose((1, 0), kind)
+    made = kernel_for(kernel, dict(zip(("D0", "D1"), shape, strict=True)), target="gpu:hopper")
+    x = np.arange(np.prod(shape)).reshape(shape) % 251
+    x = x.astype(getattr(tkl, kind).numpy)
+    for level in ("block", "loop"):
+        y = np.full(shape[::-1], np.nan, x.dtype)
+        compile_text(made.text(level), "interpreter")(x, y)
+        assert (y == x.T).all()
+
+
+@pytest.mark.parametrize(("m", "n", "stored"), [(5033, 3333, "b16"), (26214, 640, "b32"), (8192, 8192, "v4.b32")])
+def test_turned_rows_are_stored_by_lanes_side_by_side(m: int, n: int, stored: str) -> None:
+    """Rows of 5033 elements begin anywhere: lanes that stored eight elements each, one by one, were half as fast."""
+    made = kernel_for(kernels.transpose((1, 0), "bf16"), {"D0": m, "D1": n}, target="gpu:hopper")
+    assert set(re.findall(r"st\.global\.(\S+)", made.text("ptx"))) == {stored}
+    places = re.findall(r"store .* -> %y\[(.*?)\]", made.text("loop"))
+    assert all(("8*(l" in place or "8*l" in place) == (stored == "v4.b32") for place in places), places

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -300,6 +300,22 @@ class Frames:
 
     def neighbours(self, value: Value, axes: Sequence[Symbol]) -> int | None:
         """The axis along which a view of an argument lies side by side in memory; None: along none."""
+        at, below = self._coordinates(value, axes)
+        if below is None:
+            return None
+        for place, s in enumerate(axes):
+            if _step(at[-1], s) == 1 and not any(s in e.symbols for e in at[:-1]):
+                return place
+        whole = _offset(at, below)  # rows may run on
+        return next((place for place, s in enumerate(axes) if _step(whole, s) == 1), None)
+
+    def begin(self, value: Value, axes: Sequence[Symbol], side: int) -> int:
+        """What the number of an argument's element is a multiple of, where a view of it begins along an axis."""
+        at, below = self._coordinates(value, axes)
+        return 1 if below is None else Substitution({axes[side]: as_expr(0)})(_offset(at, below)).multiple
+
+    def _coordinates(self, value: Value, axes: Sequence[Symbol]) -> tuple[tuple[Expr, ...], Value | None]:
+        """(where a view looks, the packed argument that it is of; None: it is of none)."""
         at: tuple[Expr, ...] = tuple(axes)
         op = self._chain.made.get(value)
         while op is not None and op.name == "view":
@@ -307,15 +323,14 @@ class Frames:
             at = tuple(images(self._chain.expanded(e)) for e, _ in op.attrs["at"])
             value = op.operands[0]
             op = self._chain.made.get(value)
-        if op is not None or not at or value.type.strides is not None:
-            return None
-        for place, s in enumerate(axes):
-            if _step(at[-1], s) == 1 and not any(s in e.symbols for e in at[:-1]):
-                return place
-        shape = value.type.shape
-        rows = (e * prod(shape[n + 1 :], start=as_expr(1)) for n, e in enumerate(at))  # which may run on
-        whole = sum(rows, start=as_expr(0))
-        return next((place for place, s in enumerate(axes) if _step(whole, s) == 1), None)
+        return at, None if op is not None or not at or value.type.strides is not None else value
+
+
+def _offset(at: tuple[Expr, ...], argument: Value) -> Expr:
+    """The number of an element, as a packed argument counts them."""
+    shape = argument.type.shape
+    rows = (e * prod(shape[n + 1 :], start=as_expr(1)) for n, e in enumerate(at))
+    return sum(rows, start=as_expr(0))
 
 
 def _at_once(block: Block, sizes: Mapping[Value, int]) -> int:
@@ -459,9 +474,10 @@ class _Classes:
             return True
         return 1 < held(own) <= SINGLE and not set(self._of(op)).isdisjoint(self._votes())
 
-    def _votes(self) -> dict[Node, tuple[int, int]]:
-        """(bytes of arguments that lie side by side along a class, the smallest element among them)."""
-        found: dict[Node, tuple[int, int]] = {}
+    def _votes(self) -> dict[Node, tuple[int, int, int]]:
+        """(bytes of arguments that lie side by side along a class, the smallest element among them, at multiples of how
+        many elements what is written begins)."""
+        found: dict[Node, tuple[int, int, int]] = {}
         for op in self._ops:
             for place, value in enumerate(op.operands):
                 over = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(value.type.shape))
@@ -470,9 +486,11 @@ class _Classes:
                     continue
                 c = self.find((op, operand_axes(op, place)[side]))
                 size = value.type.dtype.numpy.itemsize
-                total, least = found.get(c, (0, size))
+                total, least, begin = found.get(c, (0, size, 0))
                 moved = size * prod(int(e) for e in value.type.shape)
-                found[c] = total + moved, min(least, size)
+                if op.name in ("map", "copy", "fill") and place == target_place(op):
+                    begin = gcd(begin, self._frames.begin(value, over, side))
+                found[c] = total + moved, min(least, size), begin
         return found
 
     def _combined(self) -> set[Node]:
@@ -484,7 +502,7 @@ class _Classes:
         group: list[Node],
         extents: Mapping[Node, int],
         together: Mapping[Node, set[Node]],
-        votes: Mapping[Node, tuple[int, int]],
+        votes: Mapping[Node, tuple[int, int, int]],
     ) -> dict[Node, Dim]:
         """The classes of one group: those that never meet in an operation share threads."""
         own = {c: _width(extents[c], votes.get(c), first=True) for c in group if c in self._own}
@@ -500,7 +518,7 @@ class _Classes:
                 slots.append([c])
         if not slots:
             return found
-        slots.sort(key=lambda s: -max(votes.get(c, (0, 0))[0] for c in s))
+        slots.sort(key=lambda s: -max(votes.get(c, (0, 0, 0))[0] for c in s))
         widths = {c: _width(extents[c], votes.get(c), first=c in slots[0]) for c in group}
         vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
         moved = max((widths[c] * votes[c][1] for c in slots[0] if c in votes), default=WIDEST)
@@ -516,12 +534,11 @@ class _Classes:
         return found
 
 
-def _width(extent: int, vote: tuple[int, int] | None, first: bool) -> int:
-    """Neighbours that a lane has together."""
-    width = WIDEST // vote[1] if vote is not None and first else 1
-    while extent % width:
-        width //= 2
-    return width
+def _width(extent: int, vote: tuple[int, int, int] | None, first: bool) -> int:
+    """Neighbours that a lane has together: of rows that begin anywhere, what is written is none."""
+    if vote is None or not first:
+        return 1
+    return gcd(WIDEST // vote[1], extent, vote[2])
 
 
 def _shared_out(threads: int, vectors: list[int], combined: bool, line: int = LINE // WIDEST) -> list[int]:

@@ -168,6 +168,9 @@ def _boxes(
     sides = [d for d in dict.fromkeys(turned) if d in widths]
     if len(sides) > 1:
         found = dict.fromkeys(widths, 1) | {d: min(size(d), SIDE // each) for d in sides}
+        for d in sides:  # of few columns there are more rows
+            while found[d] * 2 <= size(d) and prod(found.values()) * 2 <= FEWER * lanes * VALUES:
+                found[d] *= 2
         rows = [d for op in accesses if op.name in WRITES for d in side_by_side(op)]
         words = all(size(d) * each % (2 * WORD) == 0 for d in rows)
         held = lane if words else lanes * VALUES  # where results go word by word, fewer waves are faster

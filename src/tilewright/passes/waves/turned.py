@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra import Swizzle
@@ -24,8 +25,9 @@ from tilewright.passes.waves.held import both
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
 
-SIDE, VECTOR = 256, 16
-"""Bytes of a tile along either axis, and of what a lane moves at once."""
+SIDE, VECTOR, WORD = 256, 16, 4
+"""Bytes of a tile along either axis, and of what a lane moves at once; elements of so many are loaded so only from
+multiples of it."""
 
 SPREAD = 3
 """Bits of a row's number that move its vectors: eight of 16 bytes are all banks."""
@@ -119,7 +121,9 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     kind = TensorType("shared", turned.type.dtype, (as_expr(wide * high),), None, swizzle)
     scratch = low.hoist((op, "turned"), kind, "turned")
     # in: columns of the tile, which are rows of what is written
-    into = TurnedTile.of(low, (rows, columns), (high, wide), _width(columns, wide, most), (at[target], at[source]))
+    beside = low.axis("beside", rows)
+    width = _width(columns, wide, most if size < WORD else _begin(low, turned, coordinates(as_expr(0), beside), most))
+    into = TurnedTile.of(low, (rows, columns), (high, wide), width, (at[target], at[source]))
     lane, v = low.axes(into.values)
     t, s, there = into.places(low, lane, v)
     found = _loaded(low, turned, coordinates(s, t), there, lane, v, into.values, op.attrs.get("otherwise"))
@@ -129,20 +133,21 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     low.emit("store", (found, scratch), over=(lane, v), at=(s * high + t,), **attrs)
     low.meet()
     # out: rows
-    out = TurnedTile.of(low, (columns, rows), (wide, high), _width(rows, high, most), (at[source], at[target]))
+    goal = op.operands[1 if op.name == "copy" else 0]
+    beside = low.axis("beside", columns)
+    width = _width(rows, high, _begin(low, goal, coordinates(beside, as_expr(0)), most))
+    out = TurnedTile.of(low, (columns, rows), (wide, high), width, (at[source], at[target]))
     lane, v = low.axes(out.values)
     s, t = out.inside(low, lane, v)
     again = low.fragment(turned.type.dtype, out.values)
     low.emit("load", (again, scratch), over=(lane, v), at=(s * high + t,))
     s, t, there = out.places(low, lane, v)
     where = coordinates(s, t)
-    result_place = 1 if op.name == "copy" else 0
     operands = [
         again if place == turn.operand else _loaded(low, value, where, there, lane, v, out.values, None)
         for place, value in enumerate(op.operands)
-        if place != result_place
+        if value is not goal
     ]
-    goal = op.operands[result_place]
     result = operands[0]
     if op.name == "map":
         result = low.fragment(goal.type.dtype, out.values)
@@ -164,6 +169,11 @@ def _width(extent: int, side: int, most: int) -> int:
     while extent % width:
         width //= 2
     return width
+
+
+def _begin(low: Waves, value: Value, row: tuple[Expr, ...], most: int) -> int:
+    """At multiples of how many elements rows begin, up to `most`: others cannot be moved at once."""
+    return gcd(low.handles[value].at(row).offset.multiple, most)
 
 
 def _loaded(
