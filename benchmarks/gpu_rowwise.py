@@ -1,8 +1,9 @@
 """Kernels that memory bounds on a Hopper GPU, beside PyTorch and the memory's floor.
 
-`python benchmarks/gpu_rowwise.py [softmax transpose ...] [--plans "waves 4" "waves 16" ...]` prints one line a kernel:
-microseconds of theirs and ours in CUDA graphs, the shortest of some repeats taken in turn, the share of the floor
-(bytes read and written at 4.8 TB/s) and the ratio. With --plans, variants of the chosen plan are measured too, each a
+`python benchmarks/gpu_rowwise.py [softmax transpose ...] [--lengths 100 333 ...] [--plans "waves 4" "waves 16" ...]`
+prints one line a kernel: microseconds of theirs and ours in CUDA graphs, the shortest of some repeats taken in turn,
+the share of the floor (bytes read and written at 4.8 TB/s) and the ratio. With --lengths, there are 16 million elements
+in rows of these lengths, instead of the two shapes. With --plans, variants of the chosen plan are measured too, each a
 statement that takes the place of the plan's own, such as `waves 4` or `task M 2`.
 """
 
@@ -23,6 +24,8 @@ from tilewright.errors import TilewrightError
 
 BYTES_A_SECOND = 4.8e12
 SHAPES = [(8192, 8192), (65536, 256)]
+ELEMENTS = 1 << 24
+"""Of matrices with rows of given lengths."""
 TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 Tensors = list[Any]
 
@@ -105,8 +108,8 @@ def made(job: Job, variants: list[str]) -> list[tuple[str, str]]:
     return found
 
 
-def measured(job: Job, plans: list[tuple[str, str]]) -> float:
-    """Prints the line of a kernel; gives its share of the floor."""
+def measured(job: Job, plans: list[tuple[str, str]]) -> tuple[float, float]:
+    """Prints the line of a kernel; gives its share of the floor, and the ratio."""
     name, kind, m, n = job
     given, library = tensors(name, TYPES[kind], m, n)
     wanted, ours, wrong = library(), [], ""
@@ -130,21 +133,28 @@ def measured(job: Job, plans: list[tuple[str, str]]) -> float:
         f"best {said} {others}{wrong}",
         flush=True,
     )
-    return floor / took[0]
+    return floor / took[0], theirs / took[0]
+
+
+def mean(numbers: tuple[float, ...]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, numbers)) / len(numbers))
 
 
 def main() -> None:
-    """All lines, and the geometric mean of the shares of the floor."""
+    """All lines, and the geometric means of the shares of the floor and of the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kernels", nargs="*", default=list(KERNELS))
+    parser.add_argument("--lengths", nargs="*", type=int, default=[])
     parser.add_argument("--plans", nargs="*", default=[])
     options = parser.parse_args()
-    jobs = [(name, kind, m, n) for name in options.kernels for m, n in SHAPES for kind in TYPES]
+    shapes = [(max(1, ELEMENTS // n), n) for n in options.lengths] or SHAPES
+    jobs = [(name, kind, m, n) for name in options.kernels for m, n in shapes for kind in TYPES]
     with get_context("spawn").Pool() as pool:
         plans = pool.starmap(made, [(job, options.plans) for job in jobs])
-    shares = [measured(job, found) for job, found in zip(jobs, plans, strict=True)]
-    mean = math.exp(sum(map(math.log, shares)) / len(shares))
-    print(f"geometric mean of the shares {mean:.3f}, worst {min(shares):.3f}")
+    shares, ratios = zip(*(measured(job, found) for job, found in zip(jobs, plans, strict=True)), strict=True)
+    print(f"geometric mean of the shares {mean(shares):.3f}, worst {min(shares):.3f}")
+    print(f"geometric mean of the ratios {mean(ratios):.3f}, worst {min(ratios):.3f}")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def below_largest(x: tkl.Memory[M, N, GLOBAL, tkl.bf16], y: tkl.Memory[M, N, GLO
     tkw.write(tkw.cast(tkw.max(found, dim=N) - found, tkl.bf16), y)
 
 
-@pytest.mark.parametrize("shape", [(2117, 50), (1061, 127), (1100, 33), (1059, 200), (7, 777), (3, 5000), (2, 13000)])
+@pytest.mark.parametrize("shape", [(1087, 50), (1061, 127), (1100, 33), (7, 777), (2, 13000)])
 def test_ragged_rows_are_what_the_executor_says(shape: tuple[int, int]) -> None:
     """Exact, on both levels; several rows to a task, the last task with fewer, rows that begin anywhere, long ones."""
     x = np.random.default_rng(sum(shape)).integers(-99, 100, shape).astype(tkl.bf16.numpy)
@@ -86,8 +86,10 @@ def test_ragged_rows_are_what_the_executor_says(shape: tuple[int, int]) -> None:
         assert (y == wanted).all()
 
 
-@pytest.mark.parametrize("shape", [(1037, 7), (1029, 17), (133, 127), (66, 70), (131, 40), (40, 131), (2051, 3)])
-@pytest.mark.parametrize("kind", ["bf16", "f32"])
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [((1037, 7), "bf16"), ((517, 17), "f32"), ((133, 127), "bf16"), ((66, 70), "bf16"), ((131, 40), "f32")],
+)
 def test_what_is_turned_to_odd_rows_is_what_the_executor_says(shape: tuple[int, int], kind: str) -> None:
     kernel = kernels.transpose((1, 0), kind)
     made = kernel_for(kernel, dict(zip(("D0", "D1"), shape, strict=True)), target="gpu:hopper")

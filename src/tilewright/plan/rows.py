@@ -71,7 +71,8 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     if found:
         return found, most
     waves = min(_waves(lane, moved), most)
-    while waves < most and waves * lane * (MOST_VALUES / VALUES if waves >= WAVES else 1) < row:
+    more = MOST_VALUES / VALUES if moved > least else 1  # rows that are kept may have more values a lane
+    while waves < most and waves * lane * (more if waves >= WAVES else 1) < row:
         waves *= 2
     whole = 1 << (row - 1).bit_length()  # lanes are dealt by powers of two
     left = min(max(1, waves * lane // whole), max(1, prod(map(size, widths)) // (ROUNDS * cores(machine))))
