@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -395,6 +396,15 @@ def _is_plain(kind: object) -> bool:
 Node = tuple[Op | Value, int]
 
 
+class _Vote(NamedTuple):
+    """Arguments that lie side by side along a dimension: their bytes, those of the smallest element, and at multiples
+    of how many elements those begin that are written; 0: none is."""
+
+    moved: int
+    least: int
+    begin: int
+
+
 class _Classes:
     """Axes of operations and dimensions of tensors, those together that must be dealt out alike."""
 
@@ -445,7 +455,7 @@ class _Classes:
         """Tensors that are seen from several places on along what lies side by side in memory, too much for one lane:
         neighbours there are neighbouring lanes'."""
         votes, extents = self._votes(), self._extents()
-        own = {c for c in self._own if c in votes and extents.get(c, 1) * votes[c][1] > SIDE}
+        own = {c for c in self._own if c in votes and extents.get(c, 1) * votes[c].least > SIDE}
         return {t for t in self.windows if any(self.find((t, i)) in own for i in range(len(t.type.shape)))}
 
     def _extents(self) -> dict[Node, int]:
@@ -474,10 +484,9 @@ class _Classes:
             return True
         return 1 < held(own) <= SINGLE and not set(self._of(op)).isdisjoint(self._votes())
 
-    def _votes(self) -> dict[Node, tuple[int, int, int]]:
-        """(bytes of arguments that lie side by side along a class, the smallest element among them, at multiples of how
-        many elements what is written begins)."""
-        found: dict[Node, tuple[int, int, int]] = {}
+    def _votes(self) -> dict[Node, _Vote]:
+        """By class: what lies side by side along it."""
+        found: dict[Node, _Vote] = {}
         for op in self._ops:
             for place, value in enumerate(op.operands):
                 over = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(value.type.shape))
@@ -486,11 +495,11 @@ class _Classes:
                     continue
                 c = self.find((op, operand_axes(op, place)[side]))
                 size = value.type.dtype.numpy.itemsize
-                total, least, begin = found.get(c, (0, size, 0))
-                moved = size * prod(int(e) for e in value.type.shape)
+                moved, least, begin = found.get(c, _Vote(0, size, 0))
+                moved += size * prod(int(e) for e in value.type.shape)
                 if op.name in ("map", "copy", "fill") and place == target_place(op):
                     begin = gcd(begin, self._frames.begin(value, over, side))
-                found[c] = total + moved, min(least, size), begin
+                found[c] = _Vote(moved, min(least, size), begin)
         return found
 
     def _combined(self) -> set[Node]:
@@ -502,7 +511,7 @@ class _Classes:
         group: list[Node],
         extents: Mapping[Node, int],
         together: Mapping[Node, set[Node]],
-        votes: Mapping[Node, tuple[int, int, int]],
+        votes: Mapping[Node, _Vote],
     ) -> dict[Node, Dim]:
         """The classes of one group: those that never meet in an operation share threads."""
         own = {c: _width(extents[c], votes.get(c), first=True) for c in group if c in self._own}
@@ -518,10 +527,10 @@ class _Classes:
                 slots.append([c])
         if not slots:
             return found
-        slots.sort(key=lambda s: -max(votes.get(c, (0, 0, 0))[0] for c in s))
+        slots.sort(key=lambda s: -max(votes[c].moved if c in votes else 0 for c in s))
         widths = {c: _width(extents[c], votes.get(c), first=c in slots[0]) for c in group}
         vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
-        moved = max((widths[c] * votes[c][1] for c in slots[0] if c in votes), default=WIDEST)
+        moved = max((widths[c] * votes[c].least for c in slots[0] if c in votes), default=WIDEST)
         line = min(self._frames.lanes, LINE // 2 // moved)
         counts = _shared_out(self._frames.threads, vectors, not self._combined().isdisjoint(slots[0]), line)
         stride = 1
@@ -534,11 +543,11 @@ class _Classes:
         return found
 
 
-def _width(extent: int, vote: tuple[int, int, int] | None, first: bool) -> int:
-    """Neighbours that a lane has together: of rows that begin anywhere, what is written is none."""
+def _width(extent: int, vote: _Vote | None, first: bool) -> int:
+    """Neighbours that a lane has together: as many as divide a row, and where rows begin that are written."""
     if vote is None or not first:
         return 1
-    return gcd(WIDEST // vote[1], extent, vote[2])
+    return gcd(WIDEST // vote.least, extent, vote.begin)
 
 
 def _shared_out(threads: int, vectors: list[int], combined: bool, line: int = LINE // WIDEST) -> list[int]:

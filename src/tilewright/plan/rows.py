@@ -62,8 +62,8 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     row = _row(program, widths, size)
     least = smallest(program)
     moved = _moved(program, size)
-    alone = row * least % WORD and moved > least  # what is loaded by itself, and kept, takes a register
-    each = WORD if row > 1 and alone else least
+    kept = moved > least  # more is moved than a row that is combined
+    each = WORD if kept and row > 1 and row * least % WORD else least  # what is loaded by itself takes a register
     lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // each))  # what a wave has
     if row == 1:
         return _boxes(program, widths, size, least, lane, machine)
@@ -71,7 +71,7 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     if found:
         return found, most
     waves = min(_waves(lane, moved), most)
-    more = MOST_VALUES / VALUES if moved > least else 1  # rows that are kept may have more values a lane
+    more = MOST_VALUES / VALUES if kept else 1
     while waves < most and waves * lane * (more if waves >= WAVES else 1) < row:
         waves *= 2
     whole = 1 << (row - 1).bit_length()  # lanes are dealt by powers of two
@@ -101,8 +101,8 @@ def _moved(program: Program, size: Size) -> int:
 
 
 def _rows_of(size: int, most: int) -> int:
-    """How many rows of a dimension a task has, up to `most`: a power of two, with which no lane is left without, where
-    such tasks are many or all alike.
+    """How many rows of a dimension a task has, up to `most`: a power of two, as lanes are, where such tasks are many or
+    all alike.
 
     >>> _rows_of(65536, 16), _rows_of(83886, 16), _rows_of(12, 16), _rows_of(24, 16), _rows_of(100, 40)
     (16, 16, 12, 8, 25)
