@@ -310,8 +310,8 @@ class Frames:
         whole = _offset(at, below)  # rows may run on
         return next((place for place, s in enumerate(axes) if _step(whole, s) == 1), None)
 
-    def begin(self, value: Value, axes: Sequence[Symbol], side: int) -> int:
-        """What the number of an argument's element is a multiple of, where a view of it begins along an axis."""
+    def alignment(self, value: Value, axes: Sequence[Symbol], side: int) -> int:
+        """At multiples of how many elements of its argument a view's rows along an axis begin."""
         at, below = self._coordinates(value, axes)
         return 1 if below is None else Substitution({axes[side]: as_expr(0)})(_offset(at, below)).multiple
 
@@ -398,11 +398,11 @@ Node = tuple[Op | Value, int]
 
 class _Vote(NamedTuple):
     """Arguments that lie side by side along a dimension: their bytes, those of the smallest element, and at multiples
-    of how many elements those begin that are written; 0: none is."""
+    of how many elements rows begin of those that are written; 0: none is."""
 
     moved: int
     least: int
-    begin: int
+    alignment: int
 
 
 class _Classes:
@@ -495,11 +495,11 @@ class _Classes:
                     continue
                 c = self.find((op, operand_axes(op, place)[side]))
                 size = value.type.dtype.numpy.itemsize
-                moved, least, begin = found.get(c, _Vote(0, size, 0))
+                moved, least, alignment = found.get(c, _Vote(0, size, 0))
                 moved += size * prod(int(e) for e in value.type.shape)
                 if op.name in ("map", "copy", "fill") and place == target_place(op):
-                    begin = gcd(begin, self._frames.begin(value, over, side))
-                found[c] = _Vote(moved, min(least, size), begin)
+                    alignment = gcd(alignment, self._frames.alignment(value, over, side))
+                found[c] = _Vote(moved, min(least, size), alignment)
         return found
 
     def _combined(self) -> set[Node]:
@@ -544,10 +544,10 @@ class _Classes:
 
 
 def _width(extent: int, vote: _Vote | None, first: bool) -> int:
-    """Neighbours that a lane has together: as many as divide a row, and where rows begin that are written."""
+    """Neighbours that a lane has together: as many as divide a row, and the alignment of rows that are written."""
     if vote is None or not first:
         return 1
-    return gcd(WIDEST // vote.least, extent, vote.begin)
+    return gcd(WIDEST // vote.least, extent, vote.alignment)
 
 
 def _shared_out(threads: int, vectors: list[int], combined: bool, line: int = LINE // WIDEST) -> list[int]:

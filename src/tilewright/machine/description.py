@@ -75,6 +75,7 @@ class Limits:
     lane takes `gather_cycles` for each load and store, of one word that lies within one row, and `gather_latency`
     more for each that finds something.
     `results_kept` are the shares of the second cache between which results stay there while what is read passes by.
+    `start_cycles` are those from the start of one workgroup to that of the next.
     `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
     """
 
@@ -121,6 +122,7 @@ class Limits:
     line_bytes: int = 64
     launch_cycles: int = 2000
     following_cycles: int = 2000
+    start_cycles: float = 0.0
     instructions: int = 3000
 
 

@@ -23,8 +23,8 @@ LEAST, LEAST_VALUES = 2, 4
 """Waves of a task that has little to do, and values of a lane from which on there are more."""
 WAVES, FEWER, MOST = 8, 4, 16
 """Waves of a task, of one that moves enough with them, and of one with long rows."""
-MOVED = 16 << 10
-"""Bytes that a task moves at least, so that starting workgroups takes no time of its own."""
+LONGER = 3
+"""How many times as long as starting a workgroup takes, a task of fewer waves takes memory."""
 MANY = 8
 """Tasks from which on the last one may have fewer rows than the others."""
 ABOUT = 0.75
@@ -61,8 +61,7 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     most = min(machine.waves, MOST)
     row = _row(program, widths, size)
     least = smallest(program)
-    moved = _moved(program, size)
-    kept = moved > least  # more is moved than a row that is combined
+    taken, kept = _traffic(program, size)
     each = WORD if kept and row > 1 and row * least % WORD else least  # what is loaded by itself takes a register
     lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // each))  # what a wave has
     if row == 1:
@@ -70,7 +69,7 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     found = beside_rows(program, widths, size, machine)
     if found:
         return found, most
-    waves = min(_waves(lane, moved), most)
+    waves = min(_waves(lane, taken + kept, machine), most)
     more = MOST_VALUES / VALUES if kept else 1
     while waves < most and waves * lane * (more if waves >= WAVES else 1) < row:
         waves *= 2
@@ -85,19 +84,27 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     return found, waves
 
 
-def _waves(lane: int, moved: int) -> int:
-    """How many waves do a task whose lanes have so many elements in a wave, of so many bytes."""
-    return FEWER if FEWER * lane * moved >= MOVED else WAVES
+def _waves(lane: int, moved: int, machine: Machine) -> int:
+    """How many waves do a task whose lanes have so many elements in a wave, of so many bytes.
+
+    Fewer are better, while a task takes memory longer than it takes to start a workgroup.
+    """
+    started = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
+    return FEWER if FEWER * lane * moved >= LONGER * started else WAVES
 
 
-def _moved(program: Program, size: Size) -> int:
-    """Bytes that are read and written for each element, of all that have as many elements as the largest tile."""
-    found: dict[Value, tuple[int, int]] = {}
+def _traffic(program: Program, size: Size) -> tuple[int, int]:
+    """Bytes that are (read, written) for each element, by accesses of as many elements as the largest has."""
+    found: dict[tuple[Value, bool], tuple[int, int]] = {}
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
         memory, tile, _ = accessed(op)
-        found[memory] = prod(map(size, tile.dims)), element_bytes(tile.dtype)
+        found[memory, op.name != "read"] = prod(map(size, tile.dims)), element_bytes(tile.dtype)
     most = max((elements for elements, _ in found.values()), default=0)
-    return sum(each for elements, each in found.values() if elements == most)
+    read, written = (
+        sum(each for (_, writes), (elements, each) in found.items() if elements == most and writes is way)
+        for way in (False, True)
+    )
+    return read, written
 
 
 def _rows_of(size: int, most: int) -> int:
@@ -179,7 +186,7 @@ def _boxes(
         while waves < most and waves * held < prod(found.values()):
             waves *= 2
         return found, waves
-    found, waves = dict(widths), min(_waves(lane, _moved(program, size)), most)
+    found, waves = dict(widths), min(_waves(lane, sum(_traffic(program, size)), machine), most)
     few = max(LEAST * LEAST_VALUES * lanes, prod(map(size, widths)) // cores(machine))  # each core has a task
     limit = min(waves * lane, few)
     along = {d for op in accesses for d in side_by_side(op)}

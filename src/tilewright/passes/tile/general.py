@@ -607,13 +607,13 @@ class Lowering:
         """The value's tile, in memory of the worker's own where others use it too."""
         tile, found = self.env[value], only_load(self.env[value].formula)
         there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
-        most = VALUES if self._is_combined_twice(value) else MOST_VALUES
+        most = VALUES if self._is_reduced_twice(value) else MOST_VALUES
         if not there and len(self.users.get(value, ())) > 1 and self.fits(tile.sizes, most):
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
-    def _is_combined_twice(self, value: Value) -> bool:
-        """Whether something simple that is computed of a value is combined too: lanes then have registers for both."""
+    def _is_reduced_twice(self, value: Value) -> bool:
+        """Whether something simple that is computed of a value is reduced too: lanes then have registers for both."""
         found = [value]
         for each in found:
             for op in self.users.get(each, ()):

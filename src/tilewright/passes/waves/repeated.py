@@ -1,4 +1,10 @@
-"""Loads of the same elements, with nothing between them that changes memory or waits for it, become one."""
+"""Common loads are eliminated: of two loads of the same elements, with nothing between them that changes memory or
+waits for it, the second goes.
+
+    load %a (l 32, v 8) = %x[256*t + 8*l + v]       load %a (l 32, v 8) = %x[256*t + 8*l + v]
+    load %b (m 32, u 8) = %x[256*t + 8*m + u]
+    compute %c = %a*%b                              compute %c = %a*%a
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,11 @@ QUIET = ("alloc", "load", "compute", "shuffle", "fill", "let", "read")
 
 
 def join_loads(program: Program) -> None:
-    """Leaves out each load whose elements an earlier one of its block has, and takes those."""
+    """Leaves out each load whose elements an earlier one of its block has, and takes those.
+
+    Registers are looked at that their block allocates, and that nothing else writes: others may hold, until the load,
+    what a round before left there.
+    """
     writers = Counter(value for op in program.walk() for value in _written(op))
     same: dict[Value, Value] = {}
     _join_in(program.body, writers, same)
@@ -36,12 +46,13 @@ def _written(op: Op) -> tuple[Value, ...]:
 def _join_in(block: Block, writers: Mapping[Value, int], same: dict[Value, Value]) -> None:
     known: dict[tuple[Any, ...], Value] = {}
     kept: list[Op] = []
+    own = {value for op in block.ops if op.name == "alloc" for value in op.results}
     for op in block.ops:
         if op.name not in QUIET:
             known.clear()
         for inner in op.blocks:
             _join_in(inner, writers, same)
-        if op.name == "load" and writers[op.operands[0]] == 1:
+        if op.name == "load" and op.operands[0] in own and writers[op.operands[0]] == 1:
             register, first = op.operands[0], known.setdefault(_elements(op), op.operands[0])
             if first is not register:
                 same[register] = first

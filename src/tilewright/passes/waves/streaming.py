@@ -1,9 +1,8 @@
-"""Results stay in the last cache while what is read once passes by: such loads say `stream`.
+"""Results stay in the last-level cache while what is read once passes by: such loads say `stream` (evict first).
 
-Where results nearly fill the cache, what was read drives them out before the next launch looks for them, and writes
-them to memory that the launch waits for. Of a tensor that is read several times, only the last reading is such a load.
-Where results do not fit, or are few, nothing is gained: lines that somebody left there would stay instead. Nothing is
-changed but what the cache keeps.
+Where results nearly fill the cache, what was read would evict them before the next launch looks for them. Of a tensor
+that is read several times, only the last load streams. Where results do not fit, or are few, nothing is gained: lines
+that a launch before left in the cache would stay instead. Nothing is changed but what the cache keeps.
 """
 
 from __future__ import annotations
@@ -25,41 +24,41 @@ AGAIN = 1.25
 
 
 @dataclass(frozen=True)
-class _Access:
-    """An operation on memory: the conditions it is under, how many pauses come before it, how many elements it moves in
-    all; None: that depends on something."""
+class _Use:
+    """An operation, as one that may use an argument: the conditions it is under; how many operations come before it
+    that change memory or wait; how many elements all tasks move by it, None if that depends on something."""
 
     op: Op
     when: tuple[Expr, ...]
-    pause: int
+    pauses: int
     count: int | None
 
-    def excludes(self, other: _Access) -> bool:
+    def excludes(self, other: _Use) -> bool:
         """Whether a task does one of both."""
         together = all_of(*self.when, *other.when)
         return isinstance(together, Const) and not together.value
 
 
 def mark_streams(program: Program, machine: Machine) -> None:
-    """Says `stream` of the loads of a loop program that leave the last cache to its results."""
+    """Says `stream` of the loads of a loop program that leave the last-level cache to its results."""
     cache, (least, most) = machine.limits.l2_bytes or 0, machine.limits.results_kept
     sizes = {value: _bytes(value) for value in program.args}
     written = sum(size for value, size in sizes.items() if value.type.role != "in")
     if not 0 < least * cache <= written <= most * cache or sum(sizes.values()) <= cache:
         return
-    uses: dict[Value, list[_Access]] = {value: [] for value in program.args}
-    for access in _accesses(program.body):
-        for value in access.op.operands:
+    uses: dict[Value, list[_Use]] = {value: [] for value in program.args}
+    for use in _uses(program.body):
+        for value in use.op.operands:
             if value in uses:
-                uses[value].append(access)
+                uses[value].append(use)
     for value, found in uses.items():
         if not all(x.op.name == "load" for x in found):
             continue
         elements = sizes[value] // element_bytes(value.type.dtype)
-        for place, access in enumerate(found):
-            later = (x for x in found[place + 1 :] if x.pause != access.pause and not access.excludes(x))
-            if access.count is not None and access.count <= AGAIN * elements and next(later, None) is None:
-                access.op.attrs["stream"] = True
+        for place, use in enumerate(found):
+            later = any(x.pauses != use.pauses and not use.excludes(x) for x in found[place + 1 :])
+            if use.count is not None and use.count <= AGAIN * elements and not later:
+                use.op.attrs["stream"] = True
 
 
 def _bytes(value: Value) -> int:
@@ -68,21 +67,21 @@ def _bytes(value: Value) -> int:
     return element_bytes(kind.dtype) * (_product(list(kind.shape)) or 0) if isinstance(kind, TensorType) else 0
 
 
-def _accesses(body: Block) -> Iterator[_Access]:
-    """The operations on memory, in order."""
-    pause = 0
+def _uses(body: Block) -> Iterator[_Use]:
+    """All operations, in order."""
+    pauses = 0
 
-    def within(block: Block, when: tuple[Expr, ...], times: int | None) -> Iterator[_Access]:
-        nonlocal pause
+    def within(block: Block, when: tuple[Expr, ...], times: int | None) -> Iterator[_Use]:
+        nonlocal pauses
         for op in block.ops:
             lanes = _product([s.upper + 1 for s in op.attrs.get("over", ())])
-            yield _Access(op, when, pause, None if times is None or lanes is None else times * lanes)
-            pause += op.name not in QUIET
+            yield _Use(op, when, pauses, None if times is None or lanes is None else times * lanes)
+            pauses += op.name not in QUIET
             inner = _times(op)
             for way, each in enumerate(op.blocks):
                 inside = None if times is None or inner is None else times * inner
                 yield from within(each, (*when, *_conditions(op, way)), inside)
-                pause += 1
+                pauses += 1
 
     return within(body, (), 1)
 

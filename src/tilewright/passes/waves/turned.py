@@ -122,7 +122,9 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     scratch = low.hoist((op, "turned"), kind, "turned")
     # in: columns of the tile, which are rows of what is written
     beside = low.axis("beside", rows)
-    width = _width(columns, wide, most if size < WORD else _begin(low, turned, coordinates(as_expr(0), beside), most))
+    width = _width(
+        columns, wide, most if size < WORD else _alignment(low, turned, coordinates(as_expr(0), beside), most)
+    )
     into = TurnedTile.of(low, (rows, columns), (high, wide), width, (at[target], at[source]))
     lane, v = low.axes(into.values)
     t, s, there = into.places(low, lane, v)
@@ -135,7 +137,7 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     # out: rows
     goal = op.operands[1 if op.name == "copy" else 0]
     beside = low.axis("beside", columns)
-    width = _width(rows, high, _begin(low, goal, coordinates(beside, as_expr(0)), most))
+    width = _width(rows, high, _alignment(low, goal, coordinates(beside, as_expr(0)), most))
     out = TurnedTile.of(low, (columns, rows), (wide, high), width, (at[source], at[target]))
     lane, v = low.axes(out.values)
     s, t = out.inside(low, lane, v)
@@ -171,8 +173,8 @@ def _width(extent: int, side: int, most: int) -> int:
     return width
 
 
-def _begin(low: Waves, value: Value, row: tuple[Expr, ...], most: int) -> int:
-    """At multiples of how many elements rows begin, up to `most`: others cannot be moved at once."""
+def _alignment(low: Waves, value: Value, row: tuple[Expr, ...], most: int) -> int:
+    """At multiples of how many elements rows begin, up to `most`: so many can be moved at once."""
     return gcd(low.handles[value].at(row).offset.multiple, most)
 
 

@@ -105,8 +105,8 @@ class Dialect(Protocol):
     def store(self, e: Emitter, op: Op) -> bool:
         """Stores a fragment by an instruction of the wave's own; False: by each lane's stores."""
 
-    def load_passing(self, e: Emitter, address: str, words: int) -> list[str]:
-        """So many i32, 1, 2 or 4, that no cache need keep; the address is a multiple of their size."""
+    def load_streaming(self, e: Emitter, address: str, words: int) -> list[str]:
+        """So many i32, 1, 2 or 4, which caches evict first; the address is a multiple of their size."""
 
     def multiply(self, e: Emitter, op: Op) -> None:
         """A product."""

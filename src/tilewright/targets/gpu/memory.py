@@ -93,10 +93,10 @@ def _forms(kind: str, size: int, count: int) -> tuple[str, str]:
     return (f"<{total // 4} x i32>" if total > 4 else "i32"), values
 
 
-def _words(e: Emitter, address: str, space: int, count: int, *, passing: bool) -> list[str]:
+def _words(e: Emitter, address: str, space: int, count: int, *, stream: bool) -> list[str]:
     """Values of bf16, two to a word, each word loaded by itself; the back end joins the loads."""
-    if passing:
-        return e.dialect.load_passing(e, address, count // 2)
+    if stream:
+        return e.dialect.load_streaming(e, address, count // 2)
     found = []
     for n in range(0, count, 2):
         place = e.w.value(f"getelementptr i8, ptr addrspace({space}) {address}, i64 {2 * n}") if n else address
@@ -153,8 +153,8 @@ def _halves(e: Emitter, words: list[str], kind: str = "bfloat") -> list[str]:
     return found
 
 
-def _passes(op: Op, size: int, count: int) -> bool:
-    """Whether so many elements of an operation are moved as words that no cache need keep."""
+def _streams(op: Op, size: int, count: int) -> bool:
+    """Whether so many elements of an operation are loaded as words that caches evict first."""
     return bool(op.attrs.get("stream")) and size * count >= WORD
 
 
@@ -168,8 +168,8 @@ def load(e: Emitter, op: Op) -> None:
     def one(run: MemoryRun) -> None:
         moved, values = _forms(kind, size, run.count)
         address = pointer(e, memory, run.place, size)
-        if _passes(op, size, run.count):
-            moved, text = _joined(e, e.dialect.load_passing(e, address, size * run.count // WORD))
+        if _streams(op, size, run.count):
+            moved, text = _joined(e, e.dialect.load_streaming(e, address, size * run.count // WORD))
         else:
             text = e.w.value(f"load {moved}, ptr addrspace({space}) {address}, align {size * run.count}")
         if moved != values:
@@ -181,7 +181,7 @@ def load(e: Emitter, op: Op) -> None:
     def brought(run: MemoryRun, address: str) -> list[str]:
         if run.askew:
             return _askew(e, address)
-        return _words(e, address, space, run.count, passing=_passes(op, size, run.count))
+        return _words(e, address, space, run.count, stream=_streams(op, size, run.count))
 
     def in_words(run: MemoryRun, condition: str | None) -> None:
         """What depends on the condition are words: a half by itself would take a register."""

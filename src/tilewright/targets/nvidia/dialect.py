@@ -291,7 +291,7 @@ class Ptx:
         """stmatrix, where the fragment lies so in shared memory, and the machine has it."""
         return "sm_90" in e.machine.features and eights.store(e, op)
 
-    def load_passing(self, e: Emitter, address: str, words: int) -> list[str]:
+    def load_streaming(self, e: Emitter, address: str, words: int) -> list[str]:
         """ld.global.cs, in order with all else that touches memory."""
         given = (f"ptr addrspace(1) {address}",)
         if words == 1:
