@@ -2,8 +2,7 @@
 
 Lanes load vectors along the source's axis and store them to shared memory as columns; vectors of rows then leave
 along the target's axis. Both sides move 16 bytes a lane, or as many as rows are aligned to, neighbours by neighbouring
-lanes. A swizzle moves the vectors
-of a row about by the row's number, so that columns are spread over all banks.
+lanes. A swizzle moves the vectors of a row about by the row's number, so that columns are spread over all banks.
 """
 
 from __future__ import annotations
