@@ -3,6 +3,7 @@
 | pass       | what it adds to the job                                                              |
 |------------|--------------------------------------------------------------------------------------|
 | present    | the program without what has no elements                                              |
+| give_rows  | the program with a unit dimension for products without rows                           |
 | normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
 | general    | the block program: operation by operation, over the plan's tasks and blocks           |
@@ -37,6 +38,7 @@ from tilewright.passes.tile.general import Lowered, Lowering
 from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
 from tilewright.passes.tile.ordering import in_order
+from tilewright.passes.tile.unit_rows import with_unit_rows
 from tilewright.plan.blocking import blocking_of
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
@@ -52,6 +54,15 @@ def present(job: Job) -> None:
     if job.workgroups is None and not job.logs:
         job.whole = job.program
         job.program, job.free = without_empty(job.program, job.extents or job.sizes, job.free)
+
+
+def give_rows(job: Job) -> None:
+    """The program with a dimension of extent 1 for products that lack rows: MMAs have rows and columns."""
+    made = with_unit_rows(job.program, job.free)
+    if made is not None:
+        job.program, job.free, unit = made
+        job.sizes = {**job.sizes, unit: 1}
+        job.extents = {**job.extents, unit: 1} if job.extents else {}
 
 
 def normalise(job: Job) -> None:
@@ -259,6 +270,7 @@ def _lowered(
 
 PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
     ("present", present),
+    ("give_rows", give_rows),
     ("normalise", normalise),
     ("choose", choose_plan),
     ("general", general),

@@ -17,7 +17,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.passes.places import Size
-from tilewright.passes.tile.rewriting import Rewriter, within
+from tilewright.passes.tile.rewriting import Rewriter, within, without_unused
 from tilewright.plan.boxes import WRITES
 
 
@@ -75,15 +75,7 @@ class _WithoutEmpty(Rewriter):
 
     def body(self, block: Block) -> Block:
         """A block, without what nothing needs."""
-        made = super().body(block)
-        used: set[Value] = set()
-        kept: list[Op] = []
-        for op in reversed(made.ops):
-            if self._acts(op) or not used.isdisjoint(op.results):
-                used |= {v for x in (op, *within(op)) for v in x.operands}
-                kept.append(op)
-        made.ops[:] = reversed(kept)
-        return made
+        return without_unused(super().body(block), self._acts)
 
     def op(self, op: Op) -> Op:
         """An operation; of a read from memory without elements, the number that it gives outside."""

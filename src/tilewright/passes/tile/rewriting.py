@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
@@ -140,6 +140,22 @@ def needed(op: Op, made: Mapping[Value, Op]) -> set[Op]:
             left += [inner for block in now.blocks for inner in block.ops]
             left += [made[v] for v in now.operands if v in made]
     return found
+
+
+def without_unused(block: Block, acts: Callable[[Op], bool]) -> Block:
+    """The block without operations that nothing needs: `acts` says which do more than to give values.
+
+    Blocks within are changed in place.
+    """
+    used: set[Value] = set()
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        if acts(op) or not used.isdisjoint(op.results):
+            for inner in op.blocks:
+                inner.ops[:] = without_unused(inner, acts).ops
+            used |= {v for x in (op, *within(op)) for v in x.operands}
+            kept.append(op)
+    return Block(block.args, kept[::-1])
 
 
 # -- two programs -----------------------------------------------------------------------------------------

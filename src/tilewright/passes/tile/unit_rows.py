@@ -1,0 +1,271 @@
+"""GEMMs instead of matrix-vector products: an operand without a free dimension gets one of extent 1.
+
+    %0 = read %x : bf16[K]                          %0 = read %x over=[u, k] at=[k] : bf16[unit, K]
+    %1 = read %w : bf16[N, K]                       %1 = read %w : bf16[N, K]
+    %2 = mma %0, %1, %acc : f32[N]                  %2 = mma %0, %1, %acc : f32[unit, N]
+    write %2, %y                                    write %2, %y over=[u, n] at=[n]
+
+A machine's MMA has rows and columns. Planners and lowerings then always find both, and none of them needs a rule for a
+product that has one row. Everything that is computed from the result has the dimension too, up to what is written.
+
+A product whose operands both lack a free dimension is a dot product: it is summed without an MMA, and stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building
+from tilewright.ir.printer import program_symbols
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS, TILE
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.rewriting import places, within, without_unused
+from tilewright.plan.boxes import WRITES
+
+ALONG = frozenset({*ELEMENTWISE, *REDUCTIONS, "cast", "select", "not_", "cumsum", "topk", "broadcast", "permute"})
+"""Operations that do the same along every dimension that they do not name."""
+CLONED = frozenset({*ELEMENTWISE, "cast", "select", "not_", "broadcast"})
+"""Operations that are done again with the unit dimension, so that a product's operand is still a read."""
+
+
+def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op], Symbol] | None:
+    """The program, those of its loops that are `free`, and its unit dimension; None where no product needs one.
+
+    >>> from tilewright.ir.tile import parse_tile
+    >>> program = parse_tile('''tile product(%x: global f32[K], %w: global f32[N, K], %y: global f32[N])
+    ...   symbols K, N
+    ... {
+    ...   %0 = fill value=0 : f32[N]
+    ...   %1 = read %x : f32[K]
+    ...   %2 = read %w : f32[N, K]
+    ...   %3 = mma %1, %2, %0 : f32[N]
+    ...   write %3, %y
+    ... }''')
+    >>> for op in with_unit_rows(program, ())[0].walk():
+    ...     print(op.name, *(v.type for v in op.results))
+    fill f32[unit, N]
+    read f32[unit, K]
+    read f32[N, K]
+    mma f32[unit, N]
+    write
+    """
+    if not any(op.name == "mma" and _lacks_rows(op) for op in program.walk()):
+        return None
+    names = {s.name for s in program_symbols(program)}
+    unit = symbol(next(n for n in ("unit", *(f"unit{i}" for i in range(2, len(names) + 3))) if n not in names), 0)
+    with building():
+        rewrite = _UnitRows(program, unit)
+        made = replace(program, body=rewrite.run())
+        verify(made)
+    return made, {rewrite.loops[op] for op in free if op in rewrite.loops}, unit
+
+
+def _free_dims(op: Op) -> tuple[int, int]:
+    """How many dimensions of its result only the first, and only the second operand of a product has."""
+    a, b, acc = (set(v.type.dims) for v in op.operands)
+    return len((a - b) & acc), len((b - a) & acc)
+
+
+def _lacks_rows(op: Op) -> bool:
+    """Whether exactly one of a product's operands has no free dimension."""
+    return (0 in (counts := _free_dims(op))) and counts != (0, 0)
+
+
+class _UnitRows:
+    """The program written again; `units` are its values that have the unit dimension, `lifts` those that some operation
+    needs with the dimension beside others that do not."""
+
+    def __init__(self, program: Program, unit: Symbol):
+        self.program, self.unit = program, unit
+        self.makers = program.makers()
+        self.units = self._with_unit()
+        self.lifts = self._needed_with_unit()
+        self.values: dict[Value, Value] = {}
+        self.lifted: dict[Value, Value] = {}
+        self.loops: dict[Op, Op] = {}
+        self.ops: list[Op] = []
+
+    def run(self) -> Block:
+        """The program's body."""
+        for op in self.program.body.ops:
+            self._op(op)
+        return without_unused(Block((), self.ops), _acts)
+
+    # -- which values have the dimension -----------------------------------------------------------------------
+
+    def _with_unit(self) -> set[Value]:
+        """Results of products that lack rows, and what is computed from those."""
+        units = {v for op in self.program.walk() if op.name == "mma" and _lacks_rows(op) for v in op.results}
+        before = -1
+        while before < len(units):
+            before = len(units)
+            for op in self.program.walk():
+                for results, given in _carried(op):
+                    units |= set(results) if not units.isdisjoint((*results, *given)) else set()
+                if op.name in ALONG or (op.name == "mma" and _free_dims(op) != (0, 0)):
+                    units |= set(op.results) if not units.isdisjoint(op.operands) else set()
+        return units
+
+    def _needed_with_unit(self) -> set[Value]:
+        """Values without the dimension that an operation needs with it, and what those are cloned from."""
+        found: set[Value] = set()
+        for op in self.program.walk():
+            found |= set(self._lifted_operands(op))
+            found |= {v for results, given in _carried(op) if results[0] in self.units for v in given}
+        left = [v for v in found if v not in self.units]
+        lifts = set(left)
+        while left:
+            maker = self.makers.get(left.pop())
+            if maker is not None and maker.name in CLONED:
+                lifts.add(_widest(maker))
+                left.append(_widest(maker))
+        return lifts - self.units
+
+    def _lifted_operands(self, op: Op) -> Sequence[Value]:
+        """The operands that an operation needs with the dimension."""
+        if op.name == "mma" and op.results[0] in self.units:
+            a, b, acc = op.operands
+            rows, columns = _free_dims(op)
+            if rows and columns:  # it is a further dimension of either
+                return (acc,) if {a, b} & self.units else (a, acc)
+            return (b if rows else a), acc
+        if op.name in ALONG - CLONED and not self.units.isdisjoint(op.operands):
+            return op.operands
+        return ()
+
+    def _dims(self, value: Value) -> tuple[Expr, ...]:
+        """A value's dimensions, the unit dimension first."""
+        return (self.unit, *value.type.dims)
+
+    # -- operations with it ------------------------------------------------------------------------------------
+
+    def _op(self, op: Op) -> None:
+        """Appends what stands for an operation, and its clone with the dimension where that is needed."""
+        attrs = dict(op.attrs)
+        blocks: tuple[Block, ...] = ()
+        if op.name in ("iterate", "conditional"):
+            operands, blocks = self._nested(op)
+        elif op.name == "mma" and op.results[0] in self.units:
+            lifted = self._lifted_operands(op)
+            plain = self._plain if _lacks_rows(op) else self._of
+            operands = tuple(self._lift(v) if any(v is x for x in lifted) else plain(v) for v in op.operands)
+        elif op.name in ALONG:
+            lifted = self._lifted_operands(op)
+            operands = tuple(self._lift(v) if v in lifted else self._of(v) for v in op.operands)
+            if "to" in attrs and not self.units.isdisjoint(op.operands):
+                attrs["to"] = (self.unit, *attrs["to"])
+        elif op.name == "write":
+            operands = (self._of(op.operands[0]), *map(self._plain, op.operands[1:]))
+            attrs |= self._access(op) if op.operands[0] in self.units else {}
+        else:
+            operands = tuple(map(self._plain, op.operands))
+        made = self._emit(op, operands, attrs, blocks)
+        self.values |= {v: self._in_order(v, new) for v, new in zip(op.results, made.results, strict=True)}
+        if op.blocks:
+            self.loops[op] = made
+        for value in op.results:
+            if value in self.lifts:
+                self.lifted[value] = self._clone(op, value)
+
+    def _nested(self, op: Op) -> tuple[tuple[Value, ...], tuple[Block, ...]]:
+        """The operands and the block of a loop or condition."""
+        kinds = [v in self.units for v in op.results]
+        first = len(op.operands) - len(kinds)
+        held = [self._lift(v) if kind else self._of(v) for v, kind in zip(op.operands[first:], kinds, strict=True)]
+        operands = (*map(self._plain, op.operands[:first]), *held)
+        (block,) = op.blocks
+        args = tuple(Value(v.type, arg.name) for v, arg in zip(held, block.args, strict=False))
+        self.values |= dict(zip(block.args, args, strict=True))
+        outer, self.ops = self.ops, []
+        for inner in block.ops:
+            if inner.name == "yield":
+                last = [self._lift(v) if kind else self._of(v) for v, kind in zip(inner.operands, kinds, strict=True)]
+                self._emit(inner, tuple(last), {}, ())
+            else:
+                self._op(inner)
+        made, self.ops = Block(args, self.ops), outer
+        return operands, (made,)
+
+    def _emit(self, op: Op, operands: tuple[Value, ...], attrs: dict[str, Any], blocks: tuple[Block, ...] = ()) -> Op:
+        """Appends an operation; the types of its results follow, or are those that it had."""
+        made = Op(op.spec, operands, attrs, (), blocks, op.loc)
+        types = op.spec.result_types(made) if op.spec.result_types else tuple(v.type for v in op.results)
+        made.results = tuple(Value(t, v.name) for t, v in zip(types, op.results, strict=True))
+        self.ops.append(made)
+        return made
+
+    def _access(self, op: Op) -> dict[str, Any]:
+        """Where a read or write goes that has the dimension, which memory lacks."""
+        _, over, at = places(op)
+        return {"over": (symbol(f"at_{self.unit}", 0), *over), "at": at}
+
+    # -- values with and without it ----------------------------------------------------------------------------
+
+    def _of(self, value: Value) -> Value:
+        return self.values.get(value, value)
+
+    def _lift(self, value: Value) -> Value:
+        """What stands for a value with the dimension."""
+        if value in self.units:
+            return self._of(value)
+        return self.lifted.get(value) or self._append("broadcast", self._of(value), to=self._dims(value))
+
+    def _plain(self, value: Value) -> Value:
+        """What stands for a value without the dimension: the largest of one element is that element."""
+        made = self._of(value)
+        return self._append("max", made, dim=self.unit) if value in self.units else made
+
+    def _clone(self, op: Op, value: Value) -> Value:
+        """A value with the dimension, beside what stands for it without: a read of the same elements, for instance."""
+        if op.name in ("read", "fill"):
+            attrs = {**op.attrs, **(self._access(op) if op.name == "read" else {})}
+            result = Value(TileType(value.type.dtype, self._dims(value)), value.name)
+            self.ops.append(Op(op.spec, tuple(map(self._plain, op.operands)), attrs, (result,), (), op.loc))
+            return result
+        if op.name in CLONED:
+            wide = _widest(op)
+            operands = tuple(self._lift(v) if v is wide else self._of(v) for v in op.operands)
+            to = {"to": (self.unit, *op.attrs["to"])} if "to" in op.attrs else {}
+            return self._in_order(value, self._emit(op, operands, {**op.attrs, **to}).result)
+        return self._append("broadcast", self._of(value), to=self._dims(value))
+
+    def _in_order(self, value: Value, made: Value) -> Value:
+        """What stands for a value, its dimensions as the value had them, after the unit dimension if it has that."""
+        dims = made.type.dims if isinstance(made.type, TileType) else ()
+        if self.unit not in dims or dims == self._dims(value):
+            return made
+        return self._append("permute", made, to=self._dims(value))
+
+    def _append(self, name: str, operand: Value, **attrs: Any) -> Value:
+        made = Op(TILE.ops[name], (operand,), attrs)
+        assert made.spec.result_types is not None
+        (kind,) = made.spec.result_types(made)
+        made.results = (Value(kind),)
+        self.ops.append(made)
+        return made.result
+
+
+def _widest(op: Op) -> Value:
+    """The operand that has the most dimensions."""
+    return max(op.operands, key=lambda v: len(v.type.dims))
+
+
+def _carried(op: Op) -> Sequence[tuple[tuple[Value, ...], tuple[Value, Value]]]:
+    """For each result of a loop or condition: what holds it (the block's argument too), and the two values that it is
+    made of: the one given, and the one that the block yields."""
+    if op.name not in ("iterate", "conditional") or not op.results:
+        return []
+    (block,) = op.blocks
+    held = list(zip(op.results, block.args, strict=True)) if block.args else [(r,) for r in op.results]
+    given = zip(op.operands[-len(op.results) :], block.ops[-1].operands, strict=True)
+    return list(zip(held, given, strict=True))
+
+
+def _acts(op: Op) -> bool:
+    """Whether an operation does more than to give values, or ends a block."""
+    if op.blocks:
+        return any(_acts(x) for x in within(op) if x.name != "yield")
+    return op.name in WRITES or not op.results
