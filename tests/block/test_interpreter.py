@@ -98,7 +98,7 @@ def test_atomics_of_different_tasks_do_not_race_but_reading_does() -> None:
 
 def test_one_copy_may_not_give_an_element_two_values() -> None:
     text = """block f(%x: in global i32 (16), %y: out global i32 (8)) {
-      %to = view %y (i 16) -> [i//2]
+      %to = view %y (i 16) -> [i//2 ?]
       copy %x -> %to
     }"""
     refused(errors.RaceFault, "`copy %x -> %to` (line 3) writes two values to element 0 of %y", text, X)

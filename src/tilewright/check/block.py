@@ -17,6 +17,7 @@ from tilewright.check.cluster import check_cluster
 from tilewright.check.copies import answer, never_runs
 from tilewright.check.distribution import Placement, operand_layout, placed, placement
 from tilewright.check.frames import frames_of
+from tilewright.check.once import check_written_once
 from tilewright.check.places import Places, written
 from tilewright.check.symbolic import check_open
 from tilewright.errors import LayoutError, ProgramError
@@ -93,6 +94,7 @@ class _Checker:
                 yield from self._walk(b, inner_role, inner)
 
     def _check(self, op: Op, role: str, waves: int, names: list[str]) -> None:
+        check_written_once(op, self.places)
         match op.name:
             case "alloc":
                 self._check_alloc(op, waves)
