@@ -1,10 +1,10 @@
 """Random einsums, two products in one program, and reductions as tile programs, with their exact results.
 
-`made(kind, number, seed)` is program number so and so of a kind and a seed: the same whatever else is made. An einsum has
-any number of batch, row and column dimensions, none included, and one or two that are summed; arguments and results have
-their dimensions in any order, some of extent 1. Data are small integers, and values are clamped where a type has few
-bits: the result is the one that numpy gives in int64. A program is written once, against `lang`: traced it is a tile
-program, and with `Exact` it is its reference.
+`made(kind, number, seed)` is program number so and so of a kind and a seed, the same in every run. An einsum has up to two
+batch, row and column dimensions, or none of them, and one or two that are summed; arguments and results have their
+dimensions in any order, some of extent 1. Data are small integers, and values are clamped where a type has few bits: the
+result is the one that numpy gives in int64. A program is written once, against `lang`: traced it is a tile program, and
+with `Exact` it is its reference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 
 EXTENTS = (1, 1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 67, 128)
-WORK = 30_000
+WORK = 12_000
 """The product of all extents is at most this."""
 FEW = 16
 """The most terms of a sum in a type of few bits."""

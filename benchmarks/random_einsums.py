@@ -10,9 +10,9 @@ programs that they become run on the interpreter for two machines that are drawn
 Before a run every result and the guards around all arrays hold NaN (a marker, for integers). Results must be equal to
 those of numpy in int64.
 
-A program that is refused is a failure too, unless `DOCUMENTED` says that the language refuses it. Each failure is a line
-with what reproduces it. At the end there are the distinct failures, by error and place, and a table: what came of the
-programs, by kind and machine. Program number I of a seed and a kind is the same in every run. Processes share the work;
+A program that is refused is a failure too, unless `DOCUMENTED` says that the language refuses it. Each failure is one
+line with what reproduces it. At the end there are the distinct failures, by error and place, and a table: what came of
+the programs, by kind and machine. Program number I of a seed and a kind is the same in every run. Processes share the work;
 one that takes longer than PATIENCE for a program, or dies, is replaced, and that is a failure. The exit code is 1 if
 there is a failure.
 """
@@ -33,7 +33,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -57,7 +56,7 @@ DOCUMENTED: tuple[tuple[type[TilewrightError], str], ...] = ()
 """Refusals that the language documents: the error, and what its message matches."""
 VERDICTS = ("exact", "documented", "refused", "wrong", "untyped")
 FAILURES = VERDICTS[2:]
-"""Refused with a typed error; other numbers, or a fault of the interpreter; another exception, a hang, a dead process."""
+"""Refused by a typed error; other numbers, or a fault of the interpreter; another exception, a hang, a dead process."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,11 @@ class Outcome:
 
     def __str__(self) -> str:
         again = f"--kind {self.kind} --only {self.number} --seed {self.seed}"
-        return f"{self.verdict} on {self.where}: [{again}] {self.words}: {self.error}{f' ({self.place})' * bool(self.place)}"
+        return f"{self.verdict} on {self.where}: [{again}] {self.words}: {self.error}{self._at}"
+
+    @property
+    def _at(self) -> str:
+        return f" ({self.place})" if self.place else ""
 
     @property
     def fault(self) -> str:
@@ -111,7 +114,7 @@ class Outcome:
         plain = re.sub(r"-?\d+(\.\d+)?", "N", re.sub(r"%\w+", "%x", self.error))
         if self.verdict == "wrong" and not self.place:
             plain = "results differ"
-        return f"{self.verdict}: {plain[:160]}{f' ({self.place})' * bool(self.place)}"
+        return f"{self.verdict}: {plain[:160]}{self._at}"
 
 
 # -- one program -----------------------------------------------------------------------------------------------
@@ -123,6 +126,8 @@ def outcomes(kind: str, number: int, seed: int, ways: Ways) -> list[Outcome]:
     found = []
     for how, where in ways.of(kind, number, seed):
         told = {"interpret": f"{where}", "loops": f"{where}, loops", "native": f"natively, {where}", "run": "gpu"}
+        if how == "loops" and found[-1].verdict != "exact":  # its block program failed already
+            continue
         said = _tried(case, how, where)
         found.append(Outcome(kind, number, seed, told.get(how, how), said[0], case.words, *said[1:]))
     return found
