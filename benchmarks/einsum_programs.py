@@ -1,10 +1,10 @@
 """Random einsums, two products in one program, and reductions as tile programs, with their exact results.
 
-`made(kind, number, seed)` is program number so and so of a kind and a seed, the same in every run. An einsum has up to two
-batch, row and column dimensions, or none of them, and one or two that are summed; arguments and results have their
-dimensions in any order, some of extent 1. Data are small integers, and values are clamped where a type has few bits: the
-result is the one that numpy gives in int64. A program is written once, against `lang`: traced it is a tile program, and
-with `Exact` it is its reference.
+`made(kind, number, seed)` is program number so and so of a kind and a seed, the same in every run. An einsum has none,
+one or two batch, row and column dimensions, and one or two that are summed; arguments and results have their dimensions
+in any order, some of extent 1. Data are small integers, and values are clamped where a type has few bits: the result is
+the one that numpy gives in int64. A program is written once, against `lang`: traced it is a tile program, and with
+`Exact` it is its reference.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ those of numpy in int64.
 
 A program that is refused is a failure too, unless `DOCUMENTED` says that the language refuses it. Each failure is one
 line with what reproduces it. At the end there are the distinct failures, by error and place, and a table: what came of
-the programs, by kind and machine. Program number I of a seed and a kind is the same in every run. Processes share the work;
-one that takes longer than PATIENCE for a program, or dies, is replaced, and that is a failure. The exit code is 1 if
-there is a failure.
+the programs, by kind and machine. Program number I of a seed and a kind is the same in every run. Processes share the
+work; one that takes longer than PATIENCE for a program, or dies, is replaced, and that is a failure. The exit code is 1
+if there is a failure.
 """
 
 from __future__ import annotations
