@@ -49,11 +49,29 @@ class Einsum:
     words: str
 
 
-def made(kind: str, number: int, seed: int = 0) -> Einsum:
-    """Program number so and so of a kind and a seed."""
+def made(kind: str, number: int, seed: int = 0, work: int = WORK) -> Einsum:
+    """Program number so and so of a kind and a seed; the product of its extents is at most `work`."""
     draft = Draft(random.Random(f"{kind} {seed} {number}"))
     body = KINDS[kind](draft)
-    return draft.finished(body, np.random.default_rng((seed, number, list(KINDS).index(kind))))
+    data = np.random.default_rng((seed, number, list(KINDS).index(kind)))
+    return draft.finished(body, draft.extents(work), data)
+
+
+def spelled(letters: str, kind: str, sizes: dict[str, int], loops: str = "") -> Einsum:
+    """The einsum of these letters, plain, on data of a type: `spelled("k,nk->n", "f32", {"k": 5, "n": 7})`.
+
+    It loops over some of the letters that it sums.
+    """
+    draft = Draft(random.Random(letters))
+    dims = [tuple(getattr(tkl.sym, c.upper()) for c in word) for word in letters.replace("->", ",").split(",")]
+    product = Product("x", "w", dims[2], kind, 0, False, "")
+    for name, of, its in zip("xwy", dims, (kind, kind, product.wide), strict=True):
+        draft.argument(name, of, its)
+    draft.results.append("y")
+    draft.words.append(f"{letters} {kind}{f', iterate {loops}' if loops else ''}")
+    over = tuple(getattr(tkl.sym, c.upper()) for c in loops)
+    body = partial(_einsum_body, product, over, Epilogue([], product.wide, product.wide))
+    return draft.finished(body, {c.upper(): size for c, size in sizes.items()}, np.random.default_rng(0))
 
 
 # -- what programs are drawn from ------------------------------------------------------------------------------
@@ -109,13 +127,17 @@ class Draft:
         self.words.append(f"iterate {', '.join(by)}")
         return found
 
-    def finished(self, body: Body, data: np.random.Generator) -> Einsum:
-        """The program, its arguments, and what it must write."""
+    def extents(self, work: int) -> dict[str, int]:
+        """The extents of all dimensions, by name; their product is at most `work`."""
         sizes = {d.name: self.rng.choice(EXTENTS) for d in self.dims}
-        for names, most in ((list(sizes), WORK), ([d.name for d in self.few], FEW)):
+        for names, most in ((list(sizes), work), ([d.name for d in self.few], FEW)):
             while np.prod([sizes[name] for name in names]) > most:
                 name = max(names, key=lambda n: sizes[n])
                 sizes[name] = -(-sizes[name] // 2)
+        return sizes
+
+    def finished(self, body: Body, sizes: dict[str, int], data: np.random.Generator) -> Einsum:
+        """The program for these extents, its arguments, and what it must write."""
         arrays = {}
         for name, (dims, kind) in self.arguments.items():
             arrays[name] = data.integers(-2, 3, [sizes[d.name] for d in dims]).astype(getattr(tkl, kind).numpy)
@@ -393,12 +415,12 @@ def einsum(draft: Draft) -> Body:
     epilogue = Epilogue.drawn(draft, "e", product.dims, product.wide)
     draft.result("y", product.dims, epilogue.into)
     draft.words.insert(at, f"{draft.letters('x', 'w', 'y')} {kind}")
+    return partial(_einsum_body, product, loops, epilogue)
 
-    def body(lang: Any, args: dict[str, Any]) -> None:
-        total = _looped(lang, loops, [product.zero(lang)], lambda acc: product.of(lang, args, acc))
-        lang.write(epilogue.of(lang, args, total), args["y"])
 
-    return body
+def _einsum_body(product: Product, loops: Dims, epilogue: Epilogue, lang: Any, args: dict[str, Any]) -> None:
+    total = _looped(lang, loops, [product.zero(lang)], lambda acc: product.of(lang, args, acc))
+    lang.write(epilogue.of(lang, args, total), args["y"])
 
 
 def two(draft: Draft) -> Body:

@@ -136,7 +136,7 @@ def outcomes(kind: str, number: int, seed: int, ways: Ways) -> list[Outcome]:
 def _tried(case: Einsum, how: str, where: str) -> tuple[str, ...]:
     """(verdict, error, place) of a program that runs in one way."""
     try:
-        wrong = _wrong(case, how, where)
+        said = wrong(case, how, where)
     except TilewrightError as fault:
         said = f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
         if any(isinstance(fault, of) and re.search(text, str(fault)) for of, text in DOCUMENTED):
@@ -144,7 +144,7 @@ def _tried(case: Einsum, how: str, where: str) -> tuple[str, ...]:
         return "wrong" if isinstance(fault, InterpreterFault) else "refused", said, _place(fault)
     except Exception as fault:
         return "untyped", f"{type(fault).__name__}: {str(fault).partition(chr(10))[0][:200]}", _place(fault)
-    return ("wrong", wrong) if wrong else ("exact",)
+    return ("wrong", said) if said else ("exact",)
 
 
 def _place(fault: BaseException) -> str:
@@ -155,8 +155,11 @@ def _place(fault: BaseException) -> str:
     return f"{frames[-1].filename.rpartition('/tilewright/')[2]}:{frames[-1].lineno} {frames[-1].name}"
 
 
-def _wrong(case: Einsum, how: str, where: str) -> str:
-    """Runs a program; what is wrong with its results, or nothing."""
+def wrong(case: Einsum, how: str, where: str) -> str:
+    """What is wrong with the results of a program that runs in one way, or nothing.
+
+    `how` is "executor"; "interpret" or "loops" on a machine; "native" by the path "best" or "general"; "run" on a GPU.
+    """
     run = Run(case.arrays, case.wanted)
     if how in ("executor", "native"):  # by the public call
         arrays = {n: OnHost(array, n in case.wanted) for n, array in case.arrays.items()}
