@@ -212,7 +212,7 @@ def _allowed(exact: Array, relative: float, given: Array) -> Array:
 
 def _of_tests(number: int, seed: int) -> Case:
     """A program as the tests make them: loops that carry anything, conditions; half of them in workgroups."""
-    _find_tests()
+    find_tests()
     from grid_fuzz import GridFuzz
     from wide_fuzz import WideFuzz
 
@@ -238,7 +238,7 @@ def _of_tests(number: int, seed: int) -> Case:
         return Case(words, Traced(made), sizes, [Run(arrays, {"out": wanted["out"]})], begin=("out",))
 
 
-def _find_tests() -> None:
+def find_tests() -> None:
     """Makes what the tests are made with known to Python."""
     tests = Path(__file__).parents[1] / "tests"
     sys.path[:0] = [path for path in (str(tests / "ir"), str(tests / "passes")) if path not in sys.path]
@@ -388,7 +388,7 @@ def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tupl
         if how == "compile":
             found.append(("exact", path_of(kernel)))
             break
-        wrong = next((said for run in case.runs if (said := _ran(kernel, case, run, how))), "")
+        wrong = next((said for run in case.runs if (said := ran(kernel, case, run, how))), "")
         found.append(("wrong", f"{name}: {wrong} under {kernel.plan}") if wrong else ("exact", path_of(kernel)))
         clock.lap("running")
         others = kernel.choice.candidates[1:]
@@ -398,14 +398,14 @@ def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tupl
     return found + [("seconds", f"{what} {seconds}") for what, seconds in clock.laps.items()]
 
 
-def _ran(kernel: Any, case: Case, run: Run, how: str) -> str:
+def ran(kernel: Any, case: Case, run: Run, how: str) -> str:
     """Runs a kernel, on a GPU twice; what is wrong, or nothing."""
     guarded = OnDevice if how == "run" else OnHost
     arrays = {n: guarded(array, n in run.wanted, n in case.begin) for n, array in run.arrays.items()}
     given = {n: array.array for n, array in arrays.items()}
     launch = kernel.bind(given)
     if how == "loops":
-        _find_tests()
+        find_tests()
         from loop_level import on_the_loop_level
 
         launch = on_the_loop_level(kernel).bind([given[a.name] for a in kernel.module.host.args])
@@ -414,7 +414,7 @@ def _ran(kernel: Any, case: Case, run: Run, how: str) -> str:
         for array in arrays.values():
             array.fill()
         launch()
-        wrong = wrong or _wrong(run, arrays)
+        wrong = wrong or differs(run, arrays)
     return wrong
 
 
@@ -443,7 +443,8 @@ def path_of(kernel: Any) -> str:
     return f"roles, {atom}, {'copies itself' if plan.roles.load[0] > 1 else 'TMA'}{split}{rows}"
 
 
-def _wrong(run: Run, arrays: dict[str, Any]) -> str:
+def differs(run: Run, arrays: dict[str, Any]) -> str:
+    """What is wrong with what arrays hold after a run, or nothing."""
     for name, array in arrays.items():
         found = array.read()
         if (found[:GUARD] != array.byte).any() or (found[-GUARD:] != array.byte).any():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tilewright.compiler.device import InterpretedProgram, InterpretingDevice, machine_of, ready
+from tilewright.passes.lower import lower
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime.host import HostExecutor
+from tilewright.targets.cpu.families import is_cpu
 
 
 class LoopProgram(InterpretedProgram):
@@ -17,12 +19,15 @@ class LoopProgram(InterpretedProgram):
 
 
 class LoopDevice(InterpretingDevice):
-    """The interpreter; what names a machine of many lanes is lowered first."""
+    """The interpreter; what names a machine is lowered first, for its waves or for its workers."""
 
     def prepare(self, program, params):
         block, conditions = ready(program, params)
         machine = machine_of(program)
-        return LoopProgram(self, block if machine is None else lower_waves(block, machine), conditions)
+        if machine is None:
+            return LoopProgram(self, block, conditions)
+        loops = lower(block, machine, machine).program if is_cpu(machine.name) else lower_waves(block, machine)
+        return LoopProgram(self, loops, conditions)
 
 
 def on_the_loop_level(kernel):

@@ -1,0 +1,46 @@
+"""Einsums, pairs of products and reductions with any dimensions missing: a sample of benchmarks/random_einsums.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tile_checks import no_atoms_today, own_cache  # noqa: F401
+
+sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
+
+from einsum_programs import KINDS, made, spelled  # noqa: E402
+from random_einsums import Ways, wrong  # noqa: E402
+
+pytestmark = no_atoms_today
+
+SIZES = {"b": 3, "g": 5, "e": 40, "k": 17, "m": 19, "n": 33}
+MATRIX = ("x86.amx", "aarch64.neon.bf16.i8mm", "hopper", "ampere", "cdna3", "xe")
+"""Machines whose products have rows and columns."""
+WITHOUT = ("k,nk->n", "km,k->m", "bk,bkn->bn", "ge,g->e", "k,k->", "bk,kb->b")
+"""Products one of whose factors, or both, have no dimension of their own."""
+
+
+@pytest.mark.parametrize("loop", ["", "loop"])
+@pytest.mark.parametrize("letters", WITHOUT)
+def test_a_factor_may_lack_a_free_dimension(letters, loop):
+    """Every row of a tile wrote its sum to the one that there is, and what the planner made of loops had no columns."""
+    summed = next(
+        c for c in letters if letters.partition("->")[0].count(c) == 2 and c not in letters.partition("->")[2]
+    )
+    at = WITHOUT.index(letters)
+    kind = ("bf16", "i8", "f16", "f32")[at % 4]
+    case = spelled(letters, kind, {c: SIZES[c] for c in set(letters) & set(SIZES)}, summed if loop else "")
+    for row in (MATRIX[at], MATRIX[at - 3], "x86.avx2"):
+        assert not wrong(case, "interpret", row), row
+        assert not wrong(case, "loops", row), row
+    assert not wrong(case, "native", "best")
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_einsums_are_exact(kind, number):
+    case = made(kind, number, 1, work=2000)
+    for how, where in Ways(native=True).of(kind, number, 1):
+        assert not wrong(case, how, where), f"{how} {where}: {case.words}"
