@@ -26,7 +26,7 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
     axes = axes_in(products[0], numbers_of(job.sizes))
     if isinstance(axes, str):
         return axes
-    counted = None if axes.m is None else digits_of(job.program, job.sizes, job.free, axes.m)
+    counted = digits_of(job.program, job.sizes, job.free, axes.m)
     if counted is None:
         return f"{axes.m} does not count in digits"
     over, sizes, digits, _ = counted

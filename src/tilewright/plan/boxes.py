@@ -353,7 +353,7 @@ def _blocked(products: list[Op], size: Size) -> set[Expr]:
     for op in products:
         axes = axes_in(op, size)
         if not isinstance(axes, str):
-            found |= {axes.n} if axes.m is None else {axes.m, axes.n}
+            found |= {axes.m, axes.n}
     return found
 
 

@@ -162,7 +162,7 @@ def _products(
         each = axes_in(op, width)
         if isinstance(each, str):
             return each
-        if each.m is None or each.m not in dims:
+        if each.m not in dims:
             return "tasks cannot cut the rows of its sums"
         if any(width(d) > 1 for d in each.around):
             return "its sums have more dimensions than rows and columns"

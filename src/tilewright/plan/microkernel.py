@@ -129,7 +129,7 @@ class Axes:
     that are summed beside K. `swapped` says that A is the product's second factor.
     """
 
-    m: Expr | None
+    m: Expr
     n: Expr
     k: Expr
     around: Dims
@@ -138,7 +138,7 @@ class Axes:
 
     def sizes(self, width: Size) -> tuple[int, int, int]:
         """How far M, N and K go."""
-        return 1 if self.m is None else width(self.m), width(self.n), width(self.k)
+        return width(self.m), width(self.n), width(self.k)
 
     def factors(self, op: Op) -> tuple[Value, Value]:
         """The factors of a product with these dimensions, A first."""
@@ -147,8 +147,7 @@ class Axes:
 
     @property
     def transposed(self) -> Axes:
-        """The same product with M and N, and with them its factors, exchanged; there must be an M."""
-        assert self.m is not None
+        """The same product with M and N, and with them its factors, exchanged."""
         return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
 
 
@@ -168,7 +167,9 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
     if not summed or c[-1] not in b:
         return "nothing is summed"
     rows = [d for d in c if d in a and d not in b]
-    m, k = _along(rows, width) if rows else None, _along(summed, width)
+    if not rows:
+        return "one of its operands has no dimension of its own"
+    m, k = _along(rows, width), _along(summed, width)
     around, deep = tuple(d for d in c[:-1] if d is not m), tuple(d for d in summed if d is not k)
     return Axes(m, c[-1], k, around, deep, swapped)
 

@@ -28,8 +28,8 @@ def ranked(
     if isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
         return None
     right = axes.factors(op)[1].type.dims
-    rows = [d for d in (*axes.around, axes.m) if d is not None and d not in right]
-    if axes.m is None or rows[-1] is not axes.m:
+    rows = [d for d in (*axes.around, axes.m) if d not in right]
+    if rows[-1] is not axes.m:
         return None
     batch = [d for d in axes.around if d not in rows]
     c = _contraction(program, op, axes, (rows, batch), size, machine)

@@ -98,7 +98,7 @@ def plan_with_roles(
         return found
     op, axes = found
     dims = _tasks(program, op, size, opened)
-    if axes.m is None or axes.m not in dims or axes.n not in dims:
+    if axes.m not in dims or axes.n not in dims:
         return "tasks cannot cut both dimensions of its sum"
     asked = given is not None
     oriented = [
@@ -169,7 +169,7 @@ def _choices(
     found = []
     for ring in fitting:
         how, limited = ring.how, ring.cycles <= bound + machine.limits.launch_cycles
-        group = _together(machine, how, 1 if axes.m is None else size(axes.m), size(axes.n))
+        group = _together(machine, how, size(axes.m), size(axes.n))
         walked = _walked(program, dims) if limited and how.tile[1] >= size(axes.n) else dims
         widths = {d: dict(zip((axes.m, axes.n), how.tile, strict=True)).get(d, 1) for d in walked}
         cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
@@ -358,7 +358,6 @@ def _of_orientation(
     atoms = atoms_of(program, machine, op, axes)
     if isinstance(atoms, str):
         return atoms
-    assert axes.m is not None
     along = zip(_factors(op, axes), (axes.m, axes.n), strict=True)
     left, each = computed_factor(program, _factors(op, axes)[0]), element_bytes(atoms[0].a.dtype)
     thin = 1.0

@@ -371,12 +371,12 @@ def room_for_sums(
 
     It is in registers where all of it is one block of sums, and in memory of the worker's own otherwise.
     """
-    rows, columns = (1 if d is None else parts[d][1] for d in (axes.m, axes.n))
+    rows, columns = (parts[d][1] for d in (axes.m, axes.n))
     zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
     known = isinstance(rows, int) and isinstance(columns, int)
     m, n, _ = how.atom.shape
     one = rows <= how.rows and columns <= how.columns and rows % m == columns % n == 0 if known else False
-    if axes.m is not None and single and one:
+    if single and one:
         held = low.w.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
         low.sums[held] = axes.m, axes.n
         if zero:

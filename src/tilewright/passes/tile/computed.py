@@ -47,7 +47,6 @@ class Computed(Factor):
         how, axes, w, low = product.how, product.axes, product.w, product.low
         step = how.slab or 1
         held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.waves)
-        assert axes.m is not None
         tiles: dict[Load, tuple[Value, int]] = {}
         for x in dict.fromkeys(loads(tile.formula)):
             alike = neighbours(x.at, low.coordinate(axes.k), step)
@@ -85,7 +84,6 @@ class Computed(Factor):
     def _images(self, row: Expr, k: Expr) -> Substitution:
         """Coordinates at a row and a place along K, the others as they are."""
         p = self.product
-        assert p.axes.m is not None
         at = {**p.at, p.axes.m: row, p.axes.k: k}
         return Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in at.items() if d in self.tile.dims})
 

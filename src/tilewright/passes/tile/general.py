@@ -171,8 +171,6 @@ class Lowering:
         self.waves = max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
         lanes = None if machine.lanes is None else self.waves * machine.lanes
         self.w = BlockWriter(lanes, opened.symbols)
-        if self.cuts.roles is not None:
-            self.w.home = home_of(self.cuts.products, machine, lambda d: self.cuts.widths.get(d, 2))
         for s in opened.symbols:
             self.w.fresh(s.name)
         for arg in program.args:
@@ -205,6 +203,8 @@ class Lowering:
         self.origins: dict[Value, tuple[Expr, ...]] = {}
         """Where memory of a workgroup's own starts along each of its dimensions."""
         self._numbers = Substitution(self.symbols)
+        if self.cuts.roles is not None:
+            self.w.home = home_of(self.cuts.products, machine, self._task_width)
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
         self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
         """By dimension, and how wide its tiles are in a loop that data move."""
@@ -215,13 +215,18 @@ class Lowering:
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
         tiled, walk = self.cuts.tiled, self.cuts.walk
-        self.walks = {} if tiled is None or tiled.axes.m is None or walk is None else {tiled.axes.m: walk}
+        self.walks = {} if tiled is None or walk is None else {tiled.axes.m: walk}
         """Dimensions that go along lines which a task stages."""
         self.tiled = None if tiled is None else TiledTask(self, tiled)
         """The one product of the program, where it is done in tile registers by a plan."""
         self.tasks = Tasks(self)
         self.required: set[tuple[Symbol, Tile]] = set()
         """Symbols whose range is looked after already, with what they stand for."""
+
+    def _task_width(self, dim: Expr) -> int:
+        """How wide a task is along a dimension: one that stays open is wider than 1."""
+        size = self.cuts.widths.get(dim) or self.size(dim)
+        return size if isinstance(size, int) else 2
 
     def run(self) -> Lowered:
         """The block program."""

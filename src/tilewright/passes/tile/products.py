@@ -93,9 +93,9 @@ class BlockedProduct:
         self.at: dict[Expr, Expr] = {}
         """Where the loops around are, from the start of each dimension's part."""
 
-    def width(self, dim: Expr | None) -> Size:
+    def width(self, dim: Expr) -> Size:
         """How wide a dimension is here."""
-        return 1 if dim is None else self.parts[dim][1]
+        return self.parts[dim][1]
 
     def write(self, a: Tile, b: Tile) -> None:
         """All of it."""
@@ -174,19 +174,16 @@ class BlockedProduct:
         return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 
     def panel(
-        self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr | None, Size], deep: tuple[Expr, Size]
+        self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr, Size], deep: tuple[Expr, Size]
     ) -> Value:
         """A copied: [outer][rows][deep], with zeros past its ends."""
         sizes = [*(self.width(d) for d in outer), rows[1], deep[1]]
         held = self.w.alloc(dtype, sizes, "panel")
-        dims = tuple(d for d in (*outer, rows[0], deep[0]) if d is not None)
+        dims = (*outer, rows[0], deep[0])
         over = self.w.axes([self.width(d) for d in dims])
-        at: list[tuple[Expr, bool]] = [(s, False) for s in over]
-        if rows[0] is None:
-            at.insert(len(outer), (as_expr(0), False))
         if sizes[-2:] != [self.width(rows[0]), self.width(deep[0])]:
             self.w.emit("fill", (self.w.part(held, sizes),), value=0)
-        target = self.w.view(held, over, at)
+        target = self.w.view(held, over, [(s, False) for s in over])
         formula = converted(a.formula, a.dtype, dtype)
         self.w.map(target, over, formula, self.low.images(dims, self.parts, over))
         return held
@@ -221,7 +218,7 @@ class BlockedProduct:
         and the first one keeps it if it would keep it packed; or is read for one block of rows only: it is then not
         worth packing."""
         low, m = self.low, self.axes.m
-        if m is None or not m.symbols.isdisjoint(low.bound):
+        if not m.symbols.isdisjoint(low.bound):
             return True
         if most(low.size(m)) <= self.how.rows:
             return True
@@ -250,8 +247,7 @@ class BlockedProduct:
         i, j = w.axes((down.size, across.size))
         room = self.total in self.low.padded
         at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in self.at.items()}
-        if self.axes.m is not None:
-            at[self.axes.m] = (row + i, down.ragged and not room)
+        at[self.axes.m] = (row + i, down.ragged and not room)
         at[self.axes.n] = (column + j, across.ragged and not room)
         whole = self.total if room else w.part(self.total, [self.width(d) for d in self.c])
         goal = w.view(whole, (i, j), [at[d] for d in self.c])
@@ -373,7 +369,7 @@ class InPlace(Factor):
             return whole
         tap = p.low.coordinate(dim)
         known = {d: p.parts[d][0] + e for d, e in p.at.items()}
-        inner = {p.low.coordinate(d) for d in (p.axes.m, p.axes.k, *p.axes.deep) if d is not None and d not in known}
+        inner = {p.low.coordinate(d) for d in (p.axes.m, p.axes.k, *p.axes.deep) if d not in known}
         source = p.low.argument_of(self.found.tensor)
         if source is None or p.parts[dim][0] is not as_expr(0):
             return whole
@@ -385,7 +381,7 @@ class InPlace(Factor):
     def slides(self, dim: Expr) -> bool:
         """Whether a row may be out of bounds at some places along a dimension that is summed, and not at others."""
         p = self.product
-        both = {p.low.coordinate(dim), None if p.axes.m is None else p.low.coordinate(p.axes.m)}
+        both = {p.low.coordinate(dim), p.low.coordinate(p.axes.m)}
         return any(m and both <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
@@ -400,8 +396,7 @@ class InPlace(Factor):
         """A's block."""
         i, e = self.product.w.axes((rows, deep))
         place = row + i if last is None else minimum(row + i, last)
-        m = {} if self.product.axes.m is None else {self.product.axes.m: place}
-        return self._view((i, e), {**m, self.product.axes.k: k + e})
+        return self._view((i, e), {self.product.axes.m: place, self.product.axes.k: k + e})
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
         """B's block."""
@@ -452,7 +447,6 @@ class InRegisters(Factor):
     def of(cls, product: BlockedProduct, a: Tile) -> InRegisters:
         """A factor that was computed, put into registers."""
         how, axes, low = product.how, product.axes, product.low
-        assert axes.m is not None
         deep = most(product.width(axes.k))
         shape = how.rows, -(-deep // how.deep(deep)) * how.deep(deep)
         with low.w.before([product.parts[d][0] for d in a.dims]):  # once for all blocks of columns

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -> Load:
     """Copies the rows of a task, with zeros for what is not there; gives where an element of them then lies."""
     w, kind, depth, axes = low.w, read.results[0].type, how.atom.shape[2], plan.axes
-    assert axes.m is not None
     own = [d for d in kind.dims if d in axes.deep and d not in plan.shifts]
     last = {d: low.number(d) - 1 for d in plan.shifts}
     lines = walk.lines + sum(last[d] * down for d, (down, _) in plan.shifts.items())

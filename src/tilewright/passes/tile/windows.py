@@ -91,10 +91,10 @@ class AroundHalo:
         right = self.w.view(b, (c, j), [*((x, False) for x in at), (j, False), (c, False)])
         p.multiply(p.total, left, right, e)
 
-    def _places(self, found: Load, known: dict[Expr | None, Expr]) -> list[Expr]:
+    def _places(self, found: Load, known: dict[Expr, Expr]) -> list[Expr]:
         """Where a factor is read, at these places of dimensions and the current ones of all others."""
         p = self.p
-        at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m) if d is not None}
+        at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m)}
         at |= {d: p.parts[d][0] + e for d, e in (*p.at.items(), *known.items()) if d is not None}
         images = Substitution({p.low.coordinate(d): e for d, e in at.items()})
         return [images(e) for e in found.at]
@@ -108,7 +108,7 @@ class AroundHalo:
         over = self.w.axes([*rows, *(int(p.width(d)) for d in self.deep), self.slab])
         c = over[-1]
         i = over[0] if self.walk is None else self._each * over[0] + self.walk.pitch * over[1] + over[2]
-        known: dict[Expr | None, Expr] = {p.axes.m: i, p.axes.k: self.slab * e + c}
+        known: dict[Expr, Expr] = {p.axes.m: i, p.axes.k: self.slab * e + c}
         places = self._places(self.a, known | dict(zip(self.deep, over[len(rows) : -1], strict=True)))
         axes, digits = split(over, places)
         box = image_of([digits(x) for x in places], axes)
@@ -193,9 +193,9 @@ class AroundHalo:
         low, used = self.p.low, {s for e in self.b.at for s in e.symbols}
         return {d for d in (self.p.axes.n, *self.p.axes.around) if low.coordinate(d) in used}
 
-    def _of_b(self, last: list[Expr], over: tuple[Symbol, ...], e: Expr) -> dict[Expr | None, Expr]:
+    def _of_b(self, last: list[Expr], over: tuple[Symbol, ...], e: Expr) -> dict[Expr, Expr]:
         *offset, j, c = over
-        known: dict[Expr | None, Expr] = {self.p.axes.n: j, self.p.axes.k: self.slab * e + c}
+        known: dict[Expr, Expr] = {self.p.axes.n: j, self.p.axes.k: self.slab * e + c}
         return known | dict(zip(last, offset, strict=True))
 
     def _copy(
