@@ -1,7 +1,7 @@
 """Random einsums, pairs of products and reductions: exact on the interpreters of described machines, and natively.
 
-    python benchmarks/random_einsums.py [COUNT] [--seed S] [--kind einsum|two|reduction|all] [--first I] [--only NUMBER]
-        [--machines a,b | --all-machines] [--native] [--gpu] [--jobs N]
+    python benchmarks/random_einsums.py [COUNT] [--seed S] [--first I] [--only NUMBER] [--jobs N]
+        [--kind einsum|two|reduction|mixed|all] [--machines a,b | --all-machines] [--native] [--gpu]
 
 The programs are those of einsum_programs.py: operands may have no free dimension, extents may be 1, dimensions stand in
 any order, loops go over some of what is summed. Every program runs on the executor, and its block programs and the loop
