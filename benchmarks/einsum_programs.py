@@ -1,4 +1,4 @@
-"""Random einsums, two products in one program, and reductions as tile programs, with their exact results.
+"""Random einsums, pairs of products, reductions and mixtures of them as tile programs, with their exact results.
 
 `made(kind, number, seed)` is program number so and so of a kind and a seed, the same in every run. An einsum has none,
 one or two batch, row and column dimensions, and one or two that are summed; arguments and results have their dimensions
@@ -502,6 +502,46 @@ def _beside(draft: Draft) -> Body:
     return body
 
 
+def mixed(draft: Draft) -> Body:
+    """A product of a computed factor, added to zero or to what memory holds; its sum is written, reduced, or both."""
+    rng, kind = draft.rng, draft.rng.choice(TYPES)
+    batch, rows, columns, deep = _groups(draft)
+    dims = batch + rows + deep
+    draft.argument("x", draft.part(dims), kind)
+    rest = [d for d in dims if d not in draft.arguments["x"][0]]
+    draft.argument("z", draft.shuffled((*rest, *(d for d in dims if d not in rest and rng.random() < 0.3))), kind)
+    draft.argument("w", draft.shuffled(batch + columns + deep), kind)
+    how = rng.choice(("times", "plus", "larger"))
+    product = Product.drawn(draft, "", "w", batch + rows + columns, kind)
+    added = rng.random() < 0.5
+    if added:
+        draft.argument("c", product.dims, product.wide)
+    loops = draft.loops(deep)
+    outputs = rng.choice((("y",), ("y",), ("y", "r"), ("r",))) if product.dims else ("y",)
+    along, reduced = (rng.choice(product.dims) if product.dims else None), rng.choice(("sum", "max", "min"))
+    epilogue = Epilogue.drawn(draft, "e", product.dims, product.wide)
+    if "y" in outputs:
+        draft.result("y", product.dims, epilogue.into)
+    if "r" in outputs:
+        draft.result("r", [d for d in product.dims if d is not along], product.wide)
+        draft.words.append(f"{reduced} over {along.name.lower()} to r[{draft.letters('r')[2:]}]")
+    draft.words.insert(0, f"{draft.letters('x', 'z', 'w', outputs[0])} {kind} x {how} z{', acc is read' * added}")
+
+    def body(lang: Any, args: dict[str, Any]) -> None:
+        def step(acc: Any) -> Any:
+            x, z = lang.read(args["x"]), lang.read(args["z"])
+            left = {"times": lambda: x * z, "plus": lambda: x + z}.get(how, lambda: lang.maximum(x, z))()
+            return product.of(lang, args, acc, left)
+
+        total = _looped(lang, loops, [lang.read(args["c"]) if added else product.zero(lang)], step)
+        if "y" in outputs:
+            lang.write(epilogue.of(lang, args, total), args["y"])
+        if "r" in outputs:
+            lang.write(getattr(lang, reduced)(total, dim=along), args["r"])
+
+    return body
+
+
 def reduction(draft: Draft) -> Body:
     """A sum, the largest or the smallest over some dimensions of an expression of one or two arguments."""
     rng, kind = draft.rng, draft.rng.choice((*TYPES, "i32"))
@@ -556,5 +596,5 @@ def reduction(draft: Draft) -> Body:
     return body
 
 
-KINDS: dict[str, Callable[[Draft], Body]] = {"einsum": einsum, "two": two, "reduction": reduction}
+KINDS: dict[str, Callable[[Draft], Body]] = {"einsum": einsum, "two": two, "reduction": reduction, "mixed": mixed}
 """What a program is made of."""

@@ -1,7 +1,7 @@
 """Random einsums, pairs of products and reductions: exact on the interpreters of described machines, and natively.
 
-    python benchmarks/random_einsums.py [COUNT] [--seed S] [--kind einsum|two|reduction|all] [--first I] [--only NUMBER]
-        [--machines a,b | --all-machines] [--native] [--gpu] [--jobs N]
+    python benchmarks/random_einsums.py [COUNT] [--seed S] [--first I] [--only NUMBER] [--jobs N]
+        [--kind einsum|two|reduction|mixed|all] [--machines a,b | --all-machines] [--native] [--gpu]
 
 The programs are those of einsum_programs.py: operands may have no free dimension, extents may be 1, dimensions stand in
 any order, loops go over some of what is summed. Every program runs on the executor, and its block programs and the loop
@@ -41,7 +41,8 @@ from gpu_random import Case, OnHost, Run, differs, poison_workspaces, ran
 
 import tilewright
 from tilewright.compiler.native import kernel_for
-from tilewright.errors import InterpreterFault, TilewrightError
+from tilewright.errors import InterpreterFault, TargetError, TilewrightError
+from tilewright.targets.nvidia import driver
 from tilewright.targets.registry import MACHINES, machine
 
 ALL = (*MACHINES, "aarch64.neon.fullfp16.dotprod", "aarch64.neon.bf16.i8mm")
@@ -56,14 +57,15 @@ DOCUMENTED: tuple[tuple[type[TilewrightError], str], ...] = ()
 """Refusals that the language documents: the error, and what its message matches."""
 VERDICTS = ("exact", "documented", "refused", "wrong", "untyped")
 FAILURES = VERDICTS[2:]
-"""Refused by a typed error; other numbers, or a fault of the interpreter; another exception, a hang, a dead process."""
+"""Refused by a typed error; other numbers, or a fault of the interpreter or the driver; anything else: another
+exception, a hang, a dead process."""
 
 
 @dataclass(frozen=True)
 class Ways:
-    """Where programs run: the machines that were asked for, none for drawn ones, and natively."""
+    """Where programs run: the machines that were asked for, drawn ones where that is None, and natively."""
 
-    machines: tuple[str, ...] = ()
+    machines: tuple[str, ...] | None = None
     native: bool = False
     gpu: bool = False
 
@@ -71,7 +73,7 @@ class Ways:
         """(how, where) for a program: the executor first."""
         yield "executor", ""
         rows = self.machines
-        if not rows:
+        if rows is None:
             rng = random.Random(f"machines {kind} {seed} {number}")
             rows = ALL if number % EVERY == 0 else tuple(rng.sample(ALL, DRAWN))
         for row in rows:
@@ -141,7 +143,7 @@ def _tried(case: Einsum, how: str, where: str) -> tuple[str, ...]:
         said = f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
         if any(isinstance(fault, of) and re.search(text, str(fault)) for of, text in DOCUMENTED):
             return "documented", said
-        return "wrong" if isinstance(fault, InterpreterFault) else "refused", said, _place(fault)
+        return "wrong" if isinstance(fault, InterpreterFault | TargetError) else "refused", said, _place(fault)
     except Exception as fault:
         return "untyped", f"{type(fault).__name__}: {str(fault).partition(chr(10))[0][:200]}", _place(fault)
     return ("wrong", said) if said else ("exact",)
@@ -179,11 +181,15 @@ def wrong(case: Einsum, how: str, where: str) -> str:
 def _work(pipe: Any, seed: int, ways: Ways) -> None:
     """Runs the programs that come through a pipe."""
     warnings.simplefilter("ignore")
-    os.environ["TILEWRIGHT_CACHE_DIR"] = "off"
+    os.environ.setdefault("TILEWRIGHT_CACHE_DIR", "off")
     if ways.gpu:
         poison_workspaces()
     while (order := pipe.recv()) is not None:
-        pipe.send(outcomes(*order, seed, ways))
+        found = outcomes(*order, seed, ways)
+        whole = not any(each.where == "gpu" and each.verdict == "wrong" for each in found)
+        pipe.send((whole, found))
+        if not whole:  # what the driver reports once it reports from then on
+            return
 
 
 class Worker:
@@ -206,14 +212,20 @@ class Worker:
         try:
             self.pipe.send((kind, number))
             if self.pipe.poll(PATIENCE):
-                return list(self.pipe.recv())
+                whole, found = self.pipe.recv()
+                if not whole:
+                    self._again()
+                return list(found)
             said = f"no return in {PATIENCE:.0f} s"
         except (EOFError, BrokenPipeError, ConnectionResetError):
             pass
+        self._again()
+        return [Outcome(kind, number, self.seed, "its process", "untyped", made(kind, number, self.seed).words, said)]
+
+    def _again(self) -> None:
         self.process.kill()
         self.process.join()
         self._start()
-        return [Outcome(kind, number, self.seed, "its process", "untyped", made(kind, number, self.seed).words, said)]
 
     def end(self) -> None:
         """Lets the process go."""
@@ -294,14 +306,17 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--kind", choices=(*KINDS, "all"), default="all")
     parser.add_argument("--only", type=int, help="the number of one program of the kind")
-    parser.add_argument("--machines", default="")
+    parser.add_argument("--machines", default="", help="those to interpret for; none: only the executor, and natively")
     parser.add_argument("--all-machines", action="store_true")
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "CUDA_CACHE_DISABLE": "1"}  # processes shall not wait for one another
-    machines = ALL if options.all_machines else tuple(filter(None, options.machines.split(",")))
+    if options.gpu and isinstance(there := driver.device(), str):
+        parser.error(f"--gpu: {there}")
+    machines = tuple(options.machines.split(",")) if options.machines else None
+    machines = ALL if options.all_machines else () if machines == ("none",) else machines
     ways = Ways(machines, options.native, options.gpu)
     kinds = tuple(KINDS) if options.kind == "all" else (options.kind,)
     numbers = range(options.first, options.first + options.count)
