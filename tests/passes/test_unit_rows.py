@@ -84,6 +84,7 @@ def test_an_operand_without_rows_does_not_store_sixteen_rows_to_one(spec: str, l
 @pytest.mark.parametrize(
     "spec", ["k,nk->n", "nk,k->n", "bk,bkn->bn", "bkn,bk->bn", "ge,g->e", "bk,bk->b", "bk,bnk->nb"]
 )
+@pytest.mark.filterwarnings("ignore::tilewright.errors.FastPathLost")
 def test_such_products_run_on_this_cpu(spec: str, looped: bool) -> None:
     x, w, wanted = data(spec)
     y = np.full(wanted.shape, np.nan, np.float32)
