@@ -25,6 +25,7 @@ import json
 import math
 import os
 import random
+import select
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,8 @@ ROOT = HERE.parent
 SLOW, REPEATS, LEAST_MEAN = 0.95, 3, 0.99
 ROUNDS, SAMPLE, PAUSE = 7, 0.04, 0.004
 """Samples of each side of a timing, seconds of a sample, and before it, so that the other side's threads are asleep."""
+PATIENCE = 60
+"""Seconds after which a request counts as refused, and its worker is started anew."""
 Request = dict[str, Any]
 
 
@@ -70,7 +73,7 @@ def source(name: str | None, folder: Path) -> Iterator[Path]:
 
 
 class Side:
-    """A worker process that imports the tilewright of one `src`; it is started again where it ends unasked."""
+    """A worker process that imports the tilewright of one `src`; one that ends or does not answer is started anew."""
 
     def __init__(self, src: Path, environment: dict[str, str]):
         self.src = src
@@ -94,13 +97,17 @@ class Side:
     def receive(self) -> Request:
         """The answer to the request sent last."""
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if line:
+        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
+            self.process.kill()
+            why = f"no answer within {PATIENCE} s"
+        elif line := self.process.stdout.readline():
             answer: Request = json.loads(line)
             return answer
-        code = self.process.wait()
+        else:
+            why = "the process ended unasked"
+        self.process.wait()
         self.process = self._start()
-        return {"refused": f"the process ended with code {code}"}
+        return {"refused": why}
 
     def ask(self, do: str, **request: Any) -> Request:
         """The answer to a request."""

@@ -100,7 +100,7 @@ def conv(of_list: str, problem: Any, dtype: str) -> Problem:
     }
     sizes = {"N": problem.mb, "F": problem.oc, **dict(zip("DHW"[-problem.rank :], problem.i, strict=True))}
     sizes |= {"CG": problem.ic_per_group} if problem.groups > 1 else {"C": problem.ic}
-    name = f"{dtype} {replace(problem, name=None)}"
+    name = f"{dtype} {problem}"
     return Problem(of_list, name, "conv", (problem.k, dtype, result), options, sizes, ("w",))
 
 
@@ -187,11 +187,11 @@ def cpu_problems() -> Iterator[Problem]:
     from tilewright.problems import shape_list, shape_lists
 
     for name in shape_lists():
-        for problem in shape_list(name, mb=1):
+        for problem in dict.fromkeys(replace(p, name=None) for p in shape_list(name, mb=1)):  # two may differ by mb
             yield conv(name, problem, "f32")
     for dtype in ("i8", "f16", "bf16"):
         for problem in shape_list("resnet_50", mb=1):
-            yield conv(f"resnet_50_{dtype}", problem, dtype)
+            yield conv(f"resnet_50_{dtype}", replace(problem, name=None), dtype)
     for m, n, k in gpu.GEMMS:
         if m * n * k <= CPU_OPERATIONS:
             for dtype in ("f32", "i8", "bf16"):
