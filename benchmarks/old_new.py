@@ -99,21 +99,25 @@ class Side:
         """The answer to the request sent last."""
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
-            self.process.kill()
             why = f"no answer within {PATIENCE} s"
         elif line := self.process.stdout.readline():
             answer: Request = json.loads(line)
             return answer
         else:
             why = "the process ended unasked"
-        self.process.wait()
-        self.process = self._start()
+        self.restart()
         return {"refused": why}
 
     def ask(self, do: str, **request: Any) -> Request:
         """The answer to a request."""
         self.send(do, **request)
         return self.receive()
+
+    def restart(self) -> None:
+        """Ends the process, whatever it does, and starts another."""
+        self.process.kill()
+        self.process.wait()
+        self.process = self._start()
 
     def check(self) -> None:
         """Ends the program where the worker cannot import tilewright, or imports another one than it should."""
@@ -244,6 +248,7 @@ def timed(pair: Pair, entry: Entry, target: str) -> Entry:
     for side, worker in (("old", pair.old), ("new", pair.new)):
         answer = worker.ask("prepare", problem=entry.problem, target=target)
         if "refused" in answer:
+            worker.restart()  # a launch that failed on a GPU leaves nothing of use behind
             return replace(entry, outcome="refused", why=f"refused by {side}: {answer['refused']}", old=None, new=None)
     times = [in_turn(pair)]
     if not SLOW <= times[0][0] / times[0][1] <= 1 / SLOW:  # both ways: else noise would only ever lift the mean

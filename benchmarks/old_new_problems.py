@@ -46,6 +46,8 @@ class Problem:
     """Arguments that are packed once, before launches are timed."""
     highest: int = 2
     """The largest of the data of integer arguments, which may be indices."""
+    in_graph: bool = True
+    """Whether its launches can be captured in a CUDA graph; one that refuses indices reads what the GPU found."""
 
     @staticmethod
     def read(data: dict[str, Any]) -> Problem:
@@ -139,10 +141,9 @@ def others(of_list: str, m: int, n: int, dtype: str) -> Iterator[Problem]:
         shape = {"D0": 64, "D1": m // 64 + 1, "D2": n}
         name = f"{dtype} transpose {''.join(map(str, axes))} {'x'.join(map(str, shape.values()))}"
         yield Problem(of_list, name, "transpose", (axes, dtype), sizes=shape)
-    for make in ("gather_rows", "scatter_rows"):
-        yield Problem(
-            of_list, f"{dtype} {make} {said}", make, (dtype,), sizes=sizes | {"ROWS": 2 * m}, highest=2 * m - 1
-        )
+    by_index: dict[str, Any] = {"sizes": sizes | {"ROWS": 2 * m}, "highest": 2 * m - 1}
+    yield Problem(of_list, f"{dtype} gather_rows {said}", "gather_rows", (dtype,), in_graph=False, **by_index)
+    yield Problem(of_list, f"{dtype} scatter_rows {said}", "scatter_rows", (dtype,), **by_index)
     yield Problem(of_list, f"histogram {m * n} of 1000", "histogram", sizes={"M": m * n, "BINS": 1000}, highest=999)
     image, name = {"N": 4, "H": 56, "W": 55, "C": 64}, f"{dtype} im2col 4x56x55x64 3x3"
     yield Problem(of_list, name, "im2col", ((3, 3), dtype), {"padding": (1, 1)}, image)

@@ -28,6 +28,9 @@ class Prepared:
         self.samples += 1
         return {"us": self.times.pop(0) if len(self.times) > 1 else self.times[0]}
 
+    def restart(self) -> None:
+        self.refused = ""
+
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Prepared, Prepared], Any]:
