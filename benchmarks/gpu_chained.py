@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from gpu_families import Family, families
+from gpu_shapes import MLP, PRODUCT_SOFTMAX
 from hopper import difference, microseconds
 
 import tilewright.lang as tkl
@@ -34,7 +35,6 @@ from tilewright.kernels.elementwise import gelu
 from tilewright.plan.plan import Plan
 
 M, N, K, F, SPACE = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.F, tkl.GLOBAL_ADDRESS_SPACE
-MLP, ROWS = {"M": 8192, "N": 1024, "K": 1024, "F": 4096}, {"M": 4096, "N": 4096, "K": 1024}
 functional = torch.nn.functional
 
 
@@ -120,8 +120,8 @@ def tanh_gelu(x: Any) -> Any:
 CASES = (
     Case("mlp 8192x1024-4096-1024, gelu", layers(gelu), MLP, (product, functional.gelu, product), 1e-2),
     Case("mlp 8192x1024-4096-1024, gelu by tanh", layers(by_tanh), MLP, (product, tanh_gelu, product), 1e-2),
-    Case("gemm + softmax 4096x4096x1024, f32", weights(rounded=False), ROWS, (product, softmax), 1e-2),
-    Case("gemm + softmax 4096x4096x1024, bf16", weights(rounded=True), ROWS, (product, softmax), 3e-2),
+    Case("gemm + softmax 4096x4096x1024, f32", weights(rounded=False), PRODUCT_SOFTMAX, (product, softmax), 1e-2),
+    Case("gemm + softmax 4096x4096x1024, bf16", weights(rounded=True), PRODUCT_SOFTMAX, (product, softmax), 3e-2),
 )
 
 

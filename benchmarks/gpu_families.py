@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_shapes import CHAINS, QUANTISED, REDUCED_PRODUCTS, TWO_CONVOLUTIONS
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "kernels")]
 
@@ -141,14 +142,11 @@ def convolutions(b: int, h: int, w: int, c: int, f: int, g: int) -> Iterator[Fam
 
 def families() -> Iterator[Family]:
     """All of them, at sizes where one kernel is natural."""
-    for n in (64, 128, 256, 512):
-        yield from rows(8200, n, 1024)
-    yield from rows(32800, 256, 512)
-    for k, f, n in ((512, 64, 64), (1024, 128, 128), (1024, 256, 128), (512, 512, 256)):
-        yield from chained(8200, k, f, n)
-    yield from chained(32800, 256, 256, 256)
-    for m in (16, 256, 4096):
-        yield from quantised(m, 4096, 4096, 128)
-    yield from convolutions(32, 56, 56, 64, 64, 256)
-    yield from convolutions(32, 55, 57, 32, 64, 128)
-    yield from convolutions(32, 27, 29, 128, 128, 512)
+    for sizes in REDUCED_PRODUCTS:
+        yield from rows(*sizes)
+    for sizes in CHAINS:
+        yield from chained(*sizes)
+    for sizes in QUANTISED:
+        yield from quantised(*sizes)
+    for sizes in TWO_CONVOLUTIONS:
+        yield from convolutions(*sizes)

@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
+from gpu_shapes import ROWS
 from hopper import difference, microseconds
 
 from tilewright import kernels
@@ -23,7 +24,6 @@ from tilewright.compiler.native import kernel_for
 from tilewright.errors import TilewrightError
 
 BYTES_A_SECOND = 4.8e12
-SHAPES = [(8192, 8192), (65536, 256)]
 ELEMENTS = 1 << 24
 """Of matrices with rows of given lengths."""
 TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="*", type=int, default=[])
     parser.add_argument("--plans", nargs="*", default=[])
     options = parser.parse_args()
-    shapes = [(max(1, ELEMENTS // n), n) for n in options.lengths] or SHAPES
+    shapes = [(max(1, ELEMENTS // n), n) for n in options.lengths] or ROWS
     jobs = [(name, kind, m, n) for name in options.kernels for m, n in shapes for kind in TYPES]
     with get_context("spawn").Pool() as pool:
         plans = pool.starmap(made, [(job, options.plans) for job in jobs])
