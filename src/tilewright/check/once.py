@@ -73,7 +73,7 @@ def _is_view(value: Value, places: Places) -> bool:
 
 
 def _axes_told_apart(value: Value, places: Places) -> tuple[bool, ...]:
-    """For each axis of a tensor, whether its elements along it lie in different places."""
+    """For each axis of a tensor, whether its elements along it lie in different places; an axis of one has one."""
     op = places.made.get(value)
     rank = len(value.type.shape)
     if op is None or op.name not in ("view", "bitcast"):
@@ -84,7 +84,7 @@ def _axes_told_apart(value: Value, places: Places) -> tuple[bool, ...]:
     used: set[Symbol] = set()
     for told, (e, _) in zip(inner, op.attrs["at"], strict=True):
         used |= _symbols(e, places) if told else set()
-    return tuple(s in used for s in op.attrs["over"])
+    return tuple(s in used or s.hi == 0 for s in op.attrs["over"])
 
 
 def _symbols(e: Expr, places: Places) -> frozenset[Symbol]:

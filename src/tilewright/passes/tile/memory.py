@@ -313,14 +313,16 @@ class Write:
 
     def target(self) -> Value:
         """A view of what is written. Of a piece that goes past the end of its dimension nothing is stored there, not
-        even where memory goes on: a view of the dimension alone comes first, or of the lines that a task walks."""
+        even where memory goes on, or has no such dimension: a view of the dimension alone comes first, or of the lines
+        that a task walks."""
         w, low = self.low.w, self.low
         past = [d for d in self.dims if low.is_past(d)]
         if not past:
             return w.view(self.access.tensor, self.over, self.places())
+        walks = {d: walk for d, walk in low.walks.items() if self._is_in_memory(d)}
         sizes: list[Size] = []
         for d, n in zip(self.dims, self.sizes, strict=True):
-            walk = low.walks.get(d)
+            walk = walks.get(d)
             sizes += (walk.lines, walk.length) if walk is not None else (low.size(d) if d in past else n,)
         exact = w.axes(sizes)
         numbers = iter(exact)
@@ -328,7 +330,7 @@ class Write:
         at: list[tuple[Expr, bool]] = []
         for d, i in zip(self.dims, self.over, strict=True):
             first = self.parts[d][0]
-            if (walk := low.walks.get(d)) is not None:
+            if (walk := walks.get(d)) is not None:
                 begin = low.tasks.begins[d]
                 known[d] = begin + walk.pitch * next(numbers) + next(numbers)
                 row = first - begin + i
@@ -340,6 +342,10 @@ class Write:
         marks = loose(low, self.access, images)
         whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
         return w.view(whole, self.over, at)
+
+    def _is_in_memory(self, dim: Expr) -> bool:
+        """Whether a coordinate depends on a dimension."""
+        return any(self.low.coordinate(dim) in e.symbols for e in self.access.at)
 
     def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
         """Where elements go, over these axes: places, and the numbers found in data of which they are."""
