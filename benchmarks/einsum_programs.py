@@ -23,7 +23,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 
 EXTENTS = (1, 1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 67, 128)
-WORK = 12_000
+WORK = 8_000
 """The product of all extents is at most this."""
 FEW = 16
 """The most terms of a sum in a type of few bits."""

@@ -13,7 +13,7 @@ those of numpy in int64.
 A program that is refused is a failure too, unless `DOCUMENTED` says that the language refuses it. Each failure is one
 line with what reproduces it. At the end there are the distinct failures, by error and place, and a table: what came of
 the programs, by kind and machine. Program number I of a seed and a kind is the same in every run. Processes share the
-work; one that takes longer than PATIENCE for a program, or dies, is replaced, and that is a failure. The exit code is 1
+work; one that takes longer than PATIENCE at one place, or dies, is replaced, and that is a failure. The exit code is 1
 if there is a failure.
 """
 
@@ -50,7 +50,7 @@ ALL = (*MACHINES, "aarch64.neon.fullfp16.dotprod", "aarch64.neon.bf16.i8mm")
 DRAWN, EVERY = 2, 10
 """How many machines a program is interpreted for; every so manyth, for all."""
 PATIENCE = 120.0
-"""Seconds that a program may take on all its machines."""
+"""Seconds that a program may take at one place."""
 REPORTED = 15.0
 """Seconds between two lines that say how far a run is."""
 DOCUMENTED: tuple[tuple[type[TilewrightError], str], ...] = ()
@@ -122,17 +122,18 @@ class Outcome:
 # -- one program -----------------------------------------------------------------------------------------------
 
 
-def outcomes(kind: str, number: int, seed: int, ways: Ways) -> list[Outcome]:
-    """What came of a program, at every place."""
-    case = made(kind, number, seed)
-    found = []
+def outcomes(kind: str, number: int, seed: int, ways: Ways) -> Iterator[str | Outcome]:
+    """What comes of a program: the name of each place, and then what came of it there."""
+    case, exact = made(kind, number, seed), True
     for how, where in ways.of(kind, number, seed):
-        told = {"interpret": f"{where}", "loops": f"{where}, loops", "native": f"natively, {where}", "run": "gpu"}
-        if how == "loops" and found[-1].verdict != "exact":  # its block program failed already
+        if how == "loops" and not exact:  # its block program failed already
             continue
+        told = {"interpret": where, "loops": f"{where}, loops", "native": f"natively, {where}", "run": "gpu"}
+        name = told.get(how, how)
+        yield name
         said = _tried(case, how, where)
-        found.append(Outcome(kind, number, seed, told.get(how, how), said[0], case.words, *said[1:]))
-    return found
+        exact = said[0] == "exact"
+        yield Outcome(kind, number, seed, name, said[0], case.words, *said[1:])
 
 
 def _tried(case: Einsum, how: str, where: str) -> tuple[str, ...]:
@@ -185,11 +186,11 @@ def _work(pipe: Any, seed: int, ways: Ways) -> None:
     if ways.gpu:
         poison_workspaces()
     while (order := pipe.recv()) is not None:
-        found = outcomes(*order, seed, ways)
-        whole = not any(each.where == "gpu" and each.verdict == "wrong" for each in found)
-        pipe.send((whole, found))
-        if not whole:  # what the driver reports once it reports from then on
-            return
+        for each in outcomes(*order, seed, ways):
+            pipe.send(each)
+            if isinstance(each, Outcome) and each.where == "gpu" and each.verdict == "wrong":
+                return  # what the driver reports once it reports from then on
+        pipe.send(None)
 
 
 class Worker:
@@ -208,19 +209,25 @@ class Worker:
 
     def outcomes(self, kind: str, number: int) -> list[Outcome]:
         """What came of a program."""
-        said = "the process died"
+        found: list[Outcome] = []
+        where, said = "its process", f"no return in {PATIENCE:.0f} s"
         try:
             self.pipe.send((kind, number))
-            if self.pipe.poll(PATIENCE):
-                whole, found = self.pipe.recv()
-                if not whole:
-                    self._again()
-                return list(found)
-            said = f"no return in {PATIENCE:.0f} s"
+            while self.pipe.poll(PATIENCE):
+                each = self.pipe.recv()
+                if each is None:
+                    return found
+                if isinstance(each, Outcome):
+                    found.append(each)
+                else:
+                    where = each
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            pass
+            said = "the process died"
         self._again()
-        return [Outcome(kind, number, self.seed, "its process", "untyped", made(kind, number, self.seed).words, said)]
+        if not (found and found[-1].where == where):  # it began there, and nothing came of it
+            words = made(kind, number, self.seed).words
+            found.append(Outcome(kind, number, self.seed, where, "untyped", words, said))
+        return found
 
     def _again(self) -> None:
         self.process.kill()

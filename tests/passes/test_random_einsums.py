@@ -38,9 +38,9 @@ def test_a_factor_may_lack_a_free_dimension(letters, loop):
     assert not wrong(case, "native", "best")
 
 
-@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("number", range(1, 5))
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_einsums_are_exact(kind, number):
-    case = made(kind, number, 1, work=2000)
+    case = made(kind, number, 1, work=800)
     for how, where in Ways(native=True).of(kind, number, 1):
         assert not wrong(case, how, where), f"{how} {where}: {case.words}"
