@@ -35,7 +35,7 @@ from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.printer import program_text
-from tilewright.ir.tile import TILE, loose, parse_tile
+from tilewright.ir.tile import TILE, loose, parse_tile, require_elements
 from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.limits import written
@@ -151,6 +151,7 @@ def compile(
         _report_aliasing(program)
         _require_bound(program, known)
         _require_tiles(program, known)
+        _require_elements(program, known)
         left = _dynamic(program, known, dynamic, target)
         return _executable(program, known, target, plan, left, require_atoms, lenient)
     except ProgramError as fault:
@@ -348,6 +349,16 @@ def _require_tiles(program: Program, known: Mapping[Symbol, Expr]) -> None:
         tile = record.attrs.get("tile")
         if tile is not None and isinstance(size := bound(tile), Const) and size.value < 1:
             raise ArgumentError(f"the tile size of {record.attrs['dim']} is {tile} = {size}; it must be at least 1")
+
+
+def _require_elements(program: Program, known: Mapping[Symbol, Expr]) -> None:
+    """Raises for a topk of more elements than its dimension has, where both are bound; calls tell the others."""
+    bound = Substitution(known)
+    for op in program.walk():
+        if op.name == "topk":
+            count, length = bound(op.attrs["count"]), bound(op.attrs["dim"])
+            if isinstance(count, Const) and isinstance(length, Const):
+                require_elements(op, count.value, length.value)
 
 
 def _refuse_unbound(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set[Symbol], op: Op) -> None:

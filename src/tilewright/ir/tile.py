@@ -215,7 +215,8 @@ def _reduction(op: Op) -> tuple[Any, ...]:
                 f"{op.name} over {op.attrs['dim']} gives {dims_text(result.dims)}, "
                 f"the accumulator has {dims_text(acc.dims)}"
             )
-        _same_dtype(op, result, acc)
+        if result.dtype is not acc.dtype.accumulator:  # parts of a sum may come in the type that it is carried in
+            _same_dtype(op, result, acc)
         return (acc,)
     return (result,)
 
@@ -233,8 +234,22 @@ def _topk(op: Op) -> tuple[Any, ...]:
     _count(op, 1)
     found = tile_type(op, 0)
     _without_dim(op, found)
-    dims = tuple(op.attrs["count"] if d is op.attrs["dim"] else d for d in found.dims)
+    count, dim = op.attrs["count"], op.attrs["dim"]
+    if isinstance(count, Const) and isinstance(dim, Const):
+        require_elements(op, count.value, dim.value)
+    dims = tuple(count if d is dim else d for d in found.dims)
     return TileType(found.dtype, dims), TileType(dtypes.i32, dims)
+
+
+def require_elements(op: Op, count: int, length: int) -> None:
+    """That a topk asks for no more elements than the tile has along its dimension."""
+    if count > length:
+        k, dim = op.attrs["count"], op.attrs["dim"]
+        asked = str(k) if str(k) == str(count) else f"{k} = {count}"
+        raise DimensionMismatch(
+            f"topk over {dim}: k is {asked}, but the tile has {length} elements there; k must be at most {length}",
+            op.loc,
+        )
 
 
 def _to_dims(op: Op) -> tuple[Any, ...]:
