@@ -410,7 +410,7 @@ def test_arguments_that_fit(scaled):
         (lambda a, b: (a.astype(np.float64), b, 2.0), "argument a holds f64; it must hold f32"),
         (lambda a, b: (a[0], b, 2.0), r"argument a has shape \(3,\); it must have the 2 dimensions \[M, N\]"),
         (lambda a, b: (a, b[:1], 2.0), r"argument b has shape \(1, 3\); its dimension 0 must be M = 2, not 1"),
-        (lambda a, b: (a, a, 2.0), "the output b shares memory with a"),
+        (lambda a, b: (a, a[::-1], 2.0), "the output b shares memory with a, and they are not the same elements"),
         (lambda a, b: (a.tolist(), b, 2.0), "argument a is list; it must be an array"),
         (lambda a, b: (a, b, "2"), "argument factor is '2'; it must be a number of type f32"),
         (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.algebra.expr import Const, Expr
+from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Level, MemoryType, Op, OpSpec, Program, TileType, Value
@@ -402,6 +403,18 @@ def accessed(op: Op) -> tuple[Value, TileType, tuple[Value, ...]]:
     if op.name == "read":
         return op.operands[0], op.results[0].type, op.operands[1:]
     return op.operands[1], op.operands[0].type, op.operands[2:]
+
+
+def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
+    """Which element of memory each coordinate of a read or write names, and the values that it looks up.
+
+    Two operations with the same form reach the same element at the same coordinates.
+    """
+    memory, kind, lookups = accessed(op)
+    if "at" not in op.attrs:
+        return memory.type.dims, lookups
+    by_dim = Substitution(dict(zip(op.attrs["over"], kind.dims, strict=True)))
+    return tuple(map(by_dim, op.attrs["at"])), lookups
 
 
 def loose(op: Op) -> tuple[set[Expr], str] | None:
