@@ -4,17 +4,18 @@ import warnings
 
 import numpy as np
 import pytest
+from loop_level import on_the_loop_level
 from tile_checks import own_cache  # noqa: F401
 
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.compiler.native import NativeExecutable
+from tilewright.compiler.native import NativeExecutable, kernel_for
 from tilewright.errors import AliasingWarning, ArgumentError
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, WORKGROUP_0
 from tilewright.targets.registry import machine
 
-M, N = tkl.sym.M, tkl.sym.N
+M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
 DTYPES = [tkl.f32, tkl.f16, tkl.bf16, tkl.i8, tkl.i32]
 f32_mn = tkl.Memory[M, N, GLOBAL_ADDRESS_SPACE, tkl.f32]
 i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
@@ -225,3 +226,58 @@ def test_arguments_that_are_declared_otherwise_are_refused():
     x = np.ones((3, 3), np.float32)
     with pytest.raises(ArgumentError, match=r"they are declared as global f32\[M, N\] and as global f32\[N, M\]"):
         tilewright.compile(turned)(x, x)
+
+
+def residual(data):
+    """A product and what is added to it, which may be where the result goes."""
+
+    @tkw.wave()
+    def kernel(
+        a: tkl.Memory[M, K, GLOBAL_ADDRESS_SPACE, data],
+        b: tkl.Memory[N, K, GLOBAL_ADDRESS_SPACE, data],
+        r: f32_mn,
+        y: f32_mn,
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def total(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total + tkw.read(r), y)
+
+    return kernel
+
+
+@pytest.mark.parametrize("sizes", [(3, 5, 7), (65, 33, 70), (130, 129, 64)])
+@pytest.mark.parametrize("on", ["executor", "cpu", "hopper"])
+def test_a_residual_may_be_where_the_result_goes(sizes, on):
+    m, n, k = sizes
+    rng = np.random.default_rng(2)
+    data = tkl.f32 if on == "cpu" else tkl.bf16
+    a, b = (rng.integers(-3, 4, shape).astype(data.numpy) for shape in ((m, k), (n, k)))
+    r = rng.integers(-3, 4, (m, n)).astype(np.float32)
+    wanted = a.astype(np.float32) @ b.astype(np.float32).T + r
+    program = residual(data).trace()
+    if on == "hopper":
+        run = NativeExecutable(program, {}, "gpu:hopper", machine=machine("hopper"))
+    else:
+        run = tilewright.compile(program, target=on)
+    run(a, b, r, r)
+    assert np.array_equal(r, wanted)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (130, 67), (40, 512)])
+def test_a_gpu_s_tasks_in_place_are_many_and_each_lane_has_its_own_elements(shape):
+    """Flat rows that are read and written were one task, and all were copied first."""
+
+    @tkw.wave()
+    def kernel(y: f32_mn):
+        t = tkw.read(y)
+        tkw.write(t * t - 2.0, y)
+
+    made = kernel_for(kernel, dict(zip("MN", shape, strict=True)), machine=machine("hopper"))
+    assert "before" not in made.text("block")
+    assert shape == (5, 3) or "tasks t in 0..1 " not in made.text("block")
+    x = np.random.default_rng(3).integers(-4, 5, shape).astype(np.float32)
+    wanted = x * x - 2
+    on_the_loop_level(made).bind([x])()
+    assert np.array_equal(x, wanted)

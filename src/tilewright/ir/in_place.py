@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tilewright.algebra.expr import ZERO, Expr, Symbol
+from tilewright.algebra.expr import ZERO, Const, Expr, Mod, Symbol
 from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tile import ELEMENTWISE, access_form, accessed
@@ -55,18 +55,45 @@ def why_not_in_place(program: Program, output: Value, source: Value) -> str | No
     return _mixed(program, output, reads)
 
 
-def _is_one_to_one(op: Op) -> bool:
-    """Whether no two elements of an access meet: each iterator alone moves some coordinate."""
-    if op.attrs.get("lookups"):
+def is_changed_in_place(program: Program, arg: Value) -> bool:
+    """Whether what is read of an argument need not be kept: each element is last used where it is written itself."""
+    if why_not_in_place(program, arg, arg) is not None:
         return False
+    given: set[Value] = set()
+    written = False
+    for op in program.walk():
+        if op.name in ACCESSES and accessed(op)[0] is arg:
+            given |= set(op.results)
+            written = written or op.name == "write"
+        elif given.intersection(op.operands):
+            if written:
+                return False
+            given |= set(op.results)
+    return written
+
+
+def _is_one_to_one(op: Op) -> bool:
+    """Whether no two elements of an access meet: its coordinates tell every iterator."""
     over: tuple[Symbol, ...] = op.attrs.get("over", ())
-    return all(any(_moves_alone(e, s, over) for e in op.attrs["at"]) for s in over)
+    at: tuple[Expr, ...] = op.attrs.get("at", ())
+    return not op.attrs.get("lookups") and all(
+        any(_moves_alone(e, s, over) for e in at) or _is_told(s, at) for s in over
+    )
 
 
 def _moves_alone(e: Expr, iterator: Symbol, over: tuple[Symbol, ...]) -> bool:
+    """Whether a coordinate is linear in an iterator, and depends on no other."""
     form = linear_form(e, [iterator])
     factor = ZERO if form is None else form[0].get(iterator, ZERO)
     return form is not None and factor.is_constant and factor is not ZERO and not form[1].symbols & set(over)
+
+
+def _is_told(e: Expr, at: tuple[Expr, ...]) -> bool:
+    """Whether coordinates tell a number: it is one of them, or they have its remainder and tell its quotient."""
+    if any(e is each for each in at):
+        return True
+    remainders = [each for each in at if isinstance(each, Mod) and each.left is e and isinstance(each.right, Const)]
+    return any(_is_told(e // each.right, at) for each in remainders)
 
 
 def _mixed(program: Program, output: Value, reads: list[Op]) -> str | None:

@@ -162,7 +162,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         else:  # element by element, as lanes have them
             low.w.emit("copy", (low.w.view(access.tensor, over, at), tensor), otherwise=other)
         found = low.held(tensor, kind.dims, parts).formula
-    elif access.tensor.type.role != "in":  # it will be written: what it holds now must be kept
+    elif access.tensor.type.role != "in" and source not in low.in_place:  # what it holds now must be kept
         found = low.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
     condition = _bounds(low, op, kind.dims)
     if condition is not None:
