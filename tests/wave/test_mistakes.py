@@ -146,6 +146,75 @@ def test_python_if_on_a_tile():
     assert "if x > 0:" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("condition", "instead"),
+    [
+        (lambda t: -1 < t < 1, r"Python reads -1 < t < 1 as .*: write \(-1 < t\) & \(t < 1\)"),
+        (lambda t: 0 <= t <= 1 <= 2 * t, r"write \(0 <= t\) & \(t <= 1\) & \(1 <= 2 \* t\)"),
+        (lambda t: t > 1 and t < 2, r"For t > 1 and t < 2 write \(t > 1\) & \(t < 2\), of bool tiles"),
+        (lambda t: t > 1 or t == 0, r"For t > 1 or t == 0 write \(t > 1\) \| \(t == 0\), of bool tiles"),
+        (lambda t: not t > 0, r"For not t > 0 write ~\(t > 0\), of a bool tile"),
+        (lambda t: bool(t), r"tkw\.select\(condition, a, b\).* as in \(t > -1\) & \(t < 1\)"),
+        (lambda t: t in [1.0, 2.0], r"tkw\.select\(condition, a, b\)"),
+        (lambda t: float(t), r"<tile .*> is no Python number: .*tkw\.cast\(tile, element type\)"),
+        (lambda t: range(t), r"<tile .*> is no Python number"),
+    ],
+)
+def test_the_truth_of_a_tile_was_refused_without_what_to_write(condition, instead):
+    @tkw.wave()
+    def kernel(x: f32_mn, y: f32_mn):
+        t = tkw.read(x)
+        tkw.write(tkw.select(condition(t), t, 0.0), y)
+
+    with pytest.raises(PythonControlFlow, match=instead) as caught:
+        tilewright.compile(kernel, target="executor")
+    assert __file__ in str(caught.value)
+    assert "lambda t:" in str(caught.value)
+
+
+def test_what_a_chained_comparison_is_told_to_be_works():
+    @tkw.wave()
+    def kernel(x: f32_mn, y: f32_mn):
+        t = tkw.read(x)
+        tkw.write(tkw.select((t > -1) & (t < 1), t, 0.0), y)
+
+    x = np.array([[-2, -0.5, 0.5], [1, -1, 2]], np.float32)
+    for target in ("executor", "cpu"):
+        assert tilewright.compile(kernel, target=target)(x).tolist() == [[0, -0.5, 0.5], [0, 0, 0]]
+
+
+def test_select_between_two_numbers_says_how_their_type_is_given():
+    @tkw.wave()
+    def kernel(x: f32_mn, y: f32_mn):
+        tkw.write(tkw.select(tkw.read(x) > 1, 1.0, 0.0), y)
+
+    message = (
+        r"select\(condition, 1.0, 0.0\): of two numbers .* tkw.select\(condition, tkw.scalar\(1.0, tkl.f32\), 0.0\)"
+    )
+    taught(kernel, DtypeMismatch, message, "tkw.select(tkw.read(x) > 1, 1.0, 0.0)")
+
+    @tkw.wave()
+    def known(x: f32_mn, y: f32_mn):
+        tkw.write(tkw.select(True, tkw.read(x), 0.0), y)
+
+    taught(known, DtypeMismatch, "select chooses by a bool tile, not by True", "tkw.select(True, tkw.read(x), 0.0)")
+
+
+@pytest.mark.parametrize("dtype", [tkl.f32, tkl.f16, tkl.bf16, tkl.i8, tkl.i32], ids=str)
+def test_a_number_in_select_has_the_type_of_the_tile_beside_it(dtype):
+    memory = tkl.Memory[M, N, GLOBAL_ADDRESS_SPACE, dtype]
+
+    @tkw.wave()
+    def kernel(x: memory, y: memory):
+        t = tkw.read(x)
+        tkw.write(tkw.select(t > 1, 1, tkw.select(t < 0, tkw.scalar(2, dtype), 0)) + tkw.select(t == 0, t, 3), y)
+
+    x = np.array([[-1, 0, 1], [2, 3, -4]]).astype(dtype.numpy)
+    for target in ("executor", "cpu"):
+        run = tilewright.compile(kernel, target=target)
+        assert run(x).astype(int).tolist() == [[5, 0, 3], [4, 4, 5]]
+
+
 def test_python_for_on_a_tile():
     @tkw.wave()
     def kernel(a: f32_mn, c: f32_mn):
@@ -341,7 +410,7 @@ def test_arguments_that_fit(scaled):
         (lambda a, b: (a.astype(np.float64), b, 2.0), "argument a holds f64; it must hold f32"),
         (lambda a, b: (a[0], b, 2.0), r"argument a has shape \(3,\); it must have the 2 dimensions \[M, N\]"),
         (lambda a, b: (a, b[:1], 2.0), r"argument b has shape \(1, 3\); its dimension 0 must be M = 2, not 1"),
-        (lambda a, b: (a, a, 2.0), "the output b shares memory with a"),
+        (lambda a, b: (a, a[::-1], 2.0), "the output b shares memory with a, and they are not the same elements"),
         (lambda a, b: (a.tolist(), b, 2.0), "argument a is list; it must be an array"),
         (lambda a, b: (a, b, "2"), "argument factor is '2'; it must be a number of type f32"),
         (
@@ -546,6 +615,55 @@ def test_a_dimension_that_stands_twice_and_a_missing_element_type():
         tkl.Memory[M, M, GLOBAL_ADDRESS_SPACE, tkl.f32]
     with pytest.raises(DimensionMismatch, match=r"Memory\[M, M\]: M is no element type"):
         tkl.Memory[M, M]
+
+
+def test_memory_without_an_address_space_was_taken_for_fewer_dimensions():
+    message = r"N stands where the address space must stand; write Memory\[M, N, GLOBAL_ADDRESS_SPACE, f32\]"
+    with pytest.raises(DimensionMismatch, match=message) as caught:
+
+        @tkw.wave()
+        def kernel(
+            x: f32_mn,
+            y: tkl.Memory[M, N, tkl.f32],
+        ):
+            tkw.write(tkw.read(x), y)
+
+    lines = str(caught.value).splitlines()
+    assert __file__ in lines[-3]
+    assert lines[-2].strip() == "y: tkl.Memory[M, N, tkl.f32],"
+    with pytest.raises(DimensionMismatch, match=r"write Memory\[M, 4, GLOBAL_ADDRESS_SPACE, f16\]") as caught:
+        tkl.Memory[M, 4, tkl.f16]
+    assert "tkl.Memory[M, 4, tkl.f16]" in str(caught.value)
+    with pytest.raises(DimensionMismatch, match=r"write Memory\[M, GLOBAL_ADDRESS_SPACE, f32\]"):
+        tkl.Memory[M, tkl.f32]
+    for space in (tkl.sym.ADDRESS_SPACE_0, tkl.sym.MY_SPACE, tkl.AddressSpace.GLOBAL_MEMORY):
+        assert tkl.Memory[M, space, tkl.f32].dims == (M,)
+
+
+@pytest.mark.parametrize("target", ["executor", "cpu"])
+def test_topk_of_more_elements_than_a_row_has_gave_zeros_or_another_error(target):
+    def largest(count, length):
+        @tkw.wave()
+        def kernel(
+            x: tkl.Memory[M, length, GLOBAL_ADDRESS_SPACE, tkl.f32],
+            y: tkl.Memory[M, count, GLOBAL_ADDRESS_SPACE, tkl.f32],
+        ):
+            values, _ = tkw.topk(tkw.read(x), count, length)
+            tkw.write(values, y)
+
+        return kernel
+
+    message = "topk over N: k is K = 5, but the tile has 3 elements there; k must be at most 3"
+    taught(largest(K, N), DimensionMismatch, message, "tkw.topk(tkw.read(x), count, length)", {K: 5, N: 3})
+    taught(largest(5, 3), DimensionMismatch, "topk over 3: k is 5,", "tkw.topk(tkw.read(x), count, length)")
+    x = np.array([[1, 3, 2], [6, 5, 4]], np.float32)
+    for symbols, args in (({K: 5}, (x,)), ({}, (x, np.zeros((2, 5), np.float32)))):
+        with pytest.raises(DimensionMismatch, match=message) as caught:
+            tilewright.compile(largest(K, N), symbols, target=target)(*args)
+        assert "values, _ = tkw.topk(tkw.read(x), count, length)" in str(caught.value)
+    with pytest.raises(DimensionMismatch, match="the tile has 0 elements there"):
+        tilewright.compile(largest(K, N), {K: 5}, target=target)(x[:, :0])
+    assert tilewright.compile(largest(K, N), {K: 3}, target=target)(x).tolist() == [[3, 2, 1], [6, 5, 4]]
 
 
 def test_an_iterator_over_2_that_is_not_whole_names_the_other_division():

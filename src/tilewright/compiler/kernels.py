@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, Self, overload
 
 from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
@@ -33,9 +33,10 @@ from tilewright.interpret.executor import execute
 from tilewright.interpret.grid import is_grid, refuse_threads
 from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
-from tilewright.ir.core import MemoryType, Op, Program, TileType
+from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
+from tilewright.ir.in_place import in_one_array
 from tilewright.ir.printer import program_text
-from tilewright.ir.tile import TILE, loose, parse_tile
+from tilewright.ir.tile import TILE, access_form, loose, parse_tile, require_elements
 from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.limits import written
@@ -151,6 +152,7 @@ def compile(
         _report_aliasing(program)
         _require_bound(program, known)
         _require_tiles(program, known)
+        _require_elements(program, known)
         left = _dynamic(program, known, dynamic, target)
         return _executable(program, known, target, plan, left, require_atoms, lenient)
     except ProgramError as fault:
@@ -290,7 +292,7 @@ def _report_aliasing(program: Program) -> None:
         writes = [op for op in program.walk() if op.name == "write" and op.operands[1] is value]
         for r in reads:
             for w in writes:
-                if _access_of(r, r.results[0].type) != _access_of(w, w.operands[0].type):
+                if access_form(r) != access_form(w):
                     lines = "".join(f"\n{op.loc.pointing()}" for op in (r, w) if op.loc)
                     warnings.warn(
                         f"the argument {value.name} is read and written through different accesses; {so}{lines}",
@@ -298,13 +300,6 @@ def _report_aliasing(program: Program) -> None:
                         stacklevel=3,
                     )
                     return
-
-
-def _access_of(op: Op, tile: TileType) -> Any:
-    if "at" not in op.attrs:
-        return set(tile.dims)
-    by_dim = Substitution(dict(zip(op.attrs["over"], tile.dims, strict=True)))
-    return tuple(by_dim(e) for e in op.attrs["at"])
 
 
 def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
@@ -348,6 +343,16 @@ def _require_tiles(program: Program, known: Mapping[Symbol, Expr]) -> None:
         tile = record.attrs.get("tile")
         if tile is not None and isinstance(size := bound(tile), Const) and size.value < 1:
             raise ArgumentError(f"the tile size of {record.attrs['dim']} is {tile} = {size}; it must be at least 1")
+
+
+def _require_elements(program: Program, known: Mapping[Symbol, Expr]) -> None:
+    """Raises for a topk of more elements than its dimension has, where both are bound; calls tell the others."""
+    bound = Substitution(known)
+    for op in program.walk():
+        if op.name == "topk":
+            count, length = bound(op.attrs["count"]), bound(op.attrs["dim"])
+            if isinstance(count, Const) and isinstance(length, Const):
+                require_elements(op, count.value, length.value)
 
 
 def _refuse_unbound(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set[Symbol], op: Op) -> None:
@@ -395,6 +400,7 @@ class Executable:
         )
         types = {a.name or "": str(a.type).removeprefix("global ") for a in program.args}
         self.__signature__ = signature_of(types, [a.name or "" for a in self.outputs], ["debug_logs"])
+        self._in_one_array: dict[tuple[tuple[Value, Value], ...], Self] = {}
 
     @property
     def name(self) -> str:
@@ -426,12 +432,26 @@ class Executable:
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
+        if bound.in_place:
+            return self._in_place(bound)._run(bound.apart, logs)
         if logs is None and self.program.hooks:
             logs = {}
         if not bound.is_empty:
             execute(self.program, bound.symbols, bound.values, logs, bound.derived, lenient=self.lenient)
         self._finish_logs(bound, logs)
         return bound.finish()
+
+    def _in_place(self, bound: Arguments) -> Self:
+        """The executable of the program in which an output and the inputs that are its array are one argument."""
+        key = tuple(bound.in_place.items())
+        found = self._in_one_array.get(key)
+        if found is None:
+            found = self._in_one_array[key] = self._of(in_one_array(self.program, bound.in_place))
+        return found
+
+    def _of(self, program: Program) -> Self:
+        """Another program, made into an executable as this one was."""
+        return type(self)(program, self.known, self.lenient)
 
     def _finish_logs(self, bound: Arguments, logs: dict[str, Any] | None) -> None:
         """Hands what was logged to the author's functions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -255,6 +255,8 @@ class NativeExecutable(Executable):
         bound = Arguments(self.program, self.outputs, self.known, arranged, self.lenient, self._near())
         if bound.made:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
+        if bound.in_place:
+            return self._in_place(bound).bind(*bound.apart)
         if bound.is_empty:
             return lambda: None
         found = self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
@@ -304,6 +306,11 @@ class NativeExecutable(Executable):
         if quick is not None:
             return quick[0] if len(quick) == 1 else quick or None
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient, self._near())
+        if bound.in_place:
+            alias = self._in_place(bound)
+            results = alias._run(bound.apart, logs)
+            self._last = alias._last
+            return results
         if logs is None and hooked:
             logs = {}
         if not bound.is_empty:
@@ -319,6 +326,12 @@ class NativeExecutable(Executable):
                     self._quick.learn(args, [getattr(a, "given", a) for a in bound.made], launch)
         self._finish_logs(bound, logs)
         return bound.finish()
+
+    def _of(self, program: Program) -> Self:
+        options = (self.target, self.plan, self.dynamic, self._require_atoms, self.lenient)
+        made = type(self)(program, self.known, *options, constant=self._constant, machine=self._machine)
+        made.path = self.path
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         dynamic = tuple(s.name for s in self.dynamic)

@@ -19,7 +19,7 @@ from tilewright.interpret.tiles import (
 )
 from tilewright.ir import dtypes
 from tilewright.ir.core import Op, TileType
-from tilewright.ir.tile import loose
+from tilewright.ir.tile import loose, require_elements
 
 _COMBINE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -158,9 +158,10 @@ def topk(run: Run, op: Op) -> tuple[TileValue, ...]:
     values, places = op.results
     axis = tile.dims.index(op.attrs["dim"])
     count = run.number(op.attrs["count"], op)
+    require_elements(op, count, tile.array.shape[axis])
     key = -tile.array.astype(np.float64)
     order = np.argsort(key, axis=axis, kind="stable")
-    order = np.take(order, np.arange(min(count, order.shape[axis])), axis=axis)
+    order = np.take(order, np.arange(count), axis=axis)
     found = np.take_along_axis(tile.array, order, axis)
     starts = tuple(0 if i == axis else s for i, s in enumerate(tile.starts))
     where = (order + tile.starts[axis]).astype(np.int32)

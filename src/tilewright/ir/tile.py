@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.algebra.expr import Const, Expr
+from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Level, MemoryType, Op, OpSpec, Program, TileType, Value
@@ -215,7 +216,8 @@ def _reduction(op: Op) -> tuple[Any, ...]:
                 f"{op.name} over {op.attrs['dim']} gives {dims_text(result.dims)}, "
                 f"the accumulator has {dims_text(acc.dims)}"
             )
-        _same_dtype(op, result, acc)
+        if result.dtype is not acc.dtype.accumulator:  # parts of a sum may come in the type that it is carried in
+            _same_dtype(op, result, acc)
         return (acc,)
     return (result,)
 
@@ -233,8 +235,22 @@ def _topk(op: Op) -> tuple[Any, ...]:
     _count(op, 1)
     found = tile_type(op, 0)
     _without_dim(op, found)
-    dims = tuple(op.attrs["count"] if d is op.attrs["dim"] else d for d in found.dims)
+    count, dim = op.attrs["count"], op.attrs["dim"]
+    if isinstance(count, Const) and isinstance(dim, Const):
+        require_elements(op, count.value, dim.value)
+    dims = tuple(count if d is dim else d for d in found.dims)
     return TileType(found.dtype, dims), TileType(dtypes.i32, dims)
+
+
+def require_elements(op: Op, count: int, length: int) -> None:
+    """That a topk asks for no more elements than the tile has along its dimension."""
+    if count > length:
+        k, dim = op.attrs["count"], op.attrs["dim"]
+        asked = str(k) if str(k) == str(count) else f"{k} = {count}"
+        raise DimensionMismatch(
+            f"topk over {dim}: k is {asked}, but the tile has {length} elements there; k must be at most {length}",
+            op.loc,
+        )
 
 
 def _to_dims(op: Op) -> tuple[Any, ...]:
@@ -387,6 +403,18 @@ def accessed(op: Op) -> tuple[Value, TileType, tuple[Value, ...]]:
     if op.name == "read":
         return op.operands[0], op.results[0].type, op.operands[1:]
     return op.operands[1], op.operands[0].type, op.operands[2:]
+
+
+def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
+    """Which element of memory each coordinate of a read or write names, and the values that it looks up.
+
+    Two operations with the same form reach the same element at the same coordinates.
+    """
+    memory, kind, lookups = accessed(op)
+    if "at" not in op.attrs:
+        return memory.type.dims, lookups
+    by_dim = Substitution(dict(zip(op.attrs["over"], kind.dims, strict=True)))
+    return tuple(map(by_dim, op.attrs["at"])), lookups
 
 
 def loose(op: Op) -> tuple[set[Expr], str] | None:

@@ -9,6 +9,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.errors import DimensionMismatch
 from tilewright.ir.dtypes import DType, DTypeLike, as_element_type, element_type
 from tilewright.ir.location import author_location
+from tilewright.lang.symbols import AddressSpace
 
 
 class MemoryLayout:
@@ -22,6 +23,17 @@ class KernelBufferUsage(Enum):
     """Wave's marks for arguments; accepted, and inferred here."""
 
     NONE, INPUT, OUTPUT, TEMPORARY = range(4)
+
+
+SPACE = "SPACE"
+"""A word of the names of all symbols that stand for address spaces: ADDRESS_SPACE, ADDRESS_SPACE_0."""
+
+
+def _is_address_space(entry: Any) -> bool:
+    """Whether an entry of `Memory[...]` is an address space: an AddressSpace, or a symbol that is called so."""
+    if isinstance(entry, Symbol):
+        return SPACE in entry.name.upper().split("_")
+    return isinstance(entry, AddressSpace)
 
 
 class _MemoryMeta(type):
@@ -40,6 +52,13 @@ class _MemoryMeta(type):
                 author_location(),
             )
         *dims, space, _ = kept
+        if not _is_address_space(space):
+            whole = ", ".join(map(str, (*dims, space, "GLOBAL_ADDRESS_SPACE", dtype)))
+            raise DimensionMismatch(
+                f"{given}: {space} stands where the address space must stand; write Memory[{whole}]. A symbol of your "
+                f"own is an address space where {SPACE} is a word of its name, as in ADDRESS_SPACE",
+                author_location(),
+            )
         for dim in dims:
             if isinstance(dim, bool) or not isinstance(dim, int | Expr):
                 raise DimensionMismatch(f"{given}: {dim!r} is neither a symbol nor an integer", author_location())

@@ -18,7 +18,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType
-from tilewright.ir.tile import REDUCTIONS, accessed
+from tilewright.ir.tile import REDUCTIONS, access_form, accessed
 from tilewright.plan.microkernel import axes_in
 from tilewright.plan.model import Size
 
@@ -173,7 +173,8 @@ def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, open
         places = {place_of(op, d) for op in (*writes, *reads)}
         if len(places) == 1 and None not in places:
             kept.append(d)
-    alone = len(kept) < len(dims) and len(writes) == 1 and not reads
+    alike = len(writes) == 1 and all(access_form(op) == access_form(writes[0]) for op in reads)
+    alone = len(kept) < len(dims) and alike  # what is read by the same access lies where it is written
     if alone and (_is_linear(writes[0], size, opened) or (not opened and _all_differ(writes[0], size))):
         return dims
     return kept

@@ -12,9 +12,11 @@ import numpy as np
 from tilewright.algebra.expr import Const, Exact, Expr, Sum, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, IgnoredOptionWarning, TilewrightError
+from tilewright.interpret.grid import is_grid
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType, from_numpy, plain_number
-from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, share_memory
+from tilewright.ir.in_place import why_not_in_place
+from tilewright.runtime.device_arrays import DeviceArray, array_of, is_same_array, made_like, share_memory
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scalars import scalar
 from tilewright.runtime.tensors import Form, as_array
@@ -50,7 +52,8 @@ class Arguments:
                 self.made.append(self.values[value])
         self._check_shapes()
         self._check_assumptions()
-        self._check_aliases()
+        self.in_place = self._aliases()
+        """Inputs that are computed in place, and the outputs that they are."""
 
     def _made(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """A fresh output: on the device where the first argument that lies on one does."""
@@ -64,6 +67,11 @@ class Arguments:
         return any(isinstance(v, np.ndarray | DeviceArray) and v.size == 0 for v in self.values.values()) and all(
             self.values[v].size == 0 for v in self.outputs
         )
+
+    @property
+    def apart(self) -> tuple[Any, ...]:
+        """The arguments as given, without those that are the array of an output."""
+        return tuple(given for v, given in zip(self.program.args, self.given, strict=True) if v not in self.in_place)
 
     def finish_logs(self, logs: dict[str, Any]) -> None:
         """Logged values in the form of the arguments: torch tensors where these are."""
@@ -231,16 +239,28 @@ class Arguments:
                         raise ArgumentError(broken)
                     warnings.warn(f"{broken}: ignored, no result rests on it", IgnoredOptionWarning, stacklevel=2)
 
-    def _check_aliases(self) -> None:
+    def _aliases(self) -> dict[Value, Value]:
+        """Inputs that are the very array of an output, with that output; raises where others share its memory."""
+        found: dict[Value, Value] = {}
         for output in self.outputs:
             for value, array in self.values.items():
                 if value is output or not isinstance(array, np.ndarray | DeviceArray):
                     continue
                 if share_memory(self.values[output], array):
-                    raise ArgumentError(
-                        f"{self.program.name}: the output {output.name} shares memory with {value.name}; give them "
-                        "memory of their own"
-                    )
+                    why = self._why_apart(output, value)
+                    if why is not None:
+                        shared = f"the output {output.name} shares memory with {value.name}"
+                        raise ArgumentError(f"{self.program.name}: {shared}, and {why}; give them memory of their own")
+                    found[value] = output
+        return found
+
+    def _why_apart(self, output: Value, other: Value) -> str | None:
+        """Why an output and another argument that share memory must not; None where the program allows it."""
+        if not is_same_array(self.values[output], self.values[other]):
+            return "they are not the same elements, in the same order"
+        if is_grid(self.program):
+            return "its workgroups follow each other: one may read what another has written"
+        return why_not_in_place(self.program, output, other)
 
 
 def _laid_out(array: Any, kind: MemoryType) -> Any:

@@ -177,6 +177,23 @@ def share_memory(one: Any, other: Any) -> bool:
     return one.pointer < other.pointer + other.nbytes and other.pointer < one.pointer + one.nbytes
 
 
+def is_same_array(one: Any, other: Any) -> bool:
+    """Whether two arrays have the same elements in the same places: address, shape, strides and type are the same.
+
+    >>> x = np.zeros((4, 1, 3))
+    >>> is_same_array(x, x[:, ::-1]), is_same_array(x, x[::-1]), is_same_array(x[1:], x[:-1])
+    (True, False, False)
+    """
+    if isinstance(one, DeviceArray) != isinstance(other, DeviceArray):
+        return False
+    if isinstance(one, DeviceArray):
+        places = [(a.device, a.pointer) for a in (one, other)]
+    else:
+        places = [(0, a.__array_interface__["data"][0]) for a in (one, other)]
+    steps = [[s for n, s in zip(a.shape, a.strides, strict=True) if n > 1] for a in (one, other)]
+    return places[0] == places[1] and one.shape == other.shape and one.dtype == other.dtype and steps[0] == steps[1]
+
+
 def common_device(name: str, arrays: list[Any]) -> int:
     """The device where arrays lie; the first one where all are the host's."""
     numbers = sorted({a.device for a in arrays if isinstance(a, DeviceArray)})

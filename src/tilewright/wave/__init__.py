@@ -6,6 +6,8 @@
 | constraints | how work is cut                                      |
 | kernel      | `@wave` and tracing                                  |
 | tracer      | what stands for tiles and memory while tracing       |
+| powers      | small integer powers, as products                    |
+| truth       | what to write where Python asks a tile for its truth |
 | scope       | names of Wave's that are out of scope                |
 | templates   | kernels made to measure: the seed's convolution      |
 | wave_schedule | manual schedules: taken, and not used              |

@@ -13,13 +13,23 @@ from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or
 from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Value
-from tilewright.ir.dtypes import DTypeLike, element_type
+from tilewright.ir.dtypes import DTypeLike, element_type, plain_number
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT, dims_text
 from tilewright.lang.mapping import IndexMapping
 from tilewright.lang.types import Register
 from tilewright.limits import written
-from tilewright.wave.tracer import Tile, dim_of, dims_of, operand, refuse_threads, require_call, tile_of, tracer
+from tilewright.wave.tracer import (
+    MemoryArgument,
+    Tile,
+    dim_of,
+    dims_of,
+    operand,
+    refuse_threads,
+    require_call,
+    tile_of,
+    tracer,
+)
 
 # -- control flow ---------------------------------------------------------------------------------------
 
@@ -49,8 +59,9 @@ def iterate(
         def ends(returned: Any) -> None:
             trace.emit("yield", _returned(returned, len(carried), "iterate"))
 
-        block = trace.body(body, [Value(v.type) for v in carried], ends)
         attrs: dict[str, Any] = {"axis": dim_of(axis, "iterate")}
+        with trace.along(attrs["axis"]):
+            block = trace.body(body, [Value(v.type) for v in carried], ends)
         operands = carried
         if start is not None:
             attrs["start"] = True
@@ -184,15 +195,52 @@ def _reduction(name: str) -> Any:
         sources = [tile_of(x, name) for x in (src if isinstance(src, tuple | list) else [src])]
         if not sources:
             raise DtypeMismatch(f"{name} of nothing: give a tile, or a list of tiles", author_location())
-        attrs: dict[str, Any] = {"dim": _last_dim(sources[0], name) if dim is None else dim_of(dim, name)}
+        trace, dtype = tracer(name), sources[0].type.dtype
+        *before, last = _reduced_dims(sources[0], dim, name)
+        if before and dtype.is_narrow and name in ("sum", "prod"):  # rounded once, as one reduction is
+            sources = [cast(Tile(x), dtype.accumulator).value for x in sources]
+        for each in before:
+            sources = [trace.emit(name, sources, {"dim": each}).result]
         if acc is not None:
-            attrs["acc"] = True
-            sources.append(operand(acc, sources[0].type.dtype, name))
-        return Tile(tracer(name).emit(name, sources, attrs).result)
+            carried = operand(acc, dtype, name)
+            if carried.type.dtype is not dtype:
+                raise DtypeMismatch(
+                    f"{name} of {dtype} with an accumulator of {carried.type.dtype}: the element types differ; cast "
+                    f"one, for instance tkw.cast(x, tkl.{carried.type.dtype})",
+                    author_location(),
+                )
+            return Tile(trace.emit(name, [*sources, carried], {"dim": last, "acc": True}).result)
+        reduced = Tile(trace.emit(name, sources, {"dim": last}).result)
+        return reduced if reduced.type.dtype is dtype else cast(reduced, dtype)
 
     reduce.__name__ = name
-    reduce.__doc__ = f"The {name} over a dimension, of one or several tiles, together with an accumulator if given."
+    reduce.__doc__ = f"The {name} over a dimension, or a list of them, of tiles, with an accumulator if given."
     return reduce
+
+
+def _reduced_dims(value: Value, dim: Any, what: str) -> list[Expr]:
+    """The dimensions of a reduction in the order in which they are reduced.
+
+    That is the tile's last one first, whatever the order they are given in. In a loop the loop's own comes last: it is
+    the one that is accumulated over.
+    """
+    if dim is None:
+        return [_last_dim(value, what)]
+    if not isinstance(dim, list | tuple):
+        return [dim_of(dim, what)]
+    dims = [dim_of(d, what) for d in dim]
+    if not dims:
+        raise DimensionMismatch(
+            f"{what}: dim={written(dim, 60)} names no dimension; name some, or leave dim out for the tile's last one",
+            author_location(2),
+        )
+    for d in dims:
+        if d not in value.type.dims or dims.count(d) > 1:
+            has = f"the tile has the dimensions {dims_text(value.type.dims)}"
+            wrong = f"{d} stands there twice" if d in value.type.dims else f"{has}, and {d} is none of them"
+            raise DimensionMismatch(f"{what} over {dims_text(tuple(dims))}: {wrong}", author_location(2))
+    axes = tracer(what).axes
+    return sorted(dims, key=lambda d: (axes.index(d) if d in axes else -1, -value.type.dims.index(d)))
 
 
 def _last_dim(value: Value, what: str) -> Expr:
@@ -244,8 +292,18 @@ def _binary(name: str) -> Any:
     return operate
 
 
+def powf(lhs: Any, rhs: Any, tag: str | None = None) -> Tile:
+    """The power, element by element, as the operator ** has it; dimensions broadcast by name."""
+    known = lhs if isinstance(lhs, Tile) else rhs
+    base = operand(lhs, tile_of(known, "powf").type.dtype, "powf")
+    power: Tile = Tile(base) ** rhs
+    return power
+
+
 globals().update({name: _unary(name) for name in (*UNARY_FLOAT, *UNARY_ANY)})
-globals().update({name: _binary(name) for name in (*BINARY, *COMPARISONS, "and_", "or_", "xor", "shl", "shr")})
+globals().update(
+    {name: _binary(name) for name in (*BINARY, *COMPARISONS, "and_", "or_", "xor", "shl", "shr") if name != "powf"}
+)
 tanh_approx = _unary("tanh")
 
 
@@ -267,7 +325,23 @@ def softsign(
 
 
 def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Tile:
-    """if_true where the condition (a bool tile) holds, if_false elsewhere; one of them may be a number."""
+    """if_true where the condition (a bool tile) holds, if_false elsewhere.
+
+    One of them may be a number, which then has the other's element type.
+    """
+    if not isinstance(cond, Tile | MemoryArgument):
+        raise DtypeMismatch(
+            f"select chooses by a bool tile, not by {written(cond, 60)}; a comparison of tiles makes one, as in x > 0, "
+            "and what is known before the kernel runs is chosen by Python's `if`",
+            author_location(),
+        )
+    if all(plain_number(x) is not None or isinstance(x, Expr) for x in (if_true, if_false)):
+        raise DtypeMismatch(
+            f"select(condition, {written(if_true, 60)}, {written(if_false, 60)}): of two numbers the element type is "
+            f"not known; give it, for instance tkw.select(condition, tkw.scalar({written(if_true, 60)}, tkl.f32), "
+            f"{written(if_false, 60)})",
+            author_location(),
+        )
     known = if_true if isinstance(if_true, Tile) else if_false
     dtype = tile_of(known, "select").type.dtype
     values = [tile_of(cond, "select"), operand(if_true, dtype, "select"), operand(if_false, dtype, "select")]

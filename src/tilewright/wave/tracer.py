@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -27,6 +28,8 @@ from tilewright.ir.tile import TILE
 from tilewright.lang.symbols import THREADS
 from tilewright.lang.types import Register
 from tilewright.limits import written
+from tilewright.wave.powers import as_products
+from tilewright.wave.truth import instead_of_truth
 
 _current: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
 
@@ -41,6 +44,8 @@ class Tracer:
         """Whether % on tiles takes the dividend's sign, and reads outside memory give 0."""
         self.assigned: dict[Symbol, tuple[Expr, ...]] = {}
         self.hooks: dict[str, tuple[Any, Any]] = {}
+        self.axes: list[Expr] = []
+        """The axes of the loops around, outermost first."""
 
     def emit(
         self,
@@ -61,6 +66,15 @@ class Tracer:
         with self.builder.within(tuple(args)) as block:
             ends(function(*[Tile(v) for v in args]))
         return block
+
+    @contextmanager
+    def along(self, axis: Expr) -> Iterator[None]:
+        """Within it, what is traced is the body of a loop over an axis."""
+        self.axes.append(axis)
+        try:
+            yield
+        finally:
+            self.axes.pop()
 
     def __enter__(self) -> Tracer:
         self._token = _current.set(self)
@@ -166,6 +180,12 @@ def _binary(name: str, *, reflected: bool = False) -> Any:
     return operate
 
 
+def _power(self: Tile, exponent: Any) -> Any:
+    """The operator **: products, where the exponent is a small integer."""
+    found = as_products(self.value, exponent, tracer("powf").emit)
+    return _binary("powf")(self, exponent) if found is None else Tile(found)
+
+
 def _modulo(*, reflected: bool = False) -> Any:
     """The operator %: -7 % 3 is 2, as Python has it; -1 where the tracer is to follow Wave."""
     floored = _binary("mod", reflected=reflected)
@@ -206,6 +226,8 @@ class Tile:
                 author_location(),
             )
         first, second = inputs
+        if operator == "powf" and isinstance(first, Tile):
+            return first**second
         known = first if isinstance(first, Tile) else second
         pair = [operand(x, known.type.dtype, operator) for x in (first, second)]
         return Tile(tracer(operator).emit(operator, pair).result)
@@ -227,7 +249,7 @@ class Tile:
     __truediv__, __rtruediv__ = _binary("div"), _binary("div", reflected=True)
     __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", reflected=True)
     __mod__, __rmod__ = _modulo(), _modulo(reflected=True)
-    __pow__, __rpow__ = _binary("powf"), _binary("powf", reflected=True)
+    __pow__, __rpow__ = _power, _binary("powf", reflected=True)
     __and__, __rand__ = _binary("and_"), _binary("and_", reflected=True)
     __or__, __ror__ = _binary("or_"), _binary("or_", reflected=True)
     __xor__, __rxor__ = _binary("xor"), _binary("xor", reflected=True)
@@ -245,12 +267,21 @@ class Tile:
         return Tile(tracer("abs").emit("abs", (self.value,)).result)
 
     def __bool__(self) -> bool:
+        where = author_location()
         raise PythonControlFlow(
-            "Python's `if`, `while`, `and` and `or` cannot ask a tile: its values are not known while the kernel is "
-            "traced. Choose element by element with tkw.select(condition, a, b), or guard writes with "
-            "@tkw.conditional(condition)",
+            "a tile has no single truth value: its elements are not known while the kernel is traced. "
+            f"{instead_of_truth(where)}",
+            where,
+        )
+
+    def _as_number(self) -> Any:
+        raise PythonControlFlow(
+            f"{self!r} is no Python number: its elements are not known while the kernel is traced. tkw.cast(tile, "
+            "element type) changes its element type, tkw.extract(tile, [...]) takes one element",
             author_location(),
         )
+
+    __float__ = __int__ = __index__ = __complex__ = _as_number
 
     def __iter__(self) -> Any:
         raise PythonControlFlow(
@@ -336,4 +367,9 @@ def dim_of(dim: Any, what: str) -> Expr:
     """A dimension, or a coordinate; an error that names `what` otherwise."""
     if isinstance(dim, Expr | int | np.integer) and not isinstance(dim, bool):
         return as_expr(dim)
+    several = isinstance(dim, list | tuple) and all(isinstance(d, Expr) for d in dim)
+    if several:
+        raise DimensionMismatch(
+            f"{what} takes one dimension, not several; {written(dim, 60)} are given", author_location(2)
+        )
     raise DimensionMismatch(f"{what}: {written(dim, 60)} is neither a symbol nor an integer", author_location(2))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.algebra.expr_use import Substitution
-from tilewright.errors import ExecutionError, ProgramError
+from tilewright.errors import DimensionMismatch, ExecutionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
-from tilewright.ir.tile import STEPS, loose
+from tilewright.ir.tile import STEPS, loose, require_elements
 from tilewright.ir.tile_formulas import call, converted, scale_of
 from tilewright.passes.places import Size
 from tilewright.passes.tile import moving
@@ -256,9 +256,13 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
     values, _ = op.results
     outer = tuple(d for d in tile.dims if d is not dim)
     if isinstance(length, Expr) and not low.holds(length - count):
-        raise ProgramError(f"topk: {count} of {length} elements: {dim} is dynamic, and may have fewer", op.loc)
-    if isinstance(length, int) and count > length:
-        raise ExecutionError(f"topk: {count} of {length} elements", op.loc)
+        raise DimensionMismatch(
+            f"topk over {dim}: k is {count}, and {dim} is dynamic and may be less; leave {dim} out of dynamic=, and "
+            "each call checks it",
+            op.loc,
+        )
+    if isinstance(length, int):
+        require_elements(op, count, length)
     parts = {d: tile.parts.get(d) or low.part(d) for d in values.type.dims}
     if 0 in tile.sizes or count == 0:
         return tuple(Tile(v.type.dtype, v.type.dims, parts, formulas.number(0, v.type.dtype)) for v in op.results)

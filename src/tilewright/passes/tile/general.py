@@ -27,6 +27,7 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, MemoryType, Op, Program, Value, building, walk_block
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
+from tilewright.ir.in_place import is_changed_in_place
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
@@ -206,6 +207,9 @@ class Lowering:
         if self.cuts.roles is not None:
             self.w.home = home_of(self.cuts.products, machine, self._task_width)
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
+        logical = workgroups is None
+        self.in_place = {a for a in program.args if logical and is_changed_in_place(program, a)}
+        """Arguments whose elements are read where they are written, and need not be kept before that."""
         self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
         """By dimension, and how wide its tiles are in a loop that data move."""
         self.overhanging: set[Expr] = set()

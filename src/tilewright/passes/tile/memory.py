@@ -16,7 +16,7 @@ from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
-from tilewright.ir.tile import accessed
+from tilewright.ir.tile import access_form
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size
 from tilewright.passes.tile import halo, inplace, moving
@@ -104,18 +104,9 @@ def is_aliased(program: Program) -> bool:
     for arg in program.args:
         writes = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is arg]
-        if any(w.name != "write" or _form(w) != _form(r) for w in writes for r in reads):
+        if any(w.name != "write" or access_form(w) != access_form(r) for w in writes for r in reads):
             return True
     return False
-
-
-def _form(op: Op) -> Any:
-    """An access in a form that two operations with the same access share."""
-    memory, kind, extra = accessed(op)
-    if "at" not in op.attrs:
-        return memory.type.dims, ()
-    by_dim = Substitution(dict(zip(op.attrs["over"], kind.dims, strict=True)))
-    return tuple(by_dim(e) for e in op.attrs["at"]), extra
 
 
 # -- reading ----------------------------------------------------------------------------------------------
@@ -171,7 +162,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         else:  # element by element, as lanes have them
             low.w.emit("copy", (low.w.view(access.tensor, over, at), tensor), otherwise=other)
         found = low.held(tensor, kind.dims, parts).formula
-    elif access.tensor.type.role != "in":  # it will be written: what it holds now must be kept
+    elif access.tensor.type.role != "in" and source not in low.in_place:  # what it holds now must be kept
         found = low.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
     condition = _bounds(low, op, kind.dims)
     if condition is not None:
