@@ -254,9 +254,9 @@ def pitch_of(factor: Value, program: Program, size: Callable[[Expr], int]) -> in
 
 
 def result_pitch(program: Program, size: Callable[[Expr], int]) -> int:
-    """How many bytes rows of what is written lie apart, or what that is a multiple of."""
+    """How many bytes rows of what is written lie apart, or what that is a multiple of; 0: only single numbers are."""
     written = [op.operands[1].type for op in program.walk() if op.name in WRITES]
-    return gcd(*(size(kind.dims[-1]) * element_bytes(kind.dtype) for kind in written))
+    return gcd(*(size(kind.dims[-1]) * element_bytes(kind.dtype) for kind in written if kind.dims))
 
 
 def overlaps(factor: Value, program: Program, size: Callable[[Expr], int]) -> bool:
