@@ -121,9 +121,18 @@ def compile(
     if isinstance(dynamic, str) or not isinstance(dynamic, Collection):
         raise ArgumentError(f"dynamic={dynamic!r}: a list of sizes, as in dynamic=['M']")
     if isinstance(kernel, BlockKernel):
-        if plan is not None or dynamic or strict or lenient:
-            options = "plan=, dynamic=, strict= and lenient="
-            raise ArgumentError(f"{options} are for tile kernels; a block kernel says how itself")
+        for name, value in {
+            "plan": plan,
+            "dynamic": dynamic or None,
+            "strict": strict or None,
+            "lenient": lenient or None,
+            "require_atoms": require_atoms or None,
+        }.items():
+            if value is not None:
+                raise ArgumentError(
+                    f"{name}={written(value, 80)}: this is for tile kernels; the block kernel {kernel.__name__} says "
+                    "itself how it is done: leave it out"
+                )
         return compile_block(kernel, symbols, target=target, workers=workers, seed=0 if seed is None else seed)
     if workers is not None or seed is not None:
         said = f"workers={written(workers)}, seed={written(seed)}"
