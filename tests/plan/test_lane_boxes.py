@@ -12,7 +12,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError
-from tilewright.plan.plan import parse_plan
+from tilewright.plan.reading import parse_plan
 
 PLAN = """axis G = (G {c}): task {g}
 axis M = ({digits}): {cuts}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from tilewright.algebra.expr_text import parse_expr
 from tilewright.block.pictures import TensorPicture, operand_picture, picture_in
 from tilewright.block.tensor import Tensor
 from tilewright.block.tracing import Trace, number
-from tilewright.errors import ArgumentError, ParseError, ProgramError
+from tilewright.errors import ArgumentError, ParseError, ProgramError, did_you_mean
 from tilewright.ir.attrs import attr_text
 from tilewright.ir.binding import allowed, bind
 from tilewright.ir.core import Program, building
@@ -164,8 +163,7 @@ class BlockKernel(FoundByName):
         settable = [n for n in known if not isinstance(self.annotations.get(n), Let)]
         for name in given:
             if name not in settable:
-                near = difflib.get_close_matches(name, settable, 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                hint = did_you_mean(name, settable)
                 raise ArgumentError(
                     f"params: {self.__name__} has no parameter {name}; it has {', '.join(settable) or 'none'}{hint}"
                 )

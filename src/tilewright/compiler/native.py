@@ -27,7 +27,8 @@ from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
 from tilewright.passes.places import Size
 from tilewright.passes.tile.opened import opened as opened_sizes
-from tilewright.plan.plan import Plan, parse_plan
+from tilewright.plan.plan import Plan
+from tilewright.plan.reading import as_plan
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dump import Dump
@@ -61,7 +62,7 @@ class NativeExecutable(Executable):
         self.dynamic = tuple(dynamic)
         self.target = target if machine is None else INTERPRETER
         self._constant, self._machine = frozenset(constant), machine
-        self.plan = parse_plan(plan) if isinstance(plan, str) else plan
+        self.plan = as_plan(plan)
         self._grid = is_grid(program)
         self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
         self.path = "best"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, did_you_mean
 from tilewright.ir.core import Program
 from tilewright.ir.printer import program_symbols
 from tilewright.lang.global_symbols import KNOBS
@@ -36,8 +35,7 @@ def refuse_unknown(name: str, given: Collection[str], known: Collection[str]) ->
     """Raises for a name that the kernel does not have; `name` is the kernel's."""
     for each in given:
         if each not in known and each not in KNOBS:
-            near = difflib.get_close_matches(each, known, 3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            hint = did_you_mean(each, known, 3)
             raise ArgumentError(f"symbols: {name} has no symbol {each}; it has {', '.join(known) or 'none'}{hint}")
 
 
