@@ -40,8 +40,9 @@ from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
-from tilewright.runtime.calls import arranged, signature_of
+from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.targets.registry import CPU, GPU, check_target
+from tilewright.wave.kernel import Kernel
 
 _LOG = logging.getLogger("tilewright.compile")
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
@@ -210,10 +211,12 @@ def _program_of(kernel: Any) -> Program:
         program = parse_tile(kernel)
         verify(program)
         return program
-    if not isinstance(kernel, type) and hasattr(kernel, "trace") and isinstance(getattr(kernel, "__name__", None), str):
-        traced: Program = kernel.trace()
-        return traced
-    raise ArgumentError(f"compile takes a kernel (a function under @tkw.wave) or a tile program, not {kernel!r}")
+    if isinstance(kernel, Kernel):
+        return kernel.trace()
+    raise ArgumentError(
+        "compile takes a kernel (a function under @tkw.wave or @tb.kernel), a tile program or its text, not "
+        f"{written(kernel, 80)}"
+    )
 
 
 def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
@@ -412,8 +415,7 @@ class Executable:
 
     def text(self, level: str = "tile") -> str:
         """The program on a level: "tile"."""
-        if level != "tile":
-            raise ArgumentError(f"level={level!r}: the executor has the level 'tile' only")
+        known_level(level, ("tile",), f"{self.name} on the executor")
         return program_text(self.program)
 
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:

@@ -131,7 +131,10 @@ def _parsed(statements: list[str]) -> Plan:
                 _add(rest, word, tuple(groups), statement)
                 lines[word] = statement
     if not axes:
-        raise ArgumentError('plan: it has no axis; executable.text("plan") and `show --level plan` print plans')
+        whole = shown("; ".join(statements), SHOWN)
+        raise ArgumentError(
+            f'plan: {whole!r}: it has no axis; executable.text("plan") and `show --level plan` print plans'
+        )
     tasks, group, schedule = rest.get("tasks", ("", "", ""))
     said = rest.get("roles", ())
     numbers = [_size(text or "0", "roles") for text in (*said[:5], *said[6:-2])]
