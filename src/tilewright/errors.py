@@ -6,23 +6,8 @@ builtin exception fits, from that too, so that `except ValueError` keeps working
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
 from pickle import PicklingError
 from typing import Any
-
-
-def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
-    """The end of a message about a word that is not known: `most` near ones, or nothing where none is near.
-
-    >>> did_you_mean("colums", ["rows", "columns", "depth"])
-    '; did you mean columns?'
-    >>> did_you_mean("height", ["rows", "columns", "depth"])
-    ''
-    """
-    names = {name.lower(): name for name in known}
-    near = [names[name] for name in get_close_matches(word.lower(), names, most)]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 class TilewrightError(Exception):

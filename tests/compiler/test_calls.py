@@ -210,3 +210,14 @@ class Traced:
 def test_what_has_a_trace_and_is_no_kernel_was_called(kernel):
     with pytest.raises(ArgumentError, match=r"compile takes a kernel \(a function under @tkw.wave or @tb.kernel\)"):
         tilewright.compile(kernel)
+
+
+@pytest.mark.parametrize("option", ["strict", "lenient", "require_atoms"])
+def test_an_option_that_is_no_bool(option):
+    with pytest.raises(ArgumentError, match=rf"^{option}=array.*: True or False"):
+        tilewright.compile(linear, **{option: np.ones(2)})
+
+
+def test_dynamic_sizes_that_are_an_array_had_no_truth_value():
+    with pytest.raises(ArgumentError, match="dynamic: 5 is no size"):
+        tilewright.compile(linear, dynamic=np.array([5, 6]))

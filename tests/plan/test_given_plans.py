@@ -126,7 +126,7 @@ def misspelt():
 
 @pytest.mark.parametrize(("right", "wrong"), misspelt())
 def test_a_misspelt_word_was_answered_with_twenty_forms(right, wrong):
-    parse_plan(AXES + right)
+    parse_plan(f"{AXES}other by loops; {right}")
     with pytest.raises(ArgumentError) as refused:
         parse_plan(AXES + wrong)
     assert f"did you mean `{right}`?" in str(refused.value)
@@ -170,6 +170,11 @@ def test_names_of_a_plan_in_roles(right, wrong, near):
     with pytest.raises(ArgumentError) as refused:
         kernel_for(kernel, sizes, machine=machine("hopper"), plan=plan.replace(right, wrong, 1))
     assert near in str(refused.value)
+
+
+def test_roles_that_multiply_nothing_named_no_line():
+    with pytest.raises(ArgumentError, match=r"`roles load .*`: no line says what they multiply, `PRODUCT by ATOM"):
+        parse_plan(AXES + STATEMENTS[11])
 
 
 def test_a_long_statement_is_not_searched():

@@ -13,7 +13,7 @@ from tilewright.algebra.expr_text import parse_expr
 from tilewright.block.pictures import TensorPicture, operand_picture, picture_in
 from tilewright.block.tensor import Tensor
 from tilewright.block.tracing import Trace, number
-from tilewright.errors import ArgumentError, ParseError, ProgramError, did_you_mean
+from tilewright.errors import ArgumentError, ParseError, ProgramError
 from tilewright.ir.attrs import attr_text
 from tilewright.ir.binding import allowed, bind
 from tilewright.ir.core import Program, building
@@ -23,7 +23,7 @@ from tilewright.ir.pickling import FoundByName
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.verifier import verify
 from tilewright.lang.annotations import evaluated_annotations
-from tilewright.limits import written
+from tilewright.limits import did_you_mean, written
 from tilewright.machine import Machine, UnknownName
 from tilewright.runtime.calls import named_values
 from tilewright.targets.registry import machine as machine_named

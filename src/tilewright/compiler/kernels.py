@@ -120,16 +120,15 @@ def compile(
     if symbols is not None and not isinstance(symbols, Mapping):
         raise ArgumentError(f"symbols={symbols!r}: a dictionary of symbols (or names) and their values")
     if isinstance(dynamic, str) or not isinstance(dynamic, Collection):
-        raise ArgumentError(f"dynamic={dynamic!r}: a list of sizes, as in dynamic=['M']")
+        raise ArgumentError(f"dynamic={written(dynamic, 80)}: a list of sizes, as in dynamic=['M']")
+    dynamic = tuple(dynamic)
+    flags = {"strict": strict, "lenient": lenient, "require_atoms": require_atoms}
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ArgumentError(f"{name}={written(value, 80)}: True or False")
     if isinstance(kernel, BlockKernel):
-        for name, value in {
-            "plan": plan,
-            "dynamic": dynamic or None,
-            "strict": strict or None,
-            "lenient": lenient or None,
-            "require_atoms": require_atoms or None,
-        }.items():
-            if value is not None:
+        for name, value in {"plan": plan, "dynamic": dynamic or None, **flags}.items():
+            if value is not None and value is not False:
                 raise ArgumentError(
                     f"{name}={written(value, 80)}: this is for tile kernels; the block kernel {kernel.__name__} says "
                     "itself how it is done: leave it out"

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.errors import ArgumentError, did_you_mean
+from tilewright.errors import ArgumentError
 from tilewright.ir.core import Program
 from tilewright.ir.printer import program_symbols
 from tilewright.lang.global_symbols import KNOBS
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
+from tilewright.limits import did_you_mean
 
 
 def known_names(program: Program, kernel: Any, bindings: Mapping[Expr, Any]) -> list[str]:

@@ -7,11 +7,11 @@ from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.errors import ArgumentError, ProgramError, TilewrightError, did_you_mean
+from tilewright.errors import ArgumentError, ProgramError, TilewrightError
 from tilewright.ir.attrs import attr_text, kind_of
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.dtypes import plain_number
-from tilewright.limits import ELEMENTS, written
+from tilewright.limits import ELEMENTS, did_you_mean, written
 
 
 def parameters(program: Program) -> dict[Symbol, int | None]:

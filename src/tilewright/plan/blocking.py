@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.algebra.expr import Symbol
-from tilewright.errors import ArgumentError, did_you_mean
+from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType
+from tilewright.limits import did_you_mean
 from tilewright.machine import MultiplyAtom, OpaqueOperand
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan

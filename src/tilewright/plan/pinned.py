@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.errors import ArgumentError, did_you_mean
+from tilewright.errors import ArgumentError
+from tilewright.limits import did_you_mean
 from tilewright.machine import Machine
 from tilewright.plan.blocking import LANES
 from tilewright.plan.general import GeneralChoice

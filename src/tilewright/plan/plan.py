@@ -48,7 +48,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from tilewright.errors import ArgumentError, did_you_mean
+from tilewright.errors import ArgumentError
+from tilewright.limits import did_you_mean
 
 ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream")

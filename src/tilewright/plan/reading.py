@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from tilewright.errors import ArgumentError, did_you_mean
-from tilewright.limits import ELEMENTS, shown, written
+from tilewright.errors import ArgumentError
+from tilewright.limits import ELEMENTS, did_you_mean, shown, written
 from tilewright.plan.plan import (
     DIAGONAL,
     HINTS,
@@ -154,6 +154,8 @@ def _parsed(statements: list[str]) -> Plan:
         _size(rest["waves"][0], "waves") if "waves" in rest else 1,
         early=rest["launch"][0] == LAUNCHES[True] if "launch" in rest else None,
     )
+    if plan.roles is not None and not products:
+        raise ArgumentError(f"plan: `{lines['roles']}`: no line says what they multiply, {NOTATION['by']}")
     for word, names in (("tasks", plan.tasks), ("order", plan.order)):
         for name in names:
             if name not in axes:

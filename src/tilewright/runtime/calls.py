@@ -7,8 +7,8 @@ from inspect import Parameter, Signature
 from keyword import iskeyword
 from typing import Any
 
-from tilewright.errors import ArgumentError, did_you_mean
-from tilewright.limits import written
+from tilewright.errors import ArgumentError
+from tilewright.limits import did_you_mean, written
 
 
 def arranged(
