@@ -287,7 +287,7 @@ BROKEN = {
     "rows in place": ("bf16", "x staged at task as lines", "x in place", "m_0 8 of 7"),
     "a stage that there is not": ("bf16", "as lines", "as attic", "staged as attic"),
     "rows staged elsewhere": ("bf16", "staged at task", "staged at rows", "it would be `x staged at task"),
-    "a digit that there is not": ("bf16", "unit k_2 1", "unit k_7 1", "is cut once"),
+    "a digit that there is not": ("bf16", "unit k_2 1", "unit k_7 1", "`unit k_7 1` cuts no digit of depth"),
     "a digit left out": ("bf16", "unit k_2 1, ", "", "is cut once"),
     "another extent": ("bf16", "m_1 9,", "m_1 10,", "it would be `axis rows = (m_1 9"),
     "more than a line": ("bf16", "8 of 7", "9 of 7", "it would be"),

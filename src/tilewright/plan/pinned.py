@@ -13,7 +13,7 @@ from tilewright.machine import Machine
 from tilewright.plan.blocking import LANES
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.microkernel import Microkernel
-from tilewright.plan.plan import Plan, Roles
+from tilewright.plan.plan import LAUNCH, Plan, Roles
 
 UNIT = 8
 """Registers of a lane are dealt out to roles in such units."""  # why: the assembler's rule
@@ -101,6 +101,9 @@ def other_sizes(given: Plan, chosen: Plan, sizes: Mapping[str, int]) -> str:
     >>> print(other_sizes(plan, here, {"M": 500}))
     plan: it is for other sizes: `axis rows = (m_1 4, m_0 128): whole` says m_0 128, the program has m_0 125 ...
     """
+    copied = [[(p.name, p.form) for p in plan.placed if p.at == LAUNCH] for plan in (given, chosen)]
+    if copied[0] != copied[1]:  # on copies dimensions may have other extents than in the program
+        return ""
     said, here = _extents(given), _extents(chosen)
     program = {name.lower(): (name, size) for name, size in sizes.items()}
     wrong = []
