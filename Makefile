@@ -1,17 +1,20 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# Both create .venv once (Python 3.11 or newer) and install the project into it.
+# Both create .venv once (Python 3.11 or newer) and install the project into it: the demo with the package's own
+# dependencies alone, everything else with the tools of development on top.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNS   := $(VENV)/.runs
 READY  := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
 .PHONY: demo test test-cross test-gpu lint types fix pictures api clean help
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
-demo: $(READY)   ## show what Tilewright does, on this CPU
+demo: $(RUNS)    ## show what Tilewright does, on this CPU
 	$(BIN)/python examples/demo.py
 
 # A worker takes half of the tests, in order, and then from another one what that has left (worksteal): those of a file
@@ -23,7 +26,7 @@ test-cross: $(READY)  ## machine code of other CPUs, under Debian's qemu-user wh
 	$(BIN)/python -m pytest -n auto -m cross tests/cross
 
 test-gpu: $(READY)  ## the programs of tests/targets/nvidia on the GPU at hand (extra `gpu`; a Hopper GPU)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gpu]'
+	$(INSTALL) '.[gpu]'
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
 lint: $(READY)   ## ruff: lint and format
@@ -46,13 +49,19 @@ api: $(READY)    ## write the API reference anew
 clean:           ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# The stamp is renewed when pyproject.toml changes, so a second run is quick.
-$(READY): pyproject.toml
+# Stamps are renewed when pyproject.toml changes, so a second run is quick.
+$(RUNS): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Tilewright needs Python 3.11 or newer; say which: make PYTHON=python3.12"; exit 1; }
+	@echo "installing Tilewright and what it needs to run into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV) \
 	  || { echo "This Python cannot make virtual environments: install the package python3-venv"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[sass]' \
+	$(INSTALL) .
+	@touch $(RUNS)
+
+$(READY): $(RUNS)
+	@echo "installing the tools of development: linter, type checker, test runner, NVIDIA's assembler ..."
+	$(INSTALL) '.[dev]'
+	@$(INSTALL) '.[sass]' \
 	  || echo "ptxas and nvdisasm could not be installed: PTX is made and not assembled in the tests"
 	@touch $(READY)

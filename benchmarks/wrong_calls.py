@@ -3,10 +3,11 @@
     python benchmarks/wrong_calls.py [COUNT] [--kind function] [--seed S] [--first I] [--jobs J] [--show]
     PYTHONPATH=src python3 benchmarks/wrong_calls.py 2000 --seed 1 --jobs 16
 
-None, other types, counts and shapes, huge numbers, at random: of the COUNT calls a third are of public functions
-(`function`), a third of operations on tiles while a kernel is traced (`operation`), a third of what was compiled
-(`executable`). A call that Python itself refuses, because the number or the names of the arguments do not fit the
-signature, is drawn again. A message must hold the value of an argument, or what is said of it: an array's shape or
+None, other types, counts and shapes, huge numbers, at random: the COUNT calls are, in equal parts, of public functions
+(`function`), of operations on tiles while a kernel is traced (`operation`), of what was compiled (`executable`), and,
+by `wrong_plans.py`, with plans that do not fit (`plan`), with kernels of every kind (`kernel`), and of methods of what
+was compiled (`method`). A call that Python itself refuses, because the number or the names of the arguments do not fit
+the signature, is drawn again. A message must hold the value of an argument, or what is said of it: an array's shape or
 element type, a type's name (`judging.py`). The exit code is 1 if there is a finding or, among 500, a message without
 the value.
 """
@@ -23,6 +24,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+import wrong_plans
 from judging import Trial, command
 
 import tilewright
@@ -256,6 +258,7 @@ KINDS: dict[str, Callable[[random.Random, Trial], None]] = {
     "function": _function,
     "operation": _operation,
     "executable": _executable,
+    **wrong_plans.kinds(VALUES, _said_of),
 }
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from time import perf_counter
 
-import ml_dtypes
-import numpy as np
 from rich.console import Console
 from rich.rule import Rule
+
+CONSOLE = Console(markup=False, highlight=False)
+if __name__ == "__main__":  # said before what takes a second to import
+    CONSOLE.print("Tilewright, in six parts; it takes about ten seconds. Importing it ...")
+
+import ml_dtypes
+import numpy as np
 
 import tilewright
 import tilewright.block as tb
@@ -34,6 +39,7 @@ def convolution(console: Console) -> None:
     console.print(f"traced and compiled for the executor in {1000 * (perf_counter() - start):.1f} ms:\n")
     console.print(conv.text())
     x, weights = exact_data(problem, "bf16", np.random.default_rng(0), result="f32")
+    console.print("running it in numpy, and beside it a reference in float64 ...")
     start = perf_counter()
     y = conv(x, weights)
     elapsed = perf_counter() - start
@@ -50,11 +56,12 @@ def machine_code(console: Console) -> None:
     dtype = np.dtype(ml_dtypes.bfloat16) if "amx.bf16" in host_machine().multiply else np.dtype(np.float32)
     x = rng.integers(-2, 3, (1, 56, 52, 64)).astype(dtype)
     w = rng.integers(-1, 2, (64, 3, 3, 64)).astype(dtype)
+    console.print(f"64 to 64 channels, 56x52, 3x3, {dtype}: planning and compiling ...")
     start = perf_counter()
     layer = tilewright.Conv2d(w, padding=1)
     kernel, y = layer.kernel(x)
     launch = layer.bind(x, y, kernel)
-    console.print(f"64 to 64 channels, 56x52, 3x3, {dtype}: compiled in {1000 * (perf_counter() - start):.0f} ms\n")
+    console.print(f"compiled in {1000 * (perf_counter() - start):.0f} ms\n")
     console.print(kernel.explain() + "\n")
     console.print(kernel.text("block"))
     times = []
@@ -80,9 +87,10 @@ def faults(console: Console) -> None:
     params = {"M": 72, "N": 64, "K": 128, "BN": 64}
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-2, 3, s).astype(ml_dtypes.bfloat16) for s in ((72, 128), (64, 128)))
+    console.print("interpreting a warp-specialised matrix product, TMA, wgmma, 9 waves ...")
     d = tilewright.compile_text(text, params=params, target="interpreter")(a, b)
     equal = np.array_equal(d.astype(np.float64), (a.astype(np.float64) @ b.astype(np.float64).T))
-    console.print(f"a warp-specialised matrix product, TMA, wgmma, 9 waves: {'exact' if equal else 'WRONG'}")
+    console.print(f"72x64x128: {'exact' if equal else 'WRONG'}")
     try:
         tilewright.compile_text(text.replace("        commit %out\n", "", 1), params=params, target="interpreter")(a, b)
     except ProgramError as fault:
@@ -150,21 +158,23 @@ def layouts(console: Console) -> None:
         console.print(layout_table(layout, element_bytes=4, banks=8))
 
 
+PARTS = (
+    ("Tile language: the seed's convolution", convolution),
+    ("Machine code: a convolution on this CPU", machine_code),
+    ("Block programs: one for Hopper, on the interpreter", faults),
+    ("Block language: Composable Kernel's basic GEMM in Python", block_language),
+    ("Accesses: 3x3, stride 2, padding 1, run-time sizes", accesses),
+    ("Layouts: functions from coordinates to offsets", layouts),
+)
+
+
 def main() -> None:
     """Prints the demonstration."""
-    console = Console(markup=False, highlight=False)
-    console.print(Rule("Tile language: the seed's convolution"))
-    convolution(console)
-    console.print(Rule("Machine code: a convolution on this CPU"))
-    machine_code(console)
-    console.print(Rule("Block programs: one for Hopper, on the interpreter"))
-    faults(console)
-    console.print(Rule("Block language: Composable Kernel's basic GEMM in Python"))
-    block_language(console)
-    console.print(Rule("Accesses: 3x3, stride 2, padding 1, run-time sizes"))
-    accesses(console)
-    console.print(Rule("Layouts: functions from coordinates to offsets"))
-    layouts(console)
+    start = perf_counter()
+    for number, (title, part) in enumerate(PARTS, 1):
+        CONSOLE.print(Rule(f"{number} of {len(PARTS)}. {title}"))
+        part(CONSOLE)
+    CONSOLE.print(Rule(f"all parts in {perf_counter() - start:.1f} s; README.md says where to go on"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Image to columns: row (n, z, p, q, g) of the result holds, for each tap, the channels of group g that a filter reads.
 
-CK's program does this without padding, for 3-D images; here any padding and stride, and a 2-D image is one of depth 1.
+CK's program does this without padding, for 3-D images; here rows and columns may be padded, any stride is taken, and a
+2-D image is one of depth 1. The depth is not padded.
 """
 
 import numpy as np

@@ -11,7 +11,9 @@ tilewright.errors.LimitExceeded: 99999999999999999999...: an integer has at most
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from reprlib import Repr
 
 from tilewright.errors import LimitExceeded
@@ -98,3 +100,16 @@ def integer(text: str) -> int:
     if len(text) > 160 or abs(found := int(text)) > INTEGER.most:
         raise LimitExceeded(f"{shown(text)}: {INTEGER.rule}")
     return found
+
+
+def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
+    """The end of a message about a word that is not known: `most` near ones, or nothing where none is near.
+
+    >>> did_you_mean("colums", ["rows", "columns", "depth"])
+    '; did you mean columns?'
+    >>> did_you_mean("height", ["rows", "columns", "depth"])
+    ''
+    """
+    names = {name.lower(): name for name in known}
+    near = [names[name] for name in get_close_matches(word.lower(), names, most)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -365,3 +365,8 @@ def test_threads_that_make_the_same_expression_get_the_same_object():
             assert all(a is b for a, *rest in zip(*found, strict=True) for b in rest)
     finally:
         sys.setswitchinterval(before)
+
+
+def test_an_empty_text_was_invalid_syntax():
+    with pytest.raises(ParseError, match="not an expression: the text holds nothing"):
+        parse_expr(" ", {})

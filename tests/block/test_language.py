@@ -681,7 +681,7 @@ def test_wrong_arguments_are_named():
 
 
 def test_plans_are_for_tile_kernels():
-    with pytest.raises(ArgumentError, match="a block kernel says how itself"):
+    with pytest.raises(ArgumentError, match="the block kernel staged says itself how it is done"):
         tilewright.compile(staged, plan="anything")
     with pytest.raises(ArgumentError, match="for block kernels"):
         tilewright.compile("tile x() {}", seed=1)

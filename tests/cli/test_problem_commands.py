@@ -27,7 +27,7 @@ from tilewright.ir.dtypes import dtype
 from tilewright.ir.host import parse_host
 from tilewright.ir.loop import parse_loop
 from tilewright.ir.parser import parse_programs
-from tilewright.plan.plan import parse_plan
+from tilewright.plan.reading import parse_plan
 from tilewright.targets.cpu import host
 
 bench_command = importlib.import_module("tilewright.cli.bench")  # the package's name `bench` is the command itself

@@ -159,3 +159,65 @@ def test_programs_of_lower_levels_are_called_the_same_way(target):
     assert list(inspect.signature(run).parameters) == ["x", "y", "out", "params"]
     with pytest.raises(ArgumentError, match="double has no argument z; it takes x, y, and out="):
         run(X, z=X)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("level", [5, None, "blok", [], np.ones(3), {"M": 4}])
+def test_a_level_that_is_no_text_was_a_type_error(target, level):
+    run = tilewright.compile(linear, target=target)
+    with pytest.raises(ArgumentError, match=r"^level=.*: linear on .* has 'tile'"):
+        run.text(level)
+
+
+def test_the_level_of_a_kernel_for_one_size_and_of_a_text():
+    kernel, _ = tilewright.Linear(W).kernel(X)
+    made = tilewright.compile_text("block double(%x: in global f32 (4), %y: out global f32 (4))\n{\n  map %y = %x\n}\n")
+    for owner in (kernel, made):
+        with pytest.raises(ArgumentError, match=r"level=\{'M': 0\}: .* on cpu has .*'block'"):
+            owner.text({"M": 0})
+        with pytest.raises(ArgumentError, match="did you mean block"):
+            owner.text("blcok")
+
+
+@pytest.mark.parametrize("symbols", ["M", 5, [("M", 4)], {5: 1}, {None: 1}])
+def test_sizes_that_are_no_dictionary_were_an_attribute_error(symbols):
+    with pytest.raises(ArgumentError, match=r"^symbols"):
+        tilewright.compile(linear).text("plan", symbols)
+
+
+@pytest.mark.parametrize("seconds", ["x", None, -1, float("nan"), float("inf"), 1j, True])
+def test_seconds_of_a_benchmark(seconds):
+    y = np.empty_like(WANTED)
+    run = tilewright.compile(linear)
+    with pytest.raises(ArgumentError, match=r"seconds=.*: a number of seconds, 0 or more"):
+        run.benchmark(X, W, BIAS, y, seconds=seconds)
+    assert run.benchmark(X, W, BIAS, y, seconds=0)["calls"] == 1
+
+
+@pytest.mark.parametrize("arrays", ["x", {"a": X}, {5: X}, {"a": 1, "b": 2, "c": 3}, [X]])
+def test_arrays_of_a_kernel_for_one_size(arrays):
+    kernel, _ = tilewright.Linear(W).kernel(X)
+    with pytest.raises(ArgumentError, match=r"arrays|argument a is int"):
+        kernel.benchmark(arrays)
+
+
+class Traced:
+    __name__ = "Traced"
+    trace = 5
+
+
+@pytest.mark.parametrize("kernel", [Traced(), Traced, lambda x: x, len, None, np, 5, b"tile"])
+def test_what_has_a_trace_and_is_no_kernel_was_called(kernel):
+    with pytest.raises(ArgumentError, match=r"compile takes a kernel \(a function under @tkw.wave or @tb.kernel\)"):
+        tilewright.compile(kernel)
+
+
+@pytest.mark.parametrize("option", ["strict", "lenient", "require_atoms"])
+def test_an_option_that_is_no_bool(option):
+    with pytest.raises(ArgumentError, match=rf"^{option}=array.*: True or False"):
+        tilewright.compile(linear, **{option: np.ones(2)})
+
+
+def test_dynamic_sizes_that_are_an_array_had_no_truth_value():
+    with pytest.raises(ArgumentError, match="dynamic: 5 is no size"):
+        tilewright.compile(linear, dynamic=np.array([5, 6]))

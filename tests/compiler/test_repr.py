@@ -9,7 +9,7 @@ import pytest
 
 import tilewright
 import tilewright.lang as tkl
-from tilewright.plan.plan import parse_plan
+from tilewright.plan.reading import parse_plan
 
 x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="machine code is for x86")
 

@@ -11,7 +11,7 @@ import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.plan.plan import parse_plan
+from tilewright.plan.reading import parse_plan
 from tilewright.targets.registry import machine
 
 BF16 = tkl.bf16.numpy

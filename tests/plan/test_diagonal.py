@@ -14,7 +14,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError, DimensionMismatch, ExecutionError, ProgramError
 from tilewright.passes import choosing, pipeline
-from tilewright.plan.plan import parse_plan
+from tilewright.plan.reading import parse_plan
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")

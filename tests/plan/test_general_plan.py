@@ -15,7 +15,7 @@ from tilewright.kernels.gemm import gemm
 from tilewright.kernels.softmax import softmax
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import plan_general
-from tilewright.plan.plan import parse_plan
+from tilewright.plan.reading import parse_plan
 from tilewright.targets.registry import machine
 
 M, N, K, BM, BK = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.BM, tkl.sym.BK

@@ -12,7 +12,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError
-from tilewright.plan.plan import parse_plan
+from tilewright.plan.reading import parse_plan
 
 PLAN = """axis G = (G {c}): task {g}
 axis M = ({digits}): {cuts}
@@ -195,7 +195,7 @@ def test_the_chosen_plan_can_be_given():
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("unit M_0 4", "unit M_3 4", "there is no digit M_3"),
+        ("unit M_0 4", "unit M_3 4", "`unit M_3 4` cuts no digit of M"),
         ("task 24", "task 26", "a task has a multiple of 4"),
         ("M_0 12 of 9", "M_0 9", "it would be `axis M = .M_1 7, M_0 12 of 9.: task ..., unit M_0 4`"),
         ("task 24, unit M_0 4", "loop 24, unit M_0 4", "is not done here"),

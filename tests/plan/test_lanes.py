@@ -21,8 +21,8 @@ from tilewright.ops import Conv2d
 from tilewright.plan.blocking import plan_of
 from tilewright.plan.fixed import Fixed
 from tilewright.plan.lanes import default_steps, edges, lane_blockings, why_no_lanes, window
-from tilewright.plan.plan import parse_plan
 from tilewright.plan.planner import choose
+from tilewright.plan.reading import parse_plan
 from tilewright.plan.validate import impossible, validate
 from tilewright.problems import ConvProblem, conv_forward
 from tilewright.targets.cpu import host

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tilewright.errors import ArgumentError
-from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, parse_plan
+from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
+from tilewright.plan.reading import parse_plan
 
 TEXT = """axis m_2 = (m_2 3): task 1
 axis rows = (m_1 56, m_0 57 of 56): task m_1 28, loop 32, unit 16

@@ -12,8 +12,8 @@ from contraction_checks import Problem
 from tilewright.cli.workload import read_problem, read_types
 from tilewright.errors import ArgumentError
 from tilewright.plan.blocking import blocking_of
-from tilewright.plan.plan import parse_plan
 from tilewright.plan.planner import choose
+from tilewright.plan.reading import parse_plan
 from tilewright.plan.validate import validate
 from tilewright.targets.cpu import host
 from tilewright.targets.registry import machine
@@ -287,7 +287,7 @@ BROKEN = {
     "rows in place": ("bf16", "x staged at task as lines", "x in place", "m_0 8 of 7"),
     "a stage that there is not": ("bf16", "as lines", "as attic", "staged as attic"),
     "rows staged elsewhere": ("bf16", "staged at task", "staged at rows", "it would be `x staged at task"),
-    "a digit that there is not": ("bf16", "unit k_2 1", "unit k_7 1", "is cut once"),
+    "a digit that there is not": ("bf16", "unit k_2 1", "unit k_7 1", "`unit k_7 1` cuts no digit of depth"),
     "a digit left out": ("bf16", "unit k_2 1, ", "", "is cut once"),
     "another extent": ("bf16", "m_1 9,", "m_1 10,", "it would be `axis rows = (m_1 9"),
     "more than a line": ("bf16", "8 of 7", "9 of 7", "it would be"),
@@ -295,7 +295,7 @@ BROKEN = {
     "a task left out": ("bf16", "tasks rows, columns", "tasks rows", "tasks go over rows, columns"),
     "tasks over the depth": ("bf16", "unit k_2 1", "task k_2 1", "would add to one result"),
     "weights that are not packed": ("bf16", "w packed at bind", "w in place", "it would be `w packed at bind"),
-    "nothing about x": ("bf16", "x staged at task as lines, stream\n", "", "nothing is said about x"),
+    "nothing about x": ("bf16", "x staged at task as lines, stream\n", "", "no line says where x lies"),
     "no atom": ("bf16", "atom amx.bf16\n", "", "no atom is named"),
     "more sums than registers": ("f32", "loop 4, unit 1\n", "loop 16, unit 1\n", "35 registers of 32"),
     "steps that do not divide": ("f32", "loop k_0 4", "loop k_0 3", "steps of 3 do not divide"),

@@ -51,7 +51,7 @@ def test_a_plan_says_it_and_is_taken():
     assert again.text("block") == made.text("block")
     wider = made.text("plan").replace("waves 2", "waves 4")
     assert "waves 4" in kernel_for(kernel, sizes, target="gpu:hopper", plan=wider).text("block")
-    with pytest.raises(ArgumentError, match=r"it would be `axis K = \(K 9\): loop 1`"):
+    with pytest.raises(ArgumentError, match=r"`axis K = \(K 8\): loop 1` says K 8, the program has K 9"):
         kernel_for(kernel, sizes, target="gpu:hopper", plan=made.text("plan").replace("(K 9)", "(K 8)"))
 
 

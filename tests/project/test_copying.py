@@ -27,7 +27,7 @@ from tilewright.ir.dtypes import ALL
 from tilewright.ir.tile import parse_tile
 from tilewright.kernels.gemm import gemm
 from tilewright.lang.symbols import WORKGROUPS
-from tilewright.plan.plan import parse_plan
+from tilewright.plan.reading import parse_plan
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
 f32_mn = tkl.Memory[M, N, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32]

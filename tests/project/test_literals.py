@@ -36,7 +36,7 @@ REASONS = {
     "plan/model.py: (UNKNOWN_L1, UNKNOWN_L2)": "caches of a machine whose row does not say: small ones",
     "plan/model.py: microseconds": "from nanoseconds",
     "plan/patches.py: _boxes": "dimensions of an image and its batch",
-    "plan/plan.py: _size": "digits of the largest number a plan may hold; characters of a text that are shown",
+    "plan/reading.py: _size": "digits of the largest number a plan may hold",
     "plan/planner.py: _size": "bytes in a kilobyte",
     "plan/planner.py: Choice.explain": "candidates that are shown; per cent",
     "plan/rings.py: waves_of_roles": "bytes of a register of a lane",

@@ -34,7 +34,7 @@ def test_malformed_texts_give_typed_errors_that_hold_what_is_wrong(kind: str) ->
     assert total.parsed >= mutations.LEAST_PARSED * 60
 
 
-@pytest.mark.parametrize("kind", ["function", "operation"])
+@pytest.mark.parametrize("kind", ["function", "operation", "plan", "kernel", "method"])
 def test_wrong_calls_give_typed_errors_that_hold_what_is_wrong(kind: str) -> None:
     import wrong_calls
 

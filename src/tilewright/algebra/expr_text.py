@@ -168,6 +168,7 @@ def parse_expr(text: str, symbols: Mapping[str, Any] | Iterable[Symbol]) -> Expr
         tree = ast.parse(body, mode="eval").body
     except (SyntaxError, ValueError) as fault:  # a ValueError for null bytes
         what, offset = (fault.msg, fault.offset) if isinstance(fault, SyntaxError) else (str(fault), 1)
+        what = what if body else "the text holds nothing"
         raise ParseError(f"not an expression: {what}", body, max(0, (offset or 1) - 1)) from None
     return _Reader(body, symbols).read(tree)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,9 @@ from tilewright.ir.pickling import FoundByName
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.verifier import verify
 from tilewright.lang.annotations import evaluated_annotations
+from tilewright.limits import did_you_mean, written
 from tilewright.machine import Machine, UnknownName
+from tilewright.runtime.calls import named_values
 from tilewright.targets.registry import machine as machine_named
 
 
@@ -106,7 +107,8 @@ class BlockKernel(FoundByName):
 
     def trace(self, params: Mapping[str, Any] | None = None, **named: Any) -> Program:
         """The block program for these parameters, traced anew and verified; open sizes stay open."""
-        values = self._values({**(params or {}), **named})
+        given = {} if params is None else named_values(params, "params", "{'M': 64}")
+        values = self._values({**given, **named})
         opened = [v for v in values.values() if isinstance(v, Symbol)]
         with Trace(self._machine(), values) as trace, building():
             if self.machine is not None:
@@ -140,6 +142,10 @@ class BlockKernel(FoundByName):
 
         Or of an atom's operand, `kernel.draw("mfma.32x32x8.f16.a")`. A notebook shows what comes back.
         """
+        if not isinstance(tensor, str):
+            raise ArgumentError(
+                f"tensor={written(tensor, 80)}: the name of a tensor of {self.__name__}, or of an operand"
+            )
         machine = self._machine()
         atom, _, operand = tensor.rpartition(".")
         if machine is not None and atom in machine.multiply and operand in ("a", "b", "c"):
@@ -164,8 +170,7 @@ class BlockKernel(FoundByName):
         settable = [n for n in known if not isinstance(self.annotations.get(n), Let)]
         for name in given:
             if name not in settable:
-                near = difflib.get_close_matches(name, settable, 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                hint = did_you_mean(name, settable)
                 raise ArgumentError(
                     f"params: {self.__name__} has no parameter {name}; it has {', '.join(settable) or 'none'}{hint}"
                 )

@@ -9,7 +9,7 @@ from tilewright.block.kernel import BlockKernel
 from tilewright.compiler.device import INTERPRETER
 from tilewright.compiler.text import TextExecutable
 from tilewright.errors import ProgramError
-from tilewright.targets.registry import CPU, check_target
+from tilewright.targets.registry import CPU, GPU, check_target
 
 
 def compile_block(
@@ -22,8 +22,9 @@ def compile_block(
 ) -> TextExecutable:
     """What a block kernel becomes for a target: call it with arrays, in the order of the kernel's arguments.
 
-    `params` gives the kernel's parameters; open sizes may be left to the arrays of a call. A program of one role
-    becomes machine code for the CPU at hand ("cpu"); one of several is refused there, and runs on the "interpreter".
+    `params` gives the kernel's parameters; open sizes may be left to the arrays of a call. Targets are those of
+    `compile_text`: a program of one role becomes machine code for a CPU ("cpu", "cpu:NAME"), one of several is refused
+    there; both become code for the GPU that they are written for ("gpu", "gpu:NAME"), and run on the "interpreter".
     `workers` is how many workgroups share the tasks; on the interpreter, `seed` chooses the schedule: the same results
     must come out for all.
 
@@ -36,7 +37,7 @@ def compile_block(
     array([[ 0.,  2.,  4.],
            [ 6.,  8., 10.]], dtype=float32)
     """
-    check_target(target, (INTERPRETER,))
+    check_target(target, (INTERPRETER, GPU))
     given = {k if isinstance(k, str) else getattr(k, "name", str(k)): v for k, v in (params or {}).items()}
     try:
         program = kernel.trace(given)

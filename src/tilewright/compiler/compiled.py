@@ -23,8 +23,10 @@ from tilewright.passes.job import Job
 from tilewright.passes.lower import lower
 from tilewright.passes.tile.general import Log
 from tilewright.passes.waves.lower import lower_waves
+from tilewright.runtime.calls import known_level, named_values
 from tilewright.runtime.device_arrays import DeviceArray, array_of
 from tilewright.runtime.host import HostExecutor, Kept
+from tilewright.runtime.tensors import as_array
 from tilewright.runtime.timing import benchmark
 from tilewright.targets.registry import GPU, is_gpu, is_native
 
@@ -33,10 +35,14 @@ MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
 """Levels of machine code, and what a kernel calls them; kernels of some machines have further `levels`."""
 
 
-def machine_code(kernel: Any, level: str) -> str | None:
-    """A kernel's machine code on a level; None where it has none there."""
-    found = MACHINE_CODE.get(level) or getattr(kernel, "levels", {}).get(level)
-    return None if kernel is None or found is None else str(getattr(kernel, found))
+def machine_levels(kernel: Any) -> dict[str, str]:
+    """The levels of a kernel's machine code, and what it calls them; none where there is no such kernel."""
+    return {} if kernel is None else {**MACHINE_CODE, **getattr(kernel, "levels", {})}
+
+
+def machine_code(kernel: Any, level: str) -> str:
+    """A kernel's machine code on one of its levels."""
+    return str(getattr(kernel, machine_levels(kernel)[level]))
 
 
 class Compiled:
@@ -79,19 +85,18 @@ class Compiled:
 
     def text(self, level: str = "block") -> str:
         """The kernel on a level: "plan", "host" (the whole module), or "block", "loop", "llvm", "asm" of `main`."""
+        kernel = self._main.kernel
+        levels = ("plan", "host", "block", "loop", *machine_levels(kernel))
+        known_level(level, levels, f"{self.name} on {self.target}")
         if level == "plan":
             return "\n".join(self.plan.lines()) + "\n"
         if level == "host":
             return str(self.module)
         if level == "block":
             return str(self.main)
-        kernel = self._main.kernel
         if level == "loop":
             return str(self._loop() if kernel is None else kernel.loop)
-        found = machine_code(kernel, level)
-        if found is None:
-            raise ArgumentError(f"level={level!r}: {self.name} has no such level on {self.target}")
-        return found
+        return machine_code(kernel, level)
 
     def _loop(self) -> Program:
         """The loop program of `main` for its machine, where it is no machine code."""
@@ -138,9 +143,16 @@ class Compiled:
 
     def _ordered(self, arrays: Mapping[str, Array]) -> list[Array]:
         host = self.module.host
-        given: list[Any] = [arrays[a.name or ""] for a in host.args]
+        named = named_values(arrays, "arrays", "{'x': x, 'y': y}")
+        names = [a.name or "" for a in host.args]
+        missing = [name for name in names if name not in named]
+        if missing:
+            raise ArgumentError(f"arrays: {self.name} takes {', '.join(names)}; {', '.join(missing)} is missing")
+        given: list[Any] = [named[name] for name in names]
         if is_gpu(self.target):
             given = [array_of(x, f"{self.name}: argument {a.name}") for a, x in zip(host.args, given, strict=True)]
+        else:
+            given = [as_array(x, f"{self.name}: argument {a.name}") for a, x in zip(host.args, given, strict=True)]
         return [_shaped(array, form) for array, form in zip(given, self.executor.forms, strict=True)]
 
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:

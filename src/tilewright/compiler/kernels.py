@@ -41,8 +41,9 @@ from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
-from tilewright.runtime.calls import arranged, signature_of
+from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.targets.registry import CPU, GPU, check_target
+from tilewright.wave.kernel import Kernel
 
 _LOG = logging.getLogger("tilewright.compile")
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
@@ -120,11 +121,19 @@ def compile(
     if symbols is not None and not isinstance(symbols, Mapping):
         raise ArgumentError(f"symbols={symbols!r}: a dictionary of symbols (or names) and their values")
     if isinstance(dynamic, str) or not isinstance(dynamic, Collection):
-        raise ArgumentError(f"dynamic={dynamic!r}: a list of sizes, as in dynamic=['M']")
+        raise ArgumentError(f"dynamic={written(dynamic, 80)}: a list of sizes, as in dynamic=['M']")
+    dynamic = tuple(dynamic)
+    flags = {"strict": strict, "lenient": lenient, "require_atoms": require_atoms}
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ArgumentError(f"{name}={written(value, 80)}: True or False")
     if isinstance(kernel, BlockKernel):
-        if plan is not None or dynamic or strict or lenient:
-            options = "plan=, dynamic=, strict= and lenient="
-            raise ArgumentError(f"{options} are for tile kernels; a block kernel says how itself")
+        for name, value in {"plan": plan, "dynamic": dynamic or None, **flags}.items():
+            if value is not None and value is not False:
+                raise ArgumentError(
+                    f"{name}={written(value, 80)}: this is for tile kernels; the block kernel {kernel.__name__} says "
+                    "itself how it is done: leave it out"
+                )
         return compile_block(kernel, symbols, target=target, workers=workers, seed=0 if seed is None else seed)
     if workers is not None or seed is not None:
         said = f"workers={written(workers)}, seed={written(seed)}"
@@ -203,10 +212,12 @@ def _program_of(kernel: Any) -> Program:
         program = parse_tile(kernel)
         verify(program)
         return program
-    if not isinstance(kernel, type) and hasattr(kernel, "trace") and isinstance(getattr(kernel, "__name__", None), str):
-        traced: Program = kernel.trace()
-        return traced
-    raise ArgumentError(f"compile takes a kernel (a function under @tkw.wave) or a tile program, not {kernel!r}")
+    if isinstance(kernel, Kernel):
+        return kernel.trace()
+    raise ArgumentError(
+        "compile takes a kernel (a function under @tkw.wave or @tb.kernel), a tile program or its text, not "
+        f"{written(kernel, 80)}"
+    )
 
 
 def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
@@ -409,8 +420,7 @@ class Executable:
 
     def text(self, level: str = "tile") -> str:
         """The program on a level: "tile"."""
-        if level != "tile":
-            raise ArgumentError(f"level={level!r}: the executor has the level 'tile' only")
+        known_level(level, ("tile",), f"{self.name} on the executor")
         return program_text(self.program)
 
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:

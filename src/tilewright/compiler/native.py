@@ -27,8 +27,10 @@ from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
 from tilewright.passes.places import Size
 from tilewright.passes.tile.opened import opened as opened_sizes
-from tilewright.plan.plan import Plan, parse_plan
+from tilewright.plan.plan import Plan
+from tilewright.plan.reading import as_plan
 from tilewright.runtime.arguments import Arguments
+from tilewright.runtime.calls import known_level, named_values
 from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.timing import benchmark
@@ -61,7 +63,7 @@ class NativeExecutable(Executable):
         self.dynamic = tuple(dynamic)
         self.target = target if machine is None else INTERPRETER
         self._constant, self._machine = frozenset(constant), machine
-        self.plan = parse_plan(plan) if isinstance(plan, str) else plan
+        self.plan = as_plan(plan)
         self._grid = is_grid(program)
         self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
         self.path = "best"
@@ -208,10 +210,8 @@ class NativeExecutable(Executable):
 
         Below "tile" it is that of the sizes called last, or of these: `symbols` binds those that shapes would tell.
         """
-        if level == "tile":
+        if known_level(level, LEVELS, f"{self.name} on {self.target}") == "tile":
             return super().text()
-        if level not in LEVELS:
-            raise ArgumentError(f"level={level!r}: there are {', '.join(map(repr, LEVELS))}")
         if symbols is not None:
             return self.of_sizes(symbols).text(level)
         if self._last is None:
@@ -222,7 +222,7 @@ class NativeExecutable(Executable):
 
     def of_sizes(self, symbols: Mapping[Any, int]) -> Compiled:
         """The kernel for these sizes, which are those that shapes would tell."""
-        named = {k if isinstance(k, str) else k.name: n for k, n in symbols.items()}
+        named = named_values(symbols, "symbols", "{'M': 64}")
         every = {s for d in self._measures() if d is not None for s in d.symbols} | set(self.known)
         refuse_unknown(self.name, named, sorted(s.name for s in every))
         bindings: dict[Expr, Any] = dict(self.known.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from tilewright.ir.core import Program
 from tilewright.ir.printer import program_symbols
 from tilewright.lang.global_symbols import KNOBS
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
+from tilewright.limits import did_you_mean
 
 
 def known_names(program: Program, kernel: Any, bindings: Mapping[Expr, Any]) -> list[str]:
@@ -36,8 +36,7 @@ def refuse_unknown(name: str, given: Collection[str], known: Collection[str]) ->
     """Raises for a name that the kernel does not have; `name` is the kernel's."""
     for each in given:
         if each not in known and each not in KNOBS:
-            near = difflib.get_close_matches(each, known, 3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            hint = did_you_mean(each, known, 3)
             raise ArgumentError(f"symbols: {name} has no symbol {each}; it has {', '.join(known) or 'none'}{hint}")
 
 

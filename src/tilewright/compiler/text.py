@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.compiled import machine_code
+from tilewright.compiler.compiled import machine_code, machine_levels
 from tilewright.compiler.device import INTERPRETER, GpuDevice, InterpretingDevice, device_of, ready
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.binding import allowed, open_sizes, parameters
@@ -22,7 +22,7 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.module import Module
 from tilewright.ir.parser import parse_programs
 from tilewright.limits import WORKERS, written
-from tilewright.runtime.calls import arranged, signature_of
+from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, share_memory
 from tilewright.runtime.host import HostExecutor
 from tilewright.runtime.overlap import require_own_memory
@@ -141,15 +141,12 @@ class TextExecutable:
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
         if level is None:
             return "\n".join(map(str, programs))
-        mine = [str(p) for p in programs if p.level.name == level]
-        if mine:
-            return "\n".join(mine)
-        if self._kernel is not None and level == "loop":
-            return str(self._kernel.loop)
-        found = machine_code(self._kernel, level)
-        if found is not None:
-            return found
-        raise ArgumentError(f"level={level!r}: {self.name} has no such level on {self.target}")
+        own = list(dict.fromkeys(p.level.name for p in programs))
+        lower = {} if self._kernel is None else {"loop": "loop", **machine_levels(self._kernel)}
+        known_level(level, list(dict.fromkeys((*own, *lower))), f"{self.name} on {self.target}")
+        if level in own:
+            return "\n".join(str(p) for p in programs if p.level.name == level)
+        return str(self._kernel.loop) if level == "loop" else machine_code(self._kernel, level)
 
     @property
     def object_code(self) -> bytes:

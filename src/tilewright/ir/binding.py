@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from tilewright.errors import ArgumentError, ProgramError, TilewrightError
 from tilewright.ir.attrs import attr_text, kind_of
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.dtypes import plain_number
-from tilewright.limits import ELEMENTS, written
+from tilewright.limits import ELEMENTS, did_you_mean, written
 
 
 def parameters(program: Program) -> dict[Symbol, int | None]:
@@ -82,9 +81,10 @@ def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
     names = [s.name for s in known]
     for name, value in values.items():
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ArgumentError(f"params: {program.name} has no parameter {name}; it has {', '.join(names)}{hint}")
+            said, hint = name if isinstance(name, str) else written(name, 60), did_you_mean(str(name), names)
+            raise ArgumentError(
+                f"params: {program.name} has no parameter {said}; it has {', '.join(names) or 'none'}{hint}"
+            )
         if isinstance(value, bool) or not isinstance(value, int) or value < 0 or ELEMENTS.refuses(value):
             raise ArgumentError(
                 f"params: {name} = {written(value)} must be an integer that is not negative, and at most 2**48"

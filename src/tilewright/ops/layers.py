@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType
+from tilewright.limits import written
 from tilewright.ops.arrays import (
     by,
     in_place,
@@ -118,6 +119,8 @@ class Layer:
         if share_memory(goal, taken):
             raise ArgumentError("out shares memory with x; give them memory of their own")
         target = target_for(self.target, {"x": taken, "out": goal})
+        if kernel is not None and not isinstance(kernel, Compiled):
+            raise ArgumentError(f"kernel={written(kernel, 80)}: what `kernel(x)` of this layer gives, or nothing")
         return self._launch(self._kernel(taken, target) if kernel is None else kernel, taken, goal, target)
 
     def _launch(self, made: Compiled, x: Any, out: Any, target: str) -> Callable[[], None]:

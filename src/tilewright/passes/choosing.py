@@ -30,7 +30,7 @@ from tilewright.plan.general import GeneralChoice, only_adds, plan_general
 from tilewright.plan.grids import plan_of_grid
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import copying, cores, element_bytes
-from tilewright.plan.pinned import as_given, naming
+from tilewright.plan.pinned import Known, as_given, naming
 from tilewright.plan.plan import BACKWARD, LAUNCH, Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.ring_costs import moving
@@ -64,7 +64,9 @@ def choose_plan(job: Job) -> None:
         _choose_plan(job)
     except ArgumentError as fault:
         _choose_plan(alone)
-        raise naming(fault, job.given, alone.plan) from None
+        sizes = {s.name: n for s, n in job.sizes.items()}
+        known = Known(sizes, [a.name or "" for a in job.program.args], job.machine.multiply)
+        raise naming(fault, job.given, alone.plan, known) from None
 
 
 def _choose_plan(job: Job) -> None:
@@ -107,7 +109,7 @@ def _one_program(job: Job, given: Plan | None, opened: Opened) -> GeneralChoice:
             found = _in_roles(job, said) or _without_roles(job, said, opened)
         if terms is not None:
             found = taken_by_terms(job, terms) if said is not None else less_by_terms(job, found, terms)
-    if said is not None and found.plan.roles is not None and found.plan.split is None:
+    if said is not None and found.plan.roles is not None:
         found = as_given(found, said)
     return with_launch(found, launch)
 

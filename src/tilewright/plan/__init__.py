@@ -4,7 +4,9 @@
 |-------------|-----------------------------------------------------------------------------|
 | contraction | a product and sum recognised in a tile program by its accesses, in digits   |
 | sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side |
-| plan        | the plan: axes, cuts, order, operands, atom; its text                       |
+| plan        | the plan: axes, cuts, order, operands, atom                                 |
+| reading     | plans from their text, and what is wrong with one                           |
+| words       | the words of plans, and the statement that a misspelt one is near to        |
 | blocking    | the numbers that a contraction's plan says: in tiles, by vectors or lanes   |
 | fixed       | what an author's constraints fix                                            |
 | tiles       | blockings in tile registers, and what they cost                             |
@@ -26,7 +28,7 @@
 | limiting    | what limits a plan: one thing at a time takes time                          |
 | microkernel | which atom multiplies a product, and its block of sums                      |
 | patches     | plans whose A is brought as halo tiles                                      |
-| pinned      | plans that are given, and the line that a refusal means                     |
+| pinned      | plans that are given; the line, the size or the name that a refusal means   |
 | predicting  | what a program on the general path should take                              |
 | ranked      | tasks and blocks of a program with one product by vectors                   |
 | ring_costs  | what plans with rings should take                                           |

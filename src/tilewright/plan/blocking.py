@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tilewright.algebra.expr import Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType
+from tilewright.limits import did_you_mean
 from tilewright.machine import MultiplyAtom, OpaqueOperand
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
@@ -173,7 +174,8 @@ def checked(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocki
     if a.at is not None and not tiles:
         raise ArgumentError(f"plan: {a.name} staged at {a.at}: vectors read the rows in place")
     if a.at is not None and a.form not in STAGES:
-        raise ArgumentError(f"plan: {a.name} staged as {a.form}; there are {' and '.join(STAGES)}")
+        near = did_you_mean(a.form, STAGES)
+        raise ArgumentError(f"plan: {a.name} staged as {a.form}; there are {' and '.join(STAGES)}{near}")
     if plan.overlap != "none" and not tiles:
         what = LANES if lanes else "vectors"
         raise ArgumentError(f"plan: overlap is for sums in tile registers; {what} are stored as they are")

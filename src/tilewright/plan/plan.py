@@ -44,13 +44,12 @@ plain` begins it after that. A plan that says neither leaves it to the planner.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from tilewright.errors import ArgumentError
-from tilewright.limits import ELEMENTS, shown
+from tilewright.limits import did_you_mean
 
 ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream")
@@ -242,14 +241,20 @@ class Plan:
         """The axis of that name."""
         found = next((a for a in self.axes if a.name == name), None)
         if found is None:
-            raise ArgumentError(f"plan: there is no axis {name}; there are {', '.join(a.name for a in self.axes)}")
+            names = [a.name for a in self.axes]
+            raise ArgumentError(
+                f"plan: there is no axis {name}; there are {', '.join(names)}{did_you_mean(name, names)}"
+            )
         return found
 
     def operand(self, name: str) -> Placed:
         """Where an operand lies."""
         found = next((p for p in self.placed if p.name == name), None)
         if found is None:
-            raise ArgumentError(f"plan: nothing is said about {name}")
+            names = [p.name for p in self.placed]
+            raise ArgumentError(
+                f"plan: no line says where {name} lies; there are lines of {', '.join(names) or 'no operand'}"
+            )
         return found
 
     @property
@@ -295,6 +300,7 @@ class Plan:
     def differs(self, other: Plan) -> str:
         """The statements of this plan that another does not have.
 
+        >>> from tilewright.plan.reading import parse_plan
         >>> one = parse_plan("axis m = (m 8): task 4; tasks m")
         >>> one.differs(parse_plan("axis m = (m 8): task 2; tasks m"))
         'axis m = (m 8): task 4'
@@ -320,160 +326,3 @@ class Plan:
             raise ArgumentError(f"plan: after `{lines[-1]}` it ends; here `{mine[len(lines)]}` follows")
         if len(lines) > len(mine):
             raise ArgumentError(f"plan: `{lines[len(mine)]}` has no meaning here: `{mine[-1]}` is the last line")
-
-
-# -- from text --------------------------------------------------------------------------------------------
-
-_NAME = r"[A-Za-z_][A-Za-z_0-9]*"
-_AXIS = re.compile(rf"axis ({_NAME}) = \(([^)]*)\): (.+)")
-_DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)(\?)?")
-_CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
-_PLACED = re.compile(
-    rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})|"
-    rf"in (rows|{PANELS}|{PADDED}|[1-9]\d* {DIAGONAL})), ({_NAME})"
-)
-_PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+)( transposed)?)")
-STATEMENTS = {
-    "apart": re.compile(rf"apart ({_NAME})"),
-    "split": re.compile(rf"split ({_NAME}) (\d+)"),
-    "waves": re.compile(r"waves (\d+)"),
-    "tasks": re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(SCHEDULES)}))?"),
-    "order": re.compile(rf"order ({_NAME}(?:, {_NAME})*)"),
-    "roles": re.compile(
-        r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+)( together)?"
-        r"(?:, halo (\d+))?(?:, once (\d+))?, stored (\d+)( apart)?(, pingpong)?"
-    ),
-    "atom": re.compile(r"atom (\S+)"),
-    "overlap": re.compile(rf"overlap ({'|'.join(OVERLAPS)})"),
-    "launch": re.compile(rf"launch ({'|'.join(LAUNCHES)})"),
-}
-
-
-def parse_plan(text: str) -> Plan:
-    """The plan that a text says; statements stand on lines of their own, or between semicolons.
-
-    >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; tasks m; order m; x in place, keep; atom a.b"
-    >>> str(parse_plan(text)) == text
-    True
-    >>> parse_plan("axis m = (m 8): task four")
-    Traceback (most recent call last):
-    tilewright.errors.ArgumentError: plan: 'task four' is no cut: such as `loop 32`, `task p 28`, by task, loop or unit
-    """
-    statements = [s for s in (s.strip() for s in re.split(r"[;\n]", text)) if s]
-    place = next((i for i, statement in enumerate(statements) if statement == THEN), None)
-    if place is None:
-        return _parsed(statements)
-    first = _parsed(statements[:place])
-    if first.apart is None:
-        raise ArgumentError(f"plan: `{THEN}` stands between two programs, and no `apart` says that there are two")
-    return replace(first, then=parse_plan("\n".join(statements[place + 1 :])))
-
-
-def _parsed(statements: list[str]) -> Plan:
-    """The plan of one program."""
-    axes: list[Axis] = []
-    placed: list[Placed] = []
-    products: list[Multiplied] = []
-    rest: dict[str, tuple[str, ...]] = {}
-    for statement in statements:
-        if found := _AXIS.fullmatch(statement):
-            _once(found[1], [a.name for a in axes])
-            axes.append(Axis(found[1], _digits(found[2]), _cuts(found[3])))
-        elif found := _PLACED.fullmatch(statement):
-            _once(found[1], [p.name for p in placed])
-            if found[7] not in HINTS:
-                raise ArgumentError(f"plan: {statement!r}: the hint is one of {', '.join(HINTS)}")
-            at = LAUNCH if found[6] else found[3] or found[4]
-            if found[6] and found[6].endswith(DIAGONAL):
-                _size(found[6].split()[0], statement)
-            placed.append(Placed(found[1], at, found[5] or found[6] or "", found[7]))
-        elif found := _PRODUCT.fullmatch(statement):
-            _once(found[1], [p.name for p in products])
-            rows, columns = (_size(digits or "1", statement) for digits in found.group(4, 5))
-            products.append(Multiplied(found[1], found[3], rows, columns, found[6] is not None))
-        else:
-            for name, form in STATEMENTS.items():
-                if found := form.fullmatch(statement):
-                    _once(name, list(rest))
-                    rest[name] = tuple(g or "" for g in found.groups())
-                    break
-            else:
-                raise ArgumentError(
-                    f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
-                    "`tasks`, `order`, `NAME in place, HINT`, `NAME in rows, HINT`, `NAME in panels, HINT`, "
-                    "`NAME in COUNT diagonal blocks, HINT`, `NAME packed at bind, HINT`, "
-                    "`NAME staged at POINT as FORM, HINT`, "
-                    "`NAME by ATOM, block ROWSxCOLUMNS`, perhaps `transposed`, `NAME by loops`, `roles`, `apart`, "
-                    "`split`, `waves`, `atom`, `overlap`, `launch` and `then`"
-                )
-    if not axes:
-        raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
-    tasks, group, schedule = rest.get("tasks", ("", "", ""))
-    said = rest.get("roles", ())
-    numbers = [_size(text or "0", "roles") for text in (*said[:5], *said[6:-2])]
-    plan = Plan(
-        tuple(axes),
-        tuple(tasks.split(", ")) if tasks else (),
-        tuple(rest["order"][0].split(", ")) if "order" in rest else (),
-        tuple(placed),
-        rest["atom"][0] if "atom" in rest else None,
-        schedule or "strided",
-        rest["overlap"][0] if "overlap" in rest else "none",
-        tuple(products),
-        _roles_of(numbers, together=bool(said[5]), turns=bool(said[-1]), apart=bool(said[-2])) if said else None,
-        _size(group or "1", "group"),
-        rest["apart"][0] if "apart" in rest else None,
-        (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
-        _size(rest["waves"][0], "waves") if "waves" in rest else 1,
-        early=rest["launch"][0] == LAUNCHES[True] if "launch" in rest else None,
-    )
-    for name in (*plan.tasks, *plan.order):
-        plan.axis(name)
-    return plan
-
-
-def _roles_of(numbers: list[int], *, together: bool, turns: bool, apart: bool) -> Roles:
-    """Roles from the numbers of their line, in order."""
-    loads, load_registers, waves, registers, ring, halo, once, stored = numbers
-    own = (loads, load_registers), (waves, registers)
-    return Roles(*own, ring, stored, halo, turns, max(1, once), together, apart)
-
-
-def _once(name: str, known: list[str]) -> None:
-    if name in known:
-        raise ArgumentError(f"plan: {name} is said twice")
-
-
-def _digits(text: str) -> tuple[Digit, ...]:
-    found = []
-    for part in text.split(", "):
-        match = _DIGIT.fullmatch(part)
-        if match is None:
-            raise ArgumentError(f"plan: {part!r} is no digit: a name and its extent, such as `q 56` or `q 57 of 56`")
-        extent = _size(match[3], part)
-        walked = _size(match[2], part) if match[2] else extent
-        if extent < 1 or walked < extent:
-            raise ArgumentError(f"plan: {part!r}: an extent is at least 1, and what is walked at least the extent")
-        found.append(Digit(match[1], extent, walked, match[4] is not None))
-    return tuple(found)
-
-
-def _cuts(text: str) -> tuple[Cut, ...]:
-    if text == "whole":
-        return ()
-    found = []
-    for part in text.split(", "):
-        match = _CUT.fullmatch(part)
-        if match is None:
-            raise ArgumentError(f"plan: {part!r} is no cut: such as `loop 32`, `task p 28`, by task, loop or unit")
-        size = _size(match[3], part)
-        if size < 1:
-            raise ArgumentError(f"plan: {part!r}: pieces have at least one element")
-        found.append(Cut(match[1], size, match[2]))
-    return tuple(found)
-
-
-def _size(digits: str, part: str) -> int:
-    if len(digits) > 18:
-        raise ArgumentError(f"plan: {shown(part, 60)!r}: {ELEMENTS.rule}")
-    return int(digits)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from inspect import Parameter, Signature
 from keyword import iskeyword
 from typing import Any
 
 from tilewright.errors import ArgumentError
+from tilewright.limits import did_you_mean, written
 
 
 def arranged(
@@ -70,3 +71,29 @@ def signature_of(wanted: Mapping[str, str], outputs: Sequence[str], options: Seq
     ]
     more = [n for n in ("out", *options) if n not in wanted]
     return Signature([*found, *(Parameter(n, Parameter.KEYWORD_ONLY, default=None) for n in more)])
+
+
+def known_level(level: object, known: Collection[str], whose: str) -> str:
+    """A level that a caller asks a text of, which must be one of these; `whose` they are stands in the error.
+
+    >>> known_level("blok", ["plan", "block"], "gemm on cpu")
+    Traceback (most recent call last):
+    tilewright.errors.ArgumentError: level='blok': gemm on cpu has 'plan', 'block'; did you mean block?
+    """
+    if isinstance(level, str) and level in known:
+        return level
+    near = did_you_mean(level, known) if isinstance(level, str) else ""
+    raise ArgumentError(f"level={written(level, 80)}: {whose} has {', '.join(map(repr, known))}{near}")
+
+
+def named_values(value: object, what: str, example: str) -> dict[str, Any]:
+    """Values by name that a caller gives; names are texts, or symbols. `what` is the argument."""
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{what}={written(value, 80)}: a dictionary of names and values, {example}")
+    found: dict[str, Any] = {}
+    for key, each in value.items():
+        name = key if isinstance(key, str) else getattr(key, "name", None)
+        if not isinstance(name, str):
+            raise ArgumentError(f"{what}: {written(key, 80)} is no name; a dictionary such as {example}")
+        found[name] = each
+    return found

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from time import perf_counter
+
+from tilewright.errors import ArgumentError
+from tilewright.limits import written
 
 
 def benchmark(launch: Callable[[], None], seconds: float = 0.2) -> dict[str, float]:
@@ -13,6 +17,9 @@ def benchmark(launch: Callable[[], None], seconds: float = 0.2) -> dict[str, flo
     >>> 0 < found["shortest"] <= found["median"], found["calls"] >= 1
     (True, True)
     """
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not isfinite(seconds) or seconds < 0:
+        raise ArgumentError(f"seconds={written(seconds, 80)}: a number of seconds, 0 or more; one call is always taken")
     launch()
     taken: list[float] = []
     start = perf_counter()

@@ -404,7 +404,7 @@ def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None
     """An expression of the elements of one tile, or of several given as a list."""
     tiles = [tile_of(x, "apply_expr") for x in (value if isinstance(value, tuple | list) else [value])]
     names = tuple(symbol(f"arg{i}") for i in range(len(tiles)))
-    if not callable(expr):
+    if not callable(expr) or isinstance(expr, Expr):  # calling an expression evaluates it
         raise DtypeMismatch(f"apply_expr: {expr!r} is no function of {len(tiles)} symbols", author_location())
     require_call(expr, len(tiles))
     result = as_expr(expr(*names))

@@ -128,7 +128,7 @@ def test_ptx_is_the_assembly_and_sass_needs_a_disassembler(monkeypatch: pytest.M
     monkeypatch.setattr(disassembly, "tool", lambda name: None)
     with pytest.raises(TargetError, match=r"sass: ptxas and nvdisasm of .*; the extra `sass` brings both"):
         product.text("sass")
-    with pytest.raises(ArgumentError, match="'ptx': copy has no such level on cpu"):
+    with pytest.raises(ArgumentError, match="level='ptx': copy on cpu has 'block', 'loop', 'llvm', 'asm'"):
         compile_text("block copy(%x: in global f32 (1), %y: out global f32 (1)) { copy %x -> %y }").text("ptx")
 
 
