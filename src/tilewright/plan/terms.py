@@ -129,6 +129,8 @@ def box_said(plan: Plan, rows: str) -> dict[str, int] | None:
 def _side_by_side(read: Op, numbers: Substitution) -> Expr | None:
     """The dimension of a read whose neighbours are neighbours in memory; None where there is none, or several are."""
     dims = read.result.type.dims
+    if not read.operands[0].type.dims:
+        return None
     if "at" not in read.attrs:
         last: Expr = read.operands[0].type.dims[-1]
         return last if last in dims else None
