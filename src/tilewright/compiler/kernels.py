@@ -7,7 +7,6 @@ that for a named machine; and "executor", which runs the tile program in numpy a
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, overload
@@ -34,6 +33,7 @@ from tilewright.interpret.grid import is_grid, refuse_threads
 from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, TileType
+from tilewright.ir.location import warn_author
 from tilewright.ir.printer import program_text
 from tilewright.ir.tile import TILE, loose, parse_tile
 from tilewright.ir.verifier import verify
@@ -41,6 +41,8 @@ from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, 
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import arranged, signature_of
+from tilewright.runtime.eager import eager
+from tilewright.runtime.tensors import count_writes
 from tilewright.targets.registry import CPU, GPU, check_target
 
 _LOG = logging.getLogger("tilewright.compile")
@@ -73,6 +75,7 @@ def compile(
 ) -> Executable: ...
 
 
+@eager
 def compile(
     kernel: Any,
     symbols: Mapping[Any, Any] | None = None,
@@ -279,7 +282,7 @@ def _report_narrowing(program: Program, *, strict: bool) -> None:
             if strict:
                 raise DtypeMismatch(what, op.loc)
             where = f"\n{op.loc.pointing()}" if op.loc else ""
-            warnings.warn(what + where, NarrowingWarning, stacklevel=3)
+            warn_author(what + where, NarrowingWarning)
 
 
 def _report_aliasing(program: Program) -> None:
@@ -292,10 +295,9 @@ def _report_aliasing(program: Program) -> None:
             for w in writes:
                 if _access_of(r, r.results[0].type) != _access_of(w, w.operands[0].type):
                     lines = "".join(f"\n{op.loc.pointing()}" for op in (r, w) if op.loc)
-                    warnings.warn(
+                    warn_author(
                         f"the argument {value.name} is read and written through different accesses; {so}{lines}",
                         AliasingWarning,
-                        stacklevel=3,
                     )
                     return
 
@@ -407,14 +409,18 @@ class Executable:
             raise ArgumentError(f"level={level!r}: the executor has the level 'tile' only")
         return program_text(self.program)
 
+    @eager
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
         """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
         if debug_logs is not None and not isinstance(debug_logs, dict):
             raise ArgumentError(f"{self.name}: debug_logs={written(debug_logs, 80)} is no dictionary to receive logs")
+        placed = self._arranged(args, named)
         try:
-            made = self._run(self._arranged(args, named), debug_logs)
+            made = self._run(placed, debug_logs)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
+        if len(placed) == len(self.program.args):
+            count_writes(a for v, a in zip(self.program.args, placed, strict=True) if v in self.outputs)
         return named.get("out") if made is None else made
 
     def _arranged(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, s
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scalars import scalar
 from tilewright.runtime.tensors import Form, as_array
+from tilewright.runtime.traced import refuse_traced
 
 
 class Arguments:
@@ -36,11 +37,11 @@ class Arguments:
         self.program, self.outputs, self.lenient, self.near = program, outputs, lenient, near
         self.made: list[Any] = []
         given = self.given = self._fill_in(given)
-        self.form = Form(given)
         self.values: dict[Value, Any] = {}
         for value, argument in zip(program.args, given, strict=True):
             if argument is not None or value not in outputs:
                 self.values[value] = self._checked(value, argument)
+        self.form = Form(given)
         self.symbols = self._symbols(known)
         for value, argument in zip(program.args, given, strict=True):
             if argument is None:
@@ -124,6 +125,7 @@ class Arguments:
 
     def _number(self, argument: Any, wanted: DType, where: str) -> bool | int | float:
         number = argument
+        refuse_traced(argument, where)
         if not isinstance(argument, np.generic) and getattr(argument, "ndim", None) == 0:
             number = as_array(argument, where)[()]
         number = plain_number(number)
