@@ -5,7 +5,8 @@
 
 None, other types, counts and shapes, huge numbers, at random: of the COUNT calls a third are of public functions
 (`function`), a third of operations on tiles while a kernel is traced (`operation`), a third of what was compiled
-(`executable`). A call that Python itself refuses, because the number or the names of the arguments do not fit the
+(`executable`). Where torch or JAX is installed, as many are of all these with what they trace (`traced`, by
+`wrong_tracers.py`). A call that Python itself refuses, because the number or the names of the arguments do not fit the
 signature, is drawn again. A message must hold the value of an argument, or what is said of it: an array's shape or
 element type, a type's name (`judging.py`). The exit code is 1 if there is a finding or, among 500, a message without
 the value.
@@ -23,6 +24,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+import wrong_tracers
 from judging import Trial, command
 
 import tilewright
@@ -257,6 +259,8 @@ KINDS: dict[str, Callable[[random.Random, Trial], None]] = {
     "operation": _operation,
     "executable": _executable,
 }
+if wrong_tracers.INSTALLED:
+    KINDS["traced"] = lambda rng, trial: wrong_tracers.traced(rng, trial, (*functions(), *_executables()))
 
 
 def do(kind: str, number: int, seed: int, trial: Trial) -> None:
@@ -268,9 +272,14 @@ def nothing() -> None:
     """A process of this script has nothing to take over."""
 
 
+def first(kinds: tuple[str, ...]) -> Callable[[], None]:
+    """What a process does before its first trial."""
+    return wrong_tracers.load if "traced" in kinds else nothing
+
+
 def main(arguments: list[str] | None = None) -> int:
     about = __doc__.splitlines()[0]
-    return command(arguments, about, "wrong_calls.py", do, tuple(KINDS), lambda kinds: nothing, 2000)
+    return command(arguments, about, "wrong_calls.py", do, tuple(KINDS), first, 2000)
 
 
 if __name__ == "__main__":
