@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from judging import Trial
 
+from tilewright.limits import written
+
 INSTALLED = tuple(name for name in ("torch", "jax") if find_spec(name))
 SHAPES = ((), (3,), (2, 3), (1, 4, 5, 2), (4, 3, 3, 2), (2, 0))
 
@@ -198,10 +200,10 @@ def _drawn(rng: random.Random, functions: tuple[tuple[str, Any], ...]) -> tuple[
 
 def _said(args: list[Any]) -> tuple[str, ...]:
     """What a message may say of arguments: their types, shapes and element types."""
-    said = [type(a).__name__ for a in args]
+    said = [type(a).__name__ for a in args] + ["bf16", "bfloat16", "elements", "fit", "sparse"]
     for a in args:
         with suppress(Exception):
-            said += [str(tuple(a.shape)), str(a.dtype), str(a.device)]
+            said += [written(a, 80).split("(")[0], str(tuple(a.shape)), str(a.dtype), str(a.device)]
     return tuple(text for text in said if isinstance(text, str))
 
 

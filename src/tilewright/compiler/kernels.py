@@ -120,9 +120,9 @@ def compile(
     array([ 3., 12.], dtype=float32)
     """
     if symbols is not None and not isinstance(symbols, Mapping):
-        raise ArgumentError(f"symbols={symbols!r}: a dictionary of symbols (or names) and their values")
+        raise ArgumentError(f"symbols={written(symbols, 80)}: a dictionary of symbols (or names) and their values")
     if isinstance(dynamic, str) or not isinstance(dynamic, Collection):
-        raise ArgumentError(f"dynamic={dynamic!r}: a list of sizes, as in dynamic=['M']")
+        raise ArgumentError(f"dynamic={written(dynamic, 80)}: a list of sizes, as in dynamic=['M']")
     if isinstance(kernel, BlockKernel):
         if plan is not None or dynamic or strict or lenient:
             options = "plan=, dynamic=, strict= and lenient="
@@ -207,7 +207,9 @@ def _program_of(kernel: Any) -> Program:
     if not isinstance(kernel, type) and hasattr(kernel, "trace") and isinstance(getattr(kernel, "__name__", None), str):
         traced: Program = kernel.trace()
         return traced
-    raise ArgumentError(f"compile takes a kernel (a function under @tkw.wave) or a tile program, not {kernel!r}")
+    raise ArgumentError(
+        f"compile takes a kernel (a function under @tkw.wave) or a tile program, not {written(kernel, 80)}"
+    )
 
 
 def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
@@ -219,12 +221,14 @@ def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
             continue
         if not isinstance(key, Symbol):
             if not isinstance(key, str) or not key.isidentifier():
-                raise ArgumentError(f"symbols: {key!r} is neither a symbol nor a name")
+                raise ArgumentError(f"symbols: {written(key, 80)} is neither a symbol nor a name")
             key = symbol(key, 0)
         try:
             found[key] = as_expr(value)
         except TilewrightError:
-            raise ArgumentError(f"symbols: {name} = {value!r} is neither an integer nor an expression") from None
+            raise ArgumentError(
+                f"symbols: {name} = {written(value, 80)} is neither an integer nor an expression"
+            ) from None
     return found
 
 

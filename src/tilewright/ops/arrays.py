@@ -108,8 +108,8 @@ def by(extents: Any) -> str:
 
 def known_precision(precision: Any) -> str | None:
     """To what factors may be rounded."""
-    if precision not in (None, "tf32"):
-        raise ArgumentError(f"precision={precision!r}: 'tf32', which rounds factors of f32, or None")
+    if precision is not None and not (isinstance(precision, str) and precision == "tf32"):
+        raise ArgumentError(f"precision={written(precision, 80)}: 'tf32', which rounds factors of f32, or None")
     return None if precision is None else "tf32"
 
 

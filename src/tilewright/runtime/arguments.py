@@ -14,6 +14,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, IgnoredOptionWarning, TilewrightError
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType, from_numpy, plain_number
+from tilewright.limits import written
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, share_memory
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scalars import scalar
@@ -130,7 +131,7 @@ class Arguments:
             number = as_array(argument, where)[()]
         number = plain_number(number)
         if number is None:
-            raise ArgumentError(f"{where} is {argument!r}; it must be a number of type {wanted}")
+            raise ArgumentError(f"{where} is {written(argument, 80)}; it must be a number of type {wanted}")
         return scalar(number, wanted, where)
 
     def _check_dtype(self, array: Any, wanted: DType, where: str) -> None:

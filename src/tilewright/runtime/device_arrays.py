@@ -18,7 +18,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import ALL
 from tilewright.runtime import overlap
 from tilewright.runtime.dlpack import gpu_capsule, gpu_device, on_a_gpu
-from tilewright.runtime.tensors import as_array, refuse_tensor, torch_of
+from tilewright.runtime.tensors import as_array, from_torch, refuse_tensor, torch_of
 from tilewright.runtime.traced import refuse_traced
 
 _TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2", "bool": "bool"}
@@ -144,7 +144,7 @@ def array_of(argument: Any, where: str) -> Any:
     refuse_traced(argument, where)
     torch = torch_of(argument)
     if torch is not None:
-        return _of_torch(argument, torch, where) if argument.device.type == "cuda" else as_array(argument, where)
+        return _of_torch(argument, torch, where) if argument.is_cuda else from_torch(argument, torch, where)
     told = getattr(argument, "__cuda_array_interface__", None)
     if told is not None:
         kind, shape = np.dtype(told["typestr"]), tuple(told["shape"])

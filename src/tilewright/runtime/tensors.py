@@ -44,7 +44,7 @@ def as_array(argument: Any, where: str) -> Any:
     refuse_traced(argument, where)
     torch = torch_of(argument)
     if torch is not None:
-        return _from_torch(argument, torch, where)
+        return from_torch(argument, torch, where)
     if hasattr(argument, "__dlpack__"):
         return from_dlpack(argument, where)
     raise ArgumentError(
@@ -67,10 +67,12 @@ def torch_of(argument: Any) -> Any:
 # -- from torch -------------------------------------------------------------------------------------------
 
 
-def _from_torch(tensor: Any, torch: Any, where: str) -> Any:
-    if tensor.device.type != "cpu":
-        meant = "where tensors have no values" if tensor.device.type == "meta" else "and this target runs on the CPU"
-        way_out = "a tensor with values" if tensor.device.type == "meta" else f"{_name(where)}.cpu()"
+def from_torch(tensor: Any, torch: Any, where: str) -> Any:
+    """A numpy array that shares the memory of a tensor, which nothing traces; `where` names it."""
+    place = tensor.device.type
+    if place != "cpu":
+        meant = "where tensors have no values" if place == "meta" else "and this target runs on the CPU"
+        way_out = "a tensor with values" if place == "meta" else f"{_name(where)}.cpu()"
         raise ArgumentError(f"{where} lies on the device {tensor.device}, {meant}; pass {way_out}")
     refuse_tensor(tensor, torch, where)
     if tensor.requires_grad:

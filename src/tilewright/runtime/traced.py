@@ -24,9 +24,12 @@ def refuse_traced(argument: Any, where: str) -> None:
     >>> refuse_traced(1.0, "x")
     """
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
-    reason = None if torch is None else _traced_by_torch(argument, torch)
-    if reason is None and jax is not None:
-        reason = _traced_by_jax(argument, jax)
+    tensor = getattr(torch, "Tensor", None)  # absent while torch is still being imported
+    if tensor is not None and isinstance(argument, tensor):
+        reason = _traced_by_torch(argument, torch, tensor)
+    else:
+        reason = None if torch is None else _proxy_of_torch(argument)
+        reason = reason if jax is None or reason is not None else _traced_by_jax(argument, jax)
     if reason is not None:
         raise TracedArgument(f"{where} is {reason}")
 
@@ -37,9 +40,9 @@ def is_transforming(torch: Any) -> bool:
     return bool(
         ask.is_jit_tracing()
         or ask.count_modes()
-        or ask.count_modes_before_dispatch()
         or ask.current_transform()
         or ask.forward_level() >= 0
+        or ask.count_modes_before_dispatch()
     )
 
 
@@ -59,17 +62,18 @@ def _traced_by_jax(argument: Any, jax: Any) -> str | None:
 # -- torch ----------------------------------------------------------------------------------------------------
 
 
-def _traced_by_torch(argument: Any, torch: Any) -> str | None:
-    """What traces a tensor, and the way out; None: it is a plain one, or no tensor."""
+def _proxy_of_torch(argument: Any) -> str | None:
     proxy = getattr(sys.modules.get("torch.fx"), "Proxy", None)
-    if proxy is not None and isinstance(argument, proxy):
-        return (
-            f"a {type(argument).__name__} of torch.fx.symbolic_trace, which has no values; {_OUTSIDE}, or in a "
-            "function that torch.fx.wrap makes one node"
-        )
-    tensor = getattr(torch, "Tensor", None)  # absent while torch is still being imported
-    if tensor is None or not isinstance(argument, tensor):
+    if proxy is None or not isinstance(argument, proxy):
         return None
+    return (
+        f"a {type(argument).__name__} of torch.fx.symbolic_trace, which has no values; {_OUTSIDE}, or in a function "
+        "that torch.fx.wrap makes one node"
+    )
+
+
+def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
+    """What traces a tensor, and the way out; None: it is a plain one, and nothing follows calls."""
     ask = _questions(torch)
     if type(argument) is not tensor:
         reason = _own_dispatch(argument, tensor)
@@ -77,6 +81,8 @@ def _traced_by_torch(argument: Any, torch: Any) -> str | None:
             return reason
     if ask.is_wrapped(argument) or ask.is_functional(argument):
         return _transformed(argument, ask)
+    if not is_transforming(torch):
+        return None
     recorder = _recorder(ask)
     if recorder is not None:
         return f"a tensor while {recorder} records what is done; the result would be a constant there: {_OPERATOR}"
@@ -131,7 +137,7 @@ class _Questions:
             function = reduce(lambda part, name: getattr(part, name, None), path.split("."), torch)
             return (lambda *_: otherwise) if function is None else function
 
-        self.is_jit_tracing = found("jit.is_tracing")
+        self.is_jit_tracing = found("_C._is_tracing")
         self.is_wrapped = found("_C._functorch.is_functorch_wrapped_tensor")
         self.is_batched = found("_C._functorch.is_batchedtensor")
         self.is_differentiated = found("_C._functorch.is_gradtrackingtensor")
