@@ -200,7 +200,15 @@ def _drawn(rng: random.Random, functions: tuple[tuple[str, Any], ...]) -> tuple[
 
 def _said(args: list[Any]) -> tuple[str, ...]:
     """What a message may say of arguments: their types, shapes and element types."""
-    said = [type(a).__name__ for a in args] + ["bf16", "bfloat16", "elements", "fit", "sparse"]
+    said = [type(a).__name__ for a in args] + [
+        "bf16",
+        "bfloat16",
+        "elements",
+        "fit",
+        "sparse",
+        "JitTracer",
+        "GradTracer",
+    ]
     for a in args:
         with suppress(Exception):
             said += [written(a, 80).split("(")[0], str(tuple(a.shape)), str(a.dtype), str(a.device)]
