@@ -36,14 +36,7 @@ def refuse_traced(argument: Any, where: str) -> None:
 
 def is_transforming(torch: Any) -> bool:
     """Whether something of torch's follows calls now: a trace, a dispatch mode, a transform of functions."""
-    ask = _questions(torch)
-    return bool(
-        ask.is_jit_tracing()
-        or ask.count_modes()
-        or ask.current_transform()
-        or ask.forward_level() >= 0
-        or ask.count_modes_before_dispatch()
-    )
+    return _questions(torch).is_transforming()
 
 
 # -- JAX ------------------------------------------------------------------------------------------------------
@@ -81,7 +74,7 @@ def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
             return reason
     if ask.is_wrapped(argument) or ask.is_functional(argument):
         return _transformed(argument, ask)
-    if not is_transforming(torch):
+    if not ask.is_transforming():
         return None
     recorder = _recorder(ask)
     if recorder is not None:
@@ -149,6 +142,16 @@ class _Questions:
         self.is_forward_enabled = found("_C._is_fwd_grad_enabled")
         self._mode, self._faking = found("_C._get_dispatch_mode", None), found("_C._TorchDispatchModeKey.FAKE", None)
         self._forward = getattr(getattr(torch, "autograd", None), "forward_ad", None)
+
+    def is_transforming(self) -> bool:
+        """Whether something follows calls now."""
+        return bool(
+            self.is_jit_tracing()
+            or self.count_modes()
+            or self.current_transform()
+            or self.forward_level() >= 0
+            or self.count_modes_before_dispatch()
+        )
 
     def is_faking(self) -> bool:
         """Whether every new tensor is one without values."""
