@@ -6,7 +6,8 @@
 None, other types, counts and shapes, huge numbers, at random: the COUNT calls are, in equal parts, of public functions
 (`function`), of operations on tiles while a kernel is traced (`operation`), of what was compiled (`executable`), and,
 by `wrong_plans.py`, with plans that do not fit (`plan`), with kernels of every kind (`kernel`), and of methods of what
-was compiled (`method`). A call that Python itself refuses, because the number or the names of the arguments do not fit
+was compiled (`method`). Where torch or JAX is installed, as many are of all these with what they trace (`traced`, by
+`wrong_tracers.py`). A call that Python itself refuses, because the number or the names of the arguments do not fit
 the signature, is drawn again. A message must hold the value of an argument, or what is said of it: an array's shape or
 element type, a type's name (`judging.py`). The exit code is 1 if there is a finding or, among 500, a message without
 the value.
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import wrong_plans
+import wrong_tracers
 from judging import Trial, command
 
 import tilewright
@@ -260,6 +262,8 @@ KINDS: dict[str, Callable[[random.Random, Trial], None]] = {
     "executable": _executable,
     **wrong_plans.kinds(VALUES, _said_of),
 }
+if wrong_tracers.INSTALLED:
+    KINDS["traced"] = lambda rng, trial: wrong_tracers.traced(rng, trial, (*functions(), *_executables()))
 
 
 def do(kind: str, number: int, seed: int, trial: Trial) -> None:
@@ -271,9 +275,14 @@ def nothing() -> None:
     """A process of this script has nothing to take over."""
 
 
+def first(kinds: tuple[str, ...]) -> Callable[[], None]:
+    """What a process does before its first trial."""
+    return wrong_tracers.load if "traced" in kinds else nothing
+
+
 def main(arguments: list[str] | None = None) -> int:
     about = __doc__.splitlines()[0]
-    return command(arguments, about, "wrong_calls.py", do, tuple(KINDS), lambda kinds: nothing, 2000)
+    return command(arguments, about, "wrong_calls.py", do, tuple(KINDS), first, 2000)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,12 @@ class ArgumentError(TilewrightError, TypeError):
     """An argument of a kernel call that does not fit: the message names it, its value and what is allowed."""
 
 
+class TracedArgument(ArgumentError):
+    """An argument that a framework traces instead of computing: it has no values yet, or what is done with it would be
+    lost. The message names the argument, who traces it, and the way out.
+    """
+
+
 class ExecutionError(ProgramError, RuntimeError):
     """A program that does, when run, what it must not: reading outside memory, say."""
 

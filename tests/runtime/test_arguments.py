@@ -196,12 +196,19 @@ class Tensor:
         self.is_quantized = marks.get("is_quantized", False)
         self.device = SimpleNamespace(type=marks.get("device", "cpu"), __str__=lambda: "cuda:0")
         self.dtype, self.ndim = array.dtype.name, array.ndim
+        self.is_cuda, self._version = False, 0
 
     def is_neg(self) -> bool:
         return bool(self.marks.get("neg"))
 
     def is_conj(self) -> bool:
         return bool(self.marks.get("conj"))
+
+    def is_inference(self) -> bool:
+        return False
+
+    def data_ptr(self) -> int:
+        return self.array.ctypes.data
 
     def numpy(self) -> np.ndarray[Any, Any]:
         return self.array
@@ -214,6 +221,7 @@ class Tensor:
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     made = ModuleType("torch")
     made.__dict__.update(Tensor=Tensor, strided="strided", from_numpy=Tensor, float32="float32")
+    made.__dict__.update(is_grad_enabled=lambda: True)
     monkeypatch.setitem(sys.modules, "torch", made)
     return made
 

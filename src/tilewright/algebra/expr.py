@@ -28,7 +28,7 @@ from sys import getrefcount
 from typing import Any, TypeAlias
 
 from tilewright.errors import ExpressionError
-from tilewright.limits import INTEGER, NESTING, shown
+from tilewright.limits import INTEGER, NESTING, shown, written
 
 Bound: TypeAlias = float
 """An int, or infinity: the numeric end of a range."""
@@ -509,17 +509,18 @@ def as_expr(value: Any) -> Expr:
         return value
     if type(value) is int:
         return const(value)
-    if hasattr(value, "__index__") and not isinstance(value, bool | type) and not getattr(value, "ndim", 0):
+    rank = getattr(value, "ndim", 0)
+    if hasattr(value, "__index__") and not isinstance(value, bool | type) and isinstance(rank, int) and not rank:
         return const(index_of(value))
-    raise ExpressionError(f"{value!r} is neither an integer nor an expression")
+    raise ExpressionError(f"{written(value, 80)} is neither an integer nor an expression")
 
 
 def index_of(value: Any) -> int:
     """The integer that a value with `__index__` is."""
     try:
         return operator.index(value)
-    except TypeError:
-        raise ExpressionError(f"{value!r} is neither an integer nor an expression") from None
+    except (TypeError, ValueError, RuntimeError):  # a tensor that a framework traces says no in its own way
+        raise ExpressionError(f"{written(value, 80)} is neither an integer nor an expression") from None
 
 
 ZERO = const(0)

@@ -272,8 +272,11 @@ def make_layout(*parts: Any) -> Layout:
     if len(parts) == 1 and not isinstance(parts[0], Layout):
         if _is_int_tuple(parts[0]):
             return Layout(parts[0])
-        if not isinstance(parts[0], Iterable) or isinstance(parts[0], str | bytes):
-            raise LayoutError(f"make_layout takes a shape, a shape and a stride, or layouts; got {parts[0]!r}")
+        is_array = hasattr(parts[0], "dtype")  # no array holds layouts, and one that is traced cannot be gone through
+        if not isinstance(parts[0], Iterable) or isinstance(parts[0], str | bytes) or is_array:
+            raise LayoutError(
+                f"make_layout takes a shape, a shape and a stride, or layouts; got {written(parts[0], 80)}"
+            )
         parts = tuple(parts[0])
     elif len(parts) == 2 and _is_int_tuple(parts[0]):
         return Layout(*parts)

@@ -7,7 +7,6 @@ ignored. The torch utilities need torch, which is loaded when one of them is cal
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import SimpleNamespace
@@ -22,7 +21,9 @@ from tilewright.compiler.kernels import EXECUTOR
 from tilewright.compiler.symbols import known_names
 from tilewright.errors import ArgumentError, IgnoredOptionWarning, MissingPackage, OutOfScope
 from tilewright.ir import dtypes
+from tilewright.ir.location import warn_author
 from tilewright.limits import written
+from tilewright.runtime.eager import eager
 from tilewright.signatures import checked
 from tilewright.targets.registry import is_gpu, is_native
 from tilewright.wave.constraints import (
@@ -111,6 +112,7 @@ def _is_ours(target: Any) -> bool:
 _named: set[str] = set()
 
 
+@eager
 def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = None) -> Executable:
     """The kernel, compiled with Wave's options; called with arrays or tensors in signature order.
 
@@ -136,7 +138,7 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
     fresh = [name for name in ignored if name not in _named]
     if fresh:
         _named.update(fresh)
-        warnings.warn(f"ignored, without meaning here: {', '.join(fresh)}", IgnoredOptionWarning, stacklevel=2)
+        warn_author(f"ignored, without meaning here: {', '.join(fresh)}", IgnoredOptionWarning)
     dynamic = {getattr(s, "name", s) for s in options.dynamic_symbols}
     named = {getattr(s, "name", s): (s, v) for s, v in options.subs.items() if getattr(s, "name", s) not in dynamic}
     values = {s: v for s, v in named.values() if isinstance(v, Expr)}

@@ -7,7 +7,6 @@ that for a named machine; and "executor", which runs the tile program in numpy a
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Self, overload
@@ -35,6 +34,7 @@ from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
 from tilewright.ir.in_place import in_one_array
+from tilewright.ir.location import warn_author
 from tilewright.ir.printer import program_text
 from tilewright.ir.tile import TILE, access_form, loose, parse_tile, require_elements
 from tilewright.ir.verifier import verify
@@ -42,6 +42,8 @@ from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, 
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import arranged, known_level, signature_of
+from tilewright.runtime.eager import eager
+from tilewright.runtime.tensors import count_writes
 from tilewright.targets.registry import CPU, GPU, check_target
 from tilewright.wave.kernel import Kernel
 
@@ -75,6 +77,7 @@ def compile(
 ) -> Executable: ...
 
 
+@eager
 def compile(
     kernel: Any,
     symbols: Mapping[Any, Any] | None = None,
@@ -119,7 +122,7 @@ def compile(
     array([ 3., 12.], dtype=float32)
     """
     if symbols is not None and not isinstance(symbols, Mapping):
-        raise ArgumentError(f"symbols={symbols!r}: a dictionary of symbols (or names) and their values")
+        raise ArgumentError(f"symbols={written(symbols, 80)}: a dictionary of symbols (or names) and their values")
     if isinstance(dynamic, str) or not isinstance(dynamic, Collection):
         raise ArgumentError(f"dynamic={written(dynamic, 80)}: a list of sizes, as in dynamic=['M']")
     dynamic = tuple(dynamic)
@@ -229,12 +232,14 @@ def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
             continue
         if not isinstance(key, Symbol):
             if not isinstance(key, str) or not key.isidentifier():
-                raise ArgumentError(f"symbols: {key!r} is neither a symbol nor a name")
+                raise ArgumentError(f"symbols: {written(key, 80)} is neither a symbol nor a name")
             key = symbol(key, 0)
         try:
             found[key] = as_expr(value)
         except TilewrightError:
-            raise ArgumentError(f"symbols: {name} = {value!r} is neither an integer nor an expression") from None
+            raise ArgumentError(
+                f"symbols: {name} = {written(value, 80)} is neither an integer nor an expression"
+            ) from None
     return found
 
 
@@ -292,7 +297,7 @@ def _report_narrowing(program: Program, *, strict: bool) -> None:
             if strict:
                 raise DtypeMismatch(what, op.loc)
             where = f"\n{op.loc.pointing()}" if op.loc else ""
-            warnings.warn(what + where, NarrowingWarning, stacklevel=3)
+            warn_author(what + where, NarrowingWarning)
 
 
 def _report_aliasing(program: Program) -> None:
@@ -305,10 +310,9 @@ def _report_aliasing(program: Program) -> None:
             for w in writes:
                 if access_form(r) != access_form(w):
                     lines = "".join(f"\n{op.loc.pointing()}" for op in (r, w) if op.loc)
-                    warnings.warn(
+                    warn_author(
                         f"the argument {value.name} is read and written through different accesses; {so}{lines}",
                         AliasingWarning,
-                        stacklevel=3,
                     )
                     return
 
@@ -423,14 +427,18 @@ class Executable:
         known_level(level, ("tile",), f"{self.name} on the executor")
         return program_text(self.program)
 
+    @eager
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
         """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
         if debug_logs is not None and not isinstance(debug_logs, dict):
             raise ArgumentError(f"{self.name}: debug_logs={written(debug_logs, 80)} is no dictionary to receive logs")
+        placed = self._arranged(args, named)
         try:
-            made = self._run(self._arranged(args, named), debug_logs)
+            made = self._run(placed, debug_logs)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
+        if len(placed) == len(self.program.args):
+            count_writes(a for v, a in zip(self.program.args, placed, strict=True) if v in self.outputs)
         return named.get("out") if made is None else made
 
     def _arranged(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:

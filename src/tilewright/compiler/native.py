@@ -33,6 +33,7 @@ from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import known_level, named_values
 from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.eager import eager
 from tilewright.runtime.timing import benchmark
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.registry import CPU, gpu_machine, is_gpu, is_native, native
@@ -246,6 +247,7 @@ class NativeExecutable(Executable):
     def _measures(self) -> list[Expr | None]:
         return [d for a in self.program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
 
+    @eager
     def bind(self, *args: Any, **named: Any) -> Callable[[], None]:
         """The kernel bound to all its arguments, outputs too: a call of the result runs it on what they hold by then.
 

@@ -24,10 +24,11 @@ from tilewright.ir.parser import parse_programs
 from tilewright.limits import WORKERS, written
 from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, share_memory
+from tilewright.runtime.eager import eager
 from tilewright.runtime.host import HostExecutor
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.sizes import extent, sizes_of
-from tilewright.runtime.tensors import Form, as_array
+from tilewright.runtime.tensors import Form, as_array, count_writes
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.registry import CPU, GPU, check_target
 
@@ -35,6 +36,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}
 
 
+@eager
 def compile_text(
     text: str,
     target: str = CPU,
@@ -156,6 +158,7 @@ class TextExecutable:
         found: bytes = self._kernel.object
         return found
 
+    @eager
     def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
         """Runs the program; see `logs` for what debug_log kept.
 
@@ -165,6 +168,7 @@ class TextExecutable:
         if self._again is not None and not named and params is None:
             quick = self._again(args)
             if quick is not None:
+                self._count_writes(args)
                 return quick[0] if len(quick) == 1 else quick or None
         arrays, made = self._arguments(args, params, named)
         form, kinds = Form([*args, *named.values()]), {a.name: a.type.dtype for a in self.main.args}
@@ -172,11 +176,19 @@ class TextExecutable:
             form.require(kinds[name], f"{self.name}: the output {name}")
         launch = self._bound(arrays, params, passing=True)
         launch()
+        self._count_writes(args, named)
         found = [a.given if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
         if self._again is not None and not named and params is None:
             self._again.learn(args, found, launch)
         return found[0] if len(found) == 1 else tuple(found) or named.get("out")
 
+    def _count_writes(self, args: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> None:
+        """Tells torch of the tensors that a call wrote to."""
+        given = dict(zip((a.name or "" for a in self.main.args), args, strict=False)) | dict(named or {})
+        mine = {a.name for a in self.main.args if a.type.role != "in"} | {"out"}
+        count_writes(a for name, a in given.items() if name in mine)
+
+    @eager
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
         """The program bound to arrays: what is done once is done now; a call of the result launches it.
 

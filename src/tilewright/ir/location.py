@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 import sys
+import warnings
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -115,12 +116,25 @@ def author_location(depth: int = 1) -> Location | None:
     """The innermost frame that is not Tilewright's own."""
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
-        name = frame.f_code.co_filename
-        ours = name.startswith(_PACKAGE) or name == contextlib.__file__  # `with` runs our functions through it
-        if not ours or name.startswith(_OURS_TO_SHOW):
+        if not _is_ours(frame):
             return Location(frame.f_code, frame.f_lasti, frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+def warn_author(what: str, category: type[Warning]) -> None:
+    """Warns at the innermost line that is not Tilewright's own."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and _is_ours(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(what, category, stacklevel=level)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    ours = name.startswith(_PACKAGE) or name == contextlib.__file__  # `with` runs our functions through it
+    return ours and not name.startswith(_OURS_TO_SHOW)
 
 
 def of_function(function: Any) -> Location:

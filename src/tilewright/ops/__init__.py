@@ -15,6 +15,7 @@ array([[12., 18., 18., 18., 12.],
 | file         | subject                                                               |
 |--------------|-----------------------------------------------------------------------|
 | arrays       | arguments and results: what they are, and where they lie              |
+| sources      | the arrays that a layer was made of, and whether torch wrote to them  |
 | layers       | weights that are brought once to where a layer runs, and packed there |
 | convolutions | convolution over one, two and three axes                              |
 | products     | matrix product                                                        |

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,8 @@ from tilewright.ir.dtypes import DType, DTypeLike, element_type, from_numpy
 from tilewright.limits import written
 from tilewright.runtime.arrays import empty
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like
-from tilewright.runtime.tensors import Form
+from tilewright.runtime.tensors import Form, torch_of
+from tilewright.runtime.traced import refuse_traced
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.registry import CPU, CUDA, GPU, check_target, gpu_machine, is_gpu
 
@@ -47,13 +48,24 @@ def _packed(found: DeviceArray, name: str) -> DeviceArray:
 
 def _listed(value: Any, name: str) -> Array:
     """An array of numbers that are given as lists."""
+    for part in _leaves(value):
+        refuse_traced(part, f"{name}, in a list,")
     try:
         found = np.asarray(value)
-    except (TypeError, ValueError) as fault:  # nested lists of unequal lengths, say
+    except (TypeError, ValueError, RuntimeError) as fault:  # nested lists of unequal lengths, say
         raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: {fault}") from None
     if found.dtype.kind in "OSUMmV":
         raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: it holds {found.dtype}")
     return found
+
+
+def _leaves(value: Any, depth: int = 8) -> Iterator[Any]:
+    """What nested lists hold, apart from numbers; no argument here has more dimensions."""
+    for part in value if depth else ():
+        if isinstance(part, list | tuple):
+            yield from _leaves(part, depth - 1)
+        elif not isinstance(part, bool | int | float | np.generic):
+            yield part
 
 
 def in_place(value: Any, name: str) -> Any:
@@ -96,8 +108,8 @@ def by(extents: Any) -> str:
 
 def known_precision(precision: Any) -> str | None:
     """To what factors may be rounded."""
-    if precision not in (None, "tf32"):
-        raise ArgumentError(f"precision={precision!r}: 'tf32', which rounds factors of f32, or None")
+    if precision is not None and not (isinstance(precision, str) and precision == "tf32"):
+        raise ArgumentError(f"precision={written(precision, 80)}: 'tf32', which rounds factors of f32, or None")
     return None if precision is None else "tf32"
 
 
@@ -166,7 +178,7 @@ def on_device(found: Any, target: str, others: Sequence[Any]) -> DeviceArray:
 
 def is_on_gpu(value: Any) -> bool:
     """Whether it is a torch tensor on a GPU."""
-    return bool(getattr(value, "is_cuda", False))
+    return torch_of(value) is not None and bool(value.is_cuda)
 
 
 @lru_cache(maxsize=256)

@@ -16,15 +16,14 @@ from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import (
     again_for,
     array,
-    bias_of,
     by,
     dtype_of,
     is_on_gpu,
     known_precision,
-    out_type,
     taken_as_they_are,
 )
 from tilewright.ops.layers import Layer
+from tilewright.runtime.eager import eager
 
 
 class Conv(Layer):
@@ -41,6 +40,10 @@ class Conv(Layer):
     It runs where the image lies, on the host or a GPU, or on the `target`, such as "cuda", to which images of the host
     are then brought for each call; weights are brought there once, and packed there once for each image size.
 
+    Weights and bias may be torch tensors that change in place, as by an optimizer: the next call packs them anew. Of
+    inference tensors torch counts no changes; each call packs those. numpy counts none: after a change, call `refresh`,
+    which says what else is not seen. Under `torch.no_grad()` parameters are taken too, which need gradients.
+
     >>> import numpy as np
     >>> layer = Conv(np.ones((2, 2, 3), np.float32), np.array([0, 1], np.float32), padding=((1, 0),))
     >>> layer
@@ -52,7 +55,14 @@ class Conv(Layer):
 
     rank: ClassVar[int | None] = None
     """The number of axes that the class is for; None: any."""
+    rows = "filters"
 
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """How many dimensions the weights may have."""
+        return (3, 4, 5) if self.rank is None else (self.rank + 2,)
+
+    @eager
     def __init__(
         self,
         weight: Any,
@@ -71,24 +81,22 @@ class Conv(Layer):
     ):
         if dynamic is not None and (not isinstance(dynamic, str) or dynamic not in ("batch", "image")):
             raise ArgumentError(f"dynamic={dynamic!r}: None, 'batch', or 'image', which is both batch and image size")
-        weight = array(weight, "weight", (3, 4, 5) if self.rank is None else (self.rank + 2,))
-        filters, *taps, _ = weight.shape
+        super().__init__(weight, bias, out_dtype, target)
+        filters, *taps, _ = self.weight.shape
         if 0 in taps:
-            raise ArgumentError(f"weight has the shape {weight.shape}: a filter has a tap along each axis")
+            raise ArgumentError(f"weight has the shape {self.weight.shape}: a filter has a tap along each axis")
         self.stride, self.dilation = (
             per_axis(v, len(taps), n) for v, n in ((stride, "stride"), (dilation, "dilation"))
         )
         self.padding = padding_of(padding, tuple(taps), self.stride, self.dilation)
         if any(n < 0 for ends in self.padding for n in ends):
             raise ArgumentError(f"padding={padding!r}: no number is below 0")
-        kind = dtype_of(weight, "weight")
         count = plain_number(groups)
         if not isinstance(count, int) or isinstance(count, bool) or count < 1 or filters % count:
             raise ArgumentError(f"groups={groups!r}: it must divide the {filters} filters")
         self.activation, self.groups, self.dynamic = known_activation(activation), count, dynamic
-        self.precision, self.accumulate = known_precision(precision), known_accumulate(accumulate, kind)
-        added = None if bias is None else bias_of(bias, kind, filters, "filters")
-        super().__init__(weight, added, out_type(out_dtype, kind), target)
+        self.precision = known_precision(precision)
+        self.accumulate = known_accumulate(accumulate, dtype_of(self.weight, "weight"))
         self._typical: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
@@ -182,6 +190,7 @@ class Conv3d(Conv):
     rank = 3
 
 
+@eager
 def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     """y[n, q, f] = activation(conv(x[n, w, c], w[f, s, c]) + bias[f]), with the options of `Conv`.
 
@@ -192,6 +201,7 @@ def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     return _convolved(Conv1d, x, w, bias, options)
 
 
+@eager
 def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     """y[n, p, q, f] = activation(conv(x[n, h, w, c], w[f, r, s, c]) + bias[f]), with the options of `Conv`.
 
@@ -204,6 +214,7 @@ def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     return _convolved(Conv2d, x, w, bias, options)
 
 
+@eager
 def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     """y[n, z, p, q, f] = activation(conv(x[n, d, h, w, c], w[f, t, r, s, c]) + bias[f]), with the options of `Conv`.
 

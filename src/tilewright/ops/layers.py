@@ -7,20 +7,24 @@ from typing import Any
 
 from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DType, DTypeLike
 from tilewright.limits import written
 from tilewright.ops.arrays import (
     by,
+    dtype_of,
     in_place,
     is_on_gpu,
     known_target,
     on_device,
     on_host,
+    out_type,
     result,
     returned,
     target_for,
 )
+from tilewright.ops.sources import Source
 from tilewright.runtime.device_arrays import DeviceArray, common_device, share_memory
+from tilewright.runtime.eager import eager
 from tilewright.runtime.host import Kept
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.tensors import Form
@@ -32,29 +36,84 @@ NAMES = ("x", "w", "bias", "y")
 
 
 class Layer:
-    """Weights, perhaps a bias, and a kernel for each size; call it with an array."""
+    """Weights, perhaps a bias, and a kernel for each size; call it with an array.
 
-    def __init__(self, weight: Any, bias: Any, out: DType, target: str | None):
-        self.weight, self.bias, self.out, self.target = weight, bias, out, known_target(target)
+    It keeps the arrays that it was made of. Each call looks whether torch wrote to one of them since they were packed.
+    """
+
+    def __init__(self, weight: Any, bias: Any, out_dtype: DTypeLike | None, target: str | None):
+        self._source = Source(weight, bias)
+        self.target = known_target(target)
         self.constant = True
         """Whether the weights are packed beforehand, for many calls."""
+        self.weight, self.bias = self._source.read(self.ranks, self.rows)
+        self.out: DType = out_type(out_dtype, dtype_of(self.weight, "weight"))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Lets go of packed weights, and of those on devices."""
         self._packed: dict[Any, Kept] = {}
         self._placed: dict[int | None, tuple[Any, Any]] = {}
         self._quick = Again()
 
+    @eager
+    def refresh(self) -> None:
+        """Reads weights and bias anew from the arrays that the layer was made of; the next call packs them anew.
+
+        Calls do this by themselves where torch counts a write to a tensor. It counts none through `tensor.data`,
+        through a numpy array that shares its memory, or by a kernel that was bound to it; numpy counts none at all.
+
+        >>> import numpy as np, tilewright
+        >>> weight, x = np.ones((1, 2), np.float32), np.ones((1, 2), np.float32)
+        >>> layer = tilewright.Linear(weight)
+        >>> layer(x)
+        array([[2.]], dtype=float32)
+        >>> weight[:] = 3
+        >>> layer.refresh()
+        >>> layer(x)
+        array([[6.]], dtype=float32)
+        """
+        weight, bias = self._source.read(self.ranks, self.rows)
+        if weight.shape != self.weight.shape or weight.dtype != self.weight.dtype:
+            raise ArgumentError(
+                f"weight is {by(weight.shape)} of {weight.dtype} now; the layer was made of {by(self.weight.shape)} of "
+                f"{self.weight.dtype}: make a new layer"
+            )
+        self.weight, self.bias = weight, bias
+        self._forget()
+
+    def _follow(self) -> None:
+        """Reads the weights anew where torch wrote to them."""
+        if self._source.is_changed():
+            self.refresh()
+
     def __getstate__(self) -> dict[str, Any]:
         """What copies are made of: the weights; they pack and place them for themselves."""
-        held = {"weight": on_host(self.weight), "bias": None if self.bias is None else on_host(self.bias)}
+        weight, bias = on_host(self.weight), None if self.bias is None else on_host(self.bias)
+        held = {"weight": weight, "bias": bias, "_source": Source(weight, bias)}
         return {**self.__dict__, **held, "_packed": {}, "_placed": {}, "_quick": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._quick = Again()
+        self._forget()
+
+    def __copy__(self) -> Layer:
+        """A layer of the same arrays."""
+        made = object.__new__(type(self))
+        made.__setstate__({**self.__dict__, "_source": Source(*self._source.given)})
+        return made
 
     # -- what kinds of layers say --------------------------------------------------------------------------
 
     names: tuple[str, ...] = NAMES
     """What the kernel calls the array, the weights, the bias and the result."""
+    rows: str
+    """What the first dimension of the weights counts."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """How many dimensions the weights may have."""
+        raise NotImplementedError
 
     def _taken(self, x: Any) -> Any:
         """The argument of a call, checked."""
@@ -70,8 +129,14 @@ class Layer:
 
     # -- calling ---------------------------------------------------------------------------------------------
 
+    @eager
     def __call__(self, x: Any) -> Any:
         """The layer's result; a torch tensor where the array is one, on its device."""
+        self._follow()
+        return self._called(x)
+
+    def _called(self, x: Any) -> Any:
+        """The result with the weights that were read last."""
         if not is_on_gpu(x):
             return self.run(x)[0]
         quick = self._quick((x, *self._tensors(x)))
@@ -99,17 +164,20 @@ class Layer:
         launch()
         return returned(out, form), launch
 
+    @eager
     def kernel(self, x: Any) -> tuple[Compiled, Any]:
         """The kernel for an array of this shape, and an output for it."""
         taken = self._taken(x)
         shape, target = self._shape(taken), target_for(self.target, {"x": taken})
         return self._kernel(taken, target), result(target, [taken], shape, self.out)
 
+    @eager
     def bind(self, x: Any, out: Any, kernel: Compiled | None = None) -> Callable[[], None]:
         """The layer bound to arrays; a call of the result launches it on what they hold by then.
 
-        Both are contiguous, and `out` has memory of its own.
+        Both are contiguous, and `out` has memory of its own. The weights are those of now.
         """
+        self._follow()
         taken, goal = (in_place(array, name) for array, name in ((x, "x"), (out, "out")))
         if not isinstance(goal, DeviceArray):
             require_own_memory(goal, "out")

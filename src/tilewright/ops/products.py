@@ -29,9 +29,11 @@ from tilewright.ops.arrays import (
     target_for,
 )
 from tilewright.ops.layers import Layer
+from tilewright.runtime.eager import eager
 from tilewright.runtime.tensors import Form
 
 
+@eager
 def matmul(
     a: Any,
     b: Any,
@@ -102,6 +104,10 @@ class Linear(Layer):
     (i32 for integers, f64 for f64). With `precision="tf32"` factors of f32 are rounded to tf32; with `accumulate="f16"`
     factors of f16 are summed in f16. It runs where x lies, or on the `target`; weights are brought there once.
 
+    Weights and bias may be torch tensors that change in place, as by an optimizer: the next call packs them anew. Of
+    inference tensors torch counts no changes; each call packs those. numpy counts none: after a change, call `refresh`,
+    which says what else is not seen. Under `torch.no_grad()` parameters are taken too, which need gradients.
+
     >>> import numpy as np
     >>> layer = Linear(np.array([[1, 2], [3, 4], [5, 6]], np.float32), activation="relu")
     >>> layer
@@ -112,7 +118,10 @@ class Linear(Layer):
     """
 
     names = ("a", "b", "bias", "c")
+    rows = "rows of weights"
+    ranks = (2,)
 
+    @eager
     def __init__(
         self,
         weight: Any,
@@ -124,12 +133,9 @@ class Linear(Layer):
         accumulate: str | None = None,
         target: str | None = None,
     ):
-        weight = array(weight, "weight", (2,))
-        kind = dtype_of(weight, "weight")
+        super().__init__(weight, bias, out_dtype, target)
         self.activation, self.precision = known_activation(activation), known_precision(precision)
-        self.accumulate = known_accumulate(accumulate, kind)
-        added = None if bias is None else bias_of(bias, kind, weight.shape[0], "rows of weights")
-        super().__init__(weight, added, out_type(out_dtype, kind), target)
+        self.accumulate = known_accumulate(accumulate, dtype_of(self.weight, "weight"))
 
     def __repr__(self) -> str:
         kind = dtype_of(self.weight, "weight")
@@ -139,11 +145,10 @@ class Linear(Layer):
         parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
         return f"Linear({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
-    def __call__(self, x: Any) -> Any:
-        """The product; a torch tensor where x is one, on its device."""
+    def _called(self, x: Any) -> Any:
         if is_on_gpu(x) and x.dim() > 2 and x.numel() and x.is_contiguous():  # as one matrix it is like other calls
-            return super().__call__(x.view(-1, x.shape[-1])).view(*x.shape[:-1], self.weight.shape[0])
-        return super().__call__(x)
+            return super()._called(x.view(-1, x.shape[-1])).view(*x.shape[:-1], self.weight.shape[0])
+        return super()._called(x)
 
     def _taken(self, x: Any) -> Any:
         return array(x, "x")

@@ -16,6 +16,8 @@
 | toolchain      | what machine code depends on beside its program                              |
 | calls          | by position, by name, with `out=`; the signature that says so                |
 | scalars        | scalar arguments: numbers that an element type holds                         |
+| traced         | arguments that torch or JAX traces: refused by name                          |
+| eager          | calls that torch.compile leaves out of its graphs                            |
 | tensors, exchange | arrays of other libraries; what those tell without going through Python   |
 | device_arrays  | arrays on a device, taken as they are or moved; results there                |
 | overlap        | whether arrays share memory, exactly                                         |

@@ -16,10 +16,12 @@ from tilewright.interpret.grid import is_grid
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType, from_numpy, plain_number
 from tilewright.ir.in_place import why_not_in_place
+from tilewright.limits import written
 from tilewright.runtime.device_arrays import DeviceArray, array_of, is_same_array, made_like, share_memory
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scalars import scalar
 from tilewright.runtime.tensors import Form, as_array
+from tilewright.runtime.traced import refuse_traced
 
 
 class Arguments:
@@ -38,11 +40,11 @@ class Arguments:
         self.program, self.outputs, self.lenient, self.near = program, outputs, lenient, near
         self.made: list[Any] = []
         given = self.given = self._fill_in(given)
-        self.form = Form(given)
         self.values: dict[Value, Any] = {}
         for value, argument in zip(program.args, given, strict=True):
             if argument is not None or value not in outputs:
                 self.values[value] = self._checked(value, argument)
+        self.form = Form(given)
         self.symbols = self._symbols(known)
         for value, argument in zip(program.args, given, strict=True):
             if argument is None:
@@ -132,11 +134,12 @@ class Arguments:
 
     def _number(self, argument: Any, wanted: DType, where: str) -> bool | int | float:
         number = argument
+        refuse_traced(argument, where)
         if not isinstance(argument, np.generic) and getattr(argument, "ndim", None) == 0:
             number = as_array(argument, where)[()]
         number = plain_number(number)
         if number is None:
-            raise ArgumentError(f"{where} is {argument!r}; it must be a number of type {wanted}")
+            raise ArgumentError(f"{where} is {written(argument, 80)}; it must be a number of type {wanted}")
         return scalar(number, wanted, where)
 
     def _check_dtype(self, array: Any, wanted: DType, where: str) -> None:

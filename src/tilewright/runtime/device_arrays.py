@@ -18,7 +18,8 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import ALL
 from tilewright.runtime import overlap
 from tilewright.runtime.dlpack import gpu_capsule, gpu_device, on_a_gpu
-from tilewright.runtime.tensors import as_array
+from tilewright.runtime.tensors import as_array, from_torch, refuse_tensor, torch_of
+from tilewright.runtime.traced import refuse_traced
 
 _TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2", "bool": "bool"}
 
@@ -138,15 +139,12 @@ def array_of(argument: Any, where: str) -> Any:
     """A DeviceArray where the argument lies on a device, otherwise a numpy array that shares its memory."""
     if isinstance(argument, DeviceArray):
         return argument
-    torch = sys.modules.get("torch")
-    tensor = getattr(torch, "Tensor", None)
-    if tensor is not None and isinstance(argument, tensor) and argument.device.type == "cuda":
-        if argument.requires_grad:
-            raise ArgumentError(f"{where} needs gradients (requires_grad), which are not computed here; .detach() it")
-        name = str(argument.dtype).removeprefix("torch.")
-        kind = ALL[_TORCH[name]].numpy if name in _TORCH else np.dtype(name)
-        shape, strides = tuple(argument.shape), tuple(argument.stride())
-        return DeviceArray(argument.data_ptr(), shape, strides, kind, argument, argument.device.index or 0)
+    if isinstance(argument, np.ndarray):
+        return as_array(argument, where)
+    refuse_traced(argument, where)
+    torch = torch_of(argument)
+    if torch is not None:
+        return _of_torch(argument, torch, where) if argument.is_cuda else from_torch(argument, torch, where)
     told = getattr(argument, "__cuda_array_interface__", None)
     if told is not None:
         kind, shape = np.dtype(told["typestr"]), tuple(told["shape"])
@@ -154,12 +152,24 @@ def array_of(argument: Any, where: str) -> Any:
         packed = np.empty(shape, kind, order="C").strides if given is None and 0 not in shape else given
         strides = tuple(int(s) // kind.itemsize for s in packed or (0,) * len(shape))
         return DeviceArray(int(told["data"][0]), shape, strides, kind, argument, stream=told.get("stream"))
-    if tensor is None or not isinstance(argument, tensor):
-        exported = on_a_gpu(argument, where) if hasattr(argument, "__dlpack_device__") else None
-        if exported is not None:
-            number, pointer, shape, strides, kind, capsule = exported
-            return DeviceArray(pointer, shape, strides, kind, (argument, capsule), number)
+    exported = on_a_gpu(argument, where) if hasattr(argument, "__dlpack_device__") else None
+    if exported is not None:
+        number, pointer, shape, strides, kind, capsule = exported
+        return DeviceArray(pointer, shape, strides, kind, (argument, capsule), number)
     return as_array(argument, where)
+
+
+def _of_torch(tensor: Any, torch: Any, where: str) -> DeviceArray:
+    """A tensor on a GPU; one that needs gradients, where none are recorded, as one that needs none."""
+    refuse_tensor(tensor, torch, where)
+    owner = tensor.detach() if tensor.requires_grad else tensor
+    name = str(tensor.dtype).removeprefix("torch.")
+    try:
+        kind = ALL[_TORCH[name]].numpy if name in _TORCH else np.dtype(name)
+    except TypeError:
+        raise ArgumentError(f"{where} holds {tensor.dtype}, which is no element type here") from None
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return DeviceArray(tensor.data_ptr(), shape, strides, kind, owner, tensor.device.index or 0)
 
 
 def share_memory(one: Any, other: Any) -> bool:

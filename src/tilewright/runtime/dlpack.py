@@ -14,6 +14,8 @@ _CPU, _CUDA, _UNSIGNED, _BFLOAT = 1, 2, 1, 4
 _OPAQUE = 3
 _DEFAULT_STREAM = 1
 _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool", 10: "float8_e4m3fn", 12: "float8_e5m2"}
+_FAULTS = (AttributeError, BufferError, RuntimeError, TypeError, ValueError)
+"""What libraries raise where an array cannot be exported."""
 
 
 class _Tensor(ctypes.Structure):
@@ -46,11 +48,22 @@ def from_dlpack(argument: Any, where: str) -> Any:
     """
     try:
         return np.from_dlpack(argument)
-    except (BufferError, RuntimeError, TypeError, ValueError) as fault:
-        found = _bfloats(argument)
+    except _FAULTS as fault:
+        found = _bfloats(argument, where)
         if found is None:
             raise ArgumentError(f"{where} cannot be read by way of DLPack: {fault}") from None
         return found
+
+
+def _device(argument: Any, where: str) -> tuple[int, int]:
+    """(kind, number) of the device that an argument lies on."""
+    try:
+        kind, number = argument.__dlpack_device__()
+    except _FAULTS as fault:  # an array that its library has let go of, say
+        raise ArgumentError(
+            f"{where} is a {type(argument).__name__} that cannot be read by way of DLPack: {fault}"
+        ) from None
+    return int(kind), int(number)
 
 
 def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...], Any, Any] | None:
@@ -59,8 +72,8 @@ def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tupl
     Its memory is the argument's as long as the capsule is kept; what its library does to it is done before what is
     asked of the default stream afterwards.
     """
-    kind, number = argument.__dlpack_device__()
-    if int(kind) != _CUDA:
+    kind, number = _device(argument, where)
+    if kind != _CUDA:
         return None
     capsule = argument.__dlpack__(stream=_DEFAULT_STREAM)
     tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
@@ -69,7 +82,7 @@ def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tupl
         strides = tuple(tensor.strides[d] for d in range(tensor.ndim))
     else:
         strides = tuple(prod(shape[d + 1 :]) for d in range(tensor.ndim))
-    return int(number), (tensor.data or 0) + tensor.byte_offset, shape, strides, _element(tensor, where), capsule
+    return number, (tensor.data or 0) + tensor.byte_offset, shape, strides, _element(tensor, where), capsule
 
 
 def form_of(dtype: np.dtype[Any], ndim: int) -> int:
@@ -102,11 +115,11 @@ def _element(tensor: _Tensor, where: str) -> Any:
     return np.dtype(name if name == "bool" else f"{name}{tensor.bits}")
 
 
-def _bfloats(argument: Any) -> Any:
+def _bfloats(argument: Any, where: str) -> Any:
     """The argument where it holds bf16 on the CPU: read as 16-bit integers, whose bits are then taken as bf16."""
     import ml_dtypes
 
-    if argument.__dlpack_device__()[0] != _CPU:
+    if _device(argument, where)[0] != _CPU:
         return None
     try:
         capsule = argument.__dlpack__()

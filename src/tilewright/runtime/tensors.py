@@ -16,6 +16,7 @@ import numpy as np
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import ALL, DType, from_numpy
 from tilewright.runtime.dlpack import from_dlpack
+from tilewright.runtime.traced import refuse_traced
 
 _BY_BITS = {
     "bf16": ("bfloat16", "int16"),
@@ -40,9 +41,10 @@ def as_array(argument: Any, where: str) -> Any:
         raise ArgumentError(f"{where} is a masked array, whose mask would be lost; pass {_name(where)}.filled(value)")
     if isinstance(argument, np.ndarray):
         return argument
-    torch = _torch_of(argument)
+    refuse_traced(argument, where)
+    torch = torch_of(argument)
     if torch is not None:
-        return _from_torch(argument, torch, where)
+        return from_torch(argument, torch, where)
     if hasattr(argument, "__dlpack__"):
         return from_dlpack(argument, where)
     raise ArgumentError(
@@ -55,7 +57,7 @@ def _name(where: str) -> str:
     return where.rsplit(" ", 1)[-1]
 
 
-def _torch_of(argument: Any) -> Any:
+def torch_of(argument: Any) -> Any:
     """torch, where the argument is one of its tensors."""
     torch = sys.modules.get("torch")
     tensor = getattr(torch, "Tensor", None)  # absent while torch is still being imported
@@ -65,37 +67,73 @@ def _torch_of(argument: Any) -> Any:
 # -- from torch -------------------------------------------------------------------------------------------
 
 
-def _from_torch(tensor: Any, torch: Any, where: str) -> Any:
-    why = _refusal(tensor, torch)
-    if why is not None:
-        what, way_out = why
-        raise ArgumentError(f"{where} {what}; pass {_name(where)}{way_out}")
+def from_torch(tensor: Any, torch: Any, where: str) -> Any:
+    """A numpy array that shares the memory of a tensor, which nothing traces; `where` names it."""
+    place = tensor.device.type
+    if place != "cpu":
+        meant = "where tensors have no values" if place == "meta" else "and this target runs on the CPU"
+        way_out = "a tensor with values" if place == "meta" else f"{_name(where)}.cpu()"
+        raise ArgumentError(f"{where} lies on the device {tensor.device}, {meant}; pass {way_out}")
+    refuse_tensor(tensor, torch, where)
+    if tensor.requires_grad:
+        tensor = tensor.detach()  # numpy takes no other, also while no gradients are recorded
     for ours, (name, carrier) in _BY_BITS.items():
         if tensor.dtype is getattr(torch, name, None):
             return tensor.view(getattr(torch, carrier)).numpy().view(ALL[ours].numpy)
     try:
         return tensor.numpy()
-    except (TypeError, RuntimeError) as fault:  # a kind of tensor that numpy cannot see
+    except (TypeError, ValueError, RuntimeError) as fault:  # a kind of tensor that numpy cannot see
         raise ArgumentError(f"{where} is no plain tensor: {fault}") from None
+
+
+def refuse_tensor(tensor: Any, torch: Any, where: str) -> None:
+    """Raises where a tensor's memory is not its value, or where a gradient would be lost; `where` names it."""
+    refuse_gradients(tensor, torch, where)
+    why = _refusal(tensor, torch)
+    if why is not None:
+        what, way_out = why
+        raise ArgumentError(f"{where} {what}; pass {_name(where)}{way_out}")
+
+
+def refuse_gradients(tensor: Any, torch: Any, where: str) -> None:
+    """Raises where gradients of what is done with a tensor are recorded now; `where` names it."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ArgumentError(
+            f"{where} needs gradients (requires_grad), which are not computed here; pass {_name(where)}.detach(), or "
+            "call this under torch.no_grad() or in the forward of a torch.autograd.Function"
+        )
 
 
 def _refusal(tensor: Any, torch: Any) -> tuple[str, str] | None:
     """What keeps a tensor's memory from being its values, and what makes a tensor of which they are."""
-    if tensor.requires_grad:
-        return "needs gradients (requires_grad), which are not computed here", ".detach()"
     if tensor.layout is not torch.strided:
         return f"is sparse or packed (its layout is {tensor.layout})", ".to_dense()"
     if getattr(tensor, "is_nested", False):
         return "is a nested tensor", ".to_padded_tensor(0)"
     if tensor.is_quantized:
         return f"is quantised ({tensor.dtype})", ".dequantize()"
-    if tensor.device.type != "cpu":
-        return f"lies on the device {tensor.device}, and this target runs on the CPU", ".cpu()"
     if tensor.is_conj():
         return "is a conjugated view, whose memory holds other numbers", ".resolve_conj()"
     if tensor.is_neg():
         return "is a negated view, whose memory holds other numbers", ".resolve_neg()"
     return None
+
+
+# -- what a tensor holds now ------------------------------------------------------------------------------
+
+
+def version_of(tensor: Any) -> tuple[int, int] | None:
+    """What changes where torch writes to a tensor, or gives it other memory; None: torch does not count its writes."""
+    return None if tensor.is_inference() else (tensor._version, tensor.data_ptr())
+
+
+def count_writes(written: Iterable[Any]) -> None:
+    """Tells torch of tensors that a kernel wrote to, so that autograd and `version_of` see it."""
+    for argument in written:
+        torch = torch_of(argument)
+        increment = getattr(getattr(getattr(torch, "autograd", None), "graph", None), "increment_version", None)
+        if increment is not None:
+            increment(argument)
 
 
 # -- back to what came in ---------------------------------------------------------------------------------
@@ -107,7 +145,7 @@ class Form:
     def __init__(self, arguments: Iterable[Any]):
         arrays = (a for a in arguments if hasattr(a, "__dlpack__") and getattr(a, "ndim", None) != 0)
         first = next(arrays, None)
-        self._torch = None if first is None else _torch_of(first)
+        self._torch = None if first is None else torch_of(first)
 
     def require(self, kind: DType, where: str) -> None:
         """Raises where a result of this element type has no such form; `where` names it."""

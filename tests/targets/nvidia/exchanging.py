@@ -15,7 +15,7 @@ from tilewright.runtime.exchange import Exchange, _Table
 class Tensor:
     """A tensor: what it is like, and where it lies."""
 
-    is_cuda = True
+    is_cuda, is_quantized, layout = True, False, "strided"
 
     def __init__(self, array: DeviceArray, pointer: int, grad: Any = False):
         self.array, self.requires_grad = array, grad
@@ -23,6 +23,7 @@ class Tensor:
         self.extents = (ctypes.c_int64 * array.ndim)(*array.shape)
         self.strides = (ctypes.c_int64 * array.ndim)(*array.strides)
         shape, strides = ctypes.addressof(self.extents), ctypes.addressof(self.strides)
+        self.is_conj = self.is_neg = lambda: False
         self.words = [pointer, 2 | array.device << 32, form_of(array.dtype, array.ndim), shape, strides, 0]
 
 

@@ -25,6 +25,7 @@ from tilewright.targets.nvidia.launch import Config, Launch
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = ModuleType("torch")
     found.Tensor = Tensor  # type: ignore[attr-defined]
+    found.strided, found.is_grad_enabled = "strided", lambda: True  # type: ignore[attr-defined]
     made = lambda shape, strides, dtype, device: tensor(0xF000, shape, strides)  # noqa: E731
     found.empty_strided = made  # type: ignore[attr-defined]
     monkeypatch.setattr(Tensor, "__dlpack_c_exchange_api__", capsule(), raising=False)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -172,11 +172,13 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
         return made[-1]
 
     capturing = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: False)
-    found = SimpleNamespace(Tensor=HostTensor, cuda=capturing, empty=empty, made=made)
+    found: Any = ModuleType("torch")
+    found.Tensor, found.cuda, found.empty, found.made = HostTensor, capturing, empty, made
+    found.strided, found.is_grad_enabled = "strided", lambda: True
     found.empty_strided = lambda shape, strides, dtype, device: empty(shape, dtype, device)
     found.uint8, found.float32 = "torch.uint8", "torch.float32"
     monkeypatch.setattr(HostTensor, "__dlpack_c_exchange_api__", capsule(), raising=False)
-    monkeypatch.setitem(sys.modules, "torch", found)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", found)
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
@@ -17,6 +16,7 @@ from tilewright.errors import ArgumentError, MissingAtomWarning
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Program
+from tilewright.ir.location import warn_author
 from tilewright.ir.loop import LOOP
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
@@ -77,7 +77,7 @@ class NativeKernel:
         for reason in self.slow:
             if reason not in _reported:
                 _reported.add(reason)
-                warnings.warn(reason, MissingAtomWarning, stacklevel=5)
+                warn_author(reason, MissingAtomWarning)
         self._object = code
         self.code = link(code, (header["name"],))
         self.entry = self.code.address(header["name"])

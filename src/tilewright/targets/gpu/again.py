@@ -13,6 +13,7 @@ from typing import Any
 from tilewright.runtime.device_arrays import packed_steps
 from tilewright.runtime.exchange import exchange_of
 from tilewright.runtime.host import Bound
+from tilewright.runtime.traced import is_transforming
 
 KINDS = 16
 """The kinds of calls, at most, that are remembered."""
@@ -39,6 +40,8 @@ class Again:
 
     def __call__(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Runs a call like one before, and gives the outputs that it made; None: there was none like it."""
+        if not self._known or is_transforming(self._torch):  # who follows calls must see one at length, or none
+            return None
         for known in self._known:
             if len(args) != known.count or (known.works and self._capturing()):
                 continue

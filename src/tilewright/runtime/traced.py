@@ -1,0 +1,167 @@
+"""Arguments that torch or JAX traces: values that are not there, or calls that are recorded. They are refused by name.
+
+A kernel reads the memory of its arguments and writes the memory of its outputs. A tracer sees neither: the result would
+be a constant in its graph, without a derivative, or made of memory that holds other numbers. torch and JAX are never
+imported here: an argument can only be traced where its program has done that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache, reduce
+from typing import Any
+
+from tilewright.errors import TracedArgument
+
+_OUTSIDE = "call this outside the trace"
+_OPERATOR = f"{_OUTSIDE}, or wrap the call in an operator (torch.library.custom_op), which is recorded as one node"
+
+
+def refuse_traced(argument: Any, where: str) -> None:
+    """Raises where a framework traces the argument; `where` names it.
+
+    >>> refuse_traced(1.0, "x")
+    """
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    tensor = getattr(torch, "Tensor", None)  # absent while torch is still being imported
+    if tensor is not None and isinstance(argument, tensor):
+        reason = _traced_by_torch(argument, torch, tensor)
+    else:
+        reason = None if torch is None else _proxy_of_torch(argument)
+        reason = reason if jax is None or reason is not None else _traced_by_jax(argument, jax)
+    if reason is not None:
+        raise TracedArgument(f"{where} is {reason}")
+
+
+def is_transforming(torch: Any) -> bool:
+    """Whether something of torch's follows calls now: a trace, a dispatch mode, a transform of functions."""
+    return _questions(torch).is_transforming()
+
+
+# -- JAX ------------------------------------------------------------------------------------------------------
+
+
+def _traced_by_jax(argument: Any, jax: Any) -> str | None:
+    tracer = getattr(getattr(jax, "core", None), "Tracer", None)
+    if tracer is None or not isinstance(argument, tracer):
+        return None
+    return (
+        f"a tracer of JAX ({type(argument).__name__}), which has no values while jax.jit, grad or vmap traces; call "
+        "this outside of them, or through jax.pure_callback, which calls it with values"
+    )
+
+
+# -- torch ----------------------------------------------------------------------------------------------------
+
+
+def _proxy_of_torch(argument: Any) -> str | None:
+    proxy = getattr(sys.modules.get("torch.fx"), "Proxy", None)
+    if proxy is None or not isinstance(argument, proxy):
+        return None
+    return (
+        f"a {type(argument).__name__} of torch.fx.symbolic_trace, which has no values; {_OUTSIDE}, or in a function "
+        "that torch.fx.wrap makes one node"
+    )
+
+
+def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
+    """What traces a tensor, and the way out; None: it is a plain one, and nothing follows calls."""
+    ask = _questions(torch)
+    if type(argument) is not tensor:
+        reason = _own_dispatch(argument, tensor)
+        if reason is not None:
+            return reason
+    if ask.is_wrapped(argument) or ask.is_functional(argument):
+        return _transformed(argument, ask)
+    if not ask.is_transforming():
+        return None
+    recorder = _recorder(ask)
+    if recorder is not None:
+        return f"a tensor while {recorder} records what is done; the result would be a constant there: {_OPERATOR}"
+    if ask.forward_level() >= 0 and ask.is_forward_enabled() and ask.unpack_dual(argument).tangent is not None:
+        return (
+            "a dual tensor (torch.autograd.forward_ad), whose tangent would be lost; pass unpack_dual(...).primal, or "
+            "call this in the forward of a torch.autograd.Function that has a jvp"
+        )
+    return None
+
+
+def _own_dispatch(argument: Any, tensor: Any) -> str | None:
+    """Why a tensor of a derived class is none whose memory is its value."""
+    kind = type(argument)
+    if kind.__torch_dispatch__ is tensor.__torch_dispatch__:
+        return None
+    if kind.__name__ == "FakeTensor":
+        return f"a FakeTensor, which has a shape and no values, as torch.export and FakeTensorMode make it; {_OPERATOR}"
+    return f"a {kind.__name__}, a tensor with operations of its own (__torch_dispatch__); pass a plain tensor"
+
+
+def _transformed(argument: Any, ask: _Questions) -> str:
+    """Which transform a tensor stands under, and the way out."""
+    if ask.is_batched(argument):
+        return (
+            "a tensor under torch.vmap, which stands for a batch of them; call this outside, on the whole batch, or in "
+            "an operator (torch.library.custom_op) with a rule of its own (register_vmap)"
+        )
+    if ask.is_differentiated(argument):
+        return (
+            "a tensor under torch.func.grad, vjp or jvp, whose derivative would be lost; call this outside, or in the "
+            "forward of a torch.autograd.Function with a setup_context"
+        )
+    return f"a tensor under torch.func.functionalize, whose memory is not its value; {_OPERATOR}"
+
+
+def _recorder(ask: _Questions) -> str | None:
+    """Who records the calls that are made now."""
+    if ask.is_jit_tracing():
+        return "torch.jit.trace"
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    if proxies is not None and proxies.get_proxy_mode() is not None:
+        return "make_fx or torch.export"
+    return "FakeTensorMode" if ask.count_modes() and ask.is_faking() else None
+
+
+class _Questions:
+    """What torch is asked; what a version lacks is answered with nothing."""
+
+    def __init__(self, torch: Any):
+        def found(path: str, otherwise: Any = False) -> Callable[..., Any]:
+            function = reduce(lambda part, name: getattr(part, name, None), path.split("."), torch)
+            return (lambda *_: otherwise) if function is None else function
+
+        self.is_jit_tracing = found("_C._is_tracing")
+        self.is_wrapped = found("_C._functorch.is_functorch_wrapped_tensor")
+        self.is_batched = found("_C._functorch.is_batchedtensor")
+        self.is_differentiated = found("_C._functorch.is_gradtrackingtensor")
+        self.is_functional = found("_is_functional_tensor")
+        self.current_transform = found("_C._functorch.peek_interpreter_stack", None)
+        self.count_modes = found("_C._len_torch_dispatch_stack", 0)
+        self.count_modes_before_dispatch = found("_ops._len_torch_dispatch_stack_pre_dispatch", 0)
+        self.unpack_dual = found("autograd.forward_ad.unpack_dual")
+        self.is_forward_enabled = found("_C._is_fwd_grad_enabled")
+        self._mode, self._faking = found("_C._get_dispatch_mode", None), found("_C._TorchDispatchModeKey.FAKE", None)
+        self._forward = getattr(getattr(torch, "autograd", None), "forward_ad", None)
+
+    def is_transforming(self) -> bool:
+        """Whether something follows calls now."""
+        return bool(
+            self.is_jit_tracing()
+            or self.count_modes()
+            or self.current_transform()
+            or self.forward_level() >= 0
+            or self.count_modes_before_dispatch()
+        )
+
+    def is_faking(self) -> bool:
+        """Whether every new tensor is one without values."""
+        return self._mode(self._faking) is not None
+
+    def forward_level(self) -> int:
+        """The level of forward-mode differentiation; -1: there is none."""
+        return getattr(self._forward, "_current_level", -1)
+
+
+@lru_cache(maxsize=4)
+def _questions(torch: Any) -> _Questions:
+    return _Questions(torch)
