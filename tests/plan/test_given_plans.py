@@ -116,11 +116,8 @@ def misspelt():
             word = place[0]
             if word in NAMES or len(word) < 4 or not word.islower():
                 continue
-            for other in {word[0] + word[2:], word[:-2] + word[-1] + word[-2]} - {
-                *WORDS,
-                word,
-                "wavse",
-            }:  # which is as near to one wave as to two
+            words = {word[0] + word[2:], word[:-2] + word[-1] + word[-2]}
+            for other in sorted(words - {*WORDS, word, "wavse"}):  # which is as near to one wave as to two
                 yield statement, statement[: place.start()] + other + statement[place.end() :]
 
 
