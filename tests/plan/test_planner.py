@@ -122,6 +122,16 @@ def test_more_cores_get_more_tasks_and_less_time(problem, dt):
     assert chosen(problem, dt, with_limits(AMX, cores=4)).bound.compute == chosen(problem, dt).bound.compute / 2
 
 
+@pytest.mark.parametrize("problem", ["mb16ic256ih56oc512kh1sh2ph0", "mb16ic1024ih14oc2048kh1sh2ph0"])
+def test_a_strip_was_charged_for_all_images_of_a_batch(problem):
+    """Strided 1x1 layers of a batch left the tile registers for vectors, up to seven times slower."""
+    one, all_of_them = (
+        chosen(p, "bf16", with_limits(AMX, cores=16)).best for p in (problem.replace("16", "1", 1), problem)
+    )
+    assert all_of_them.plan.atom == one.plan.atom == "amx.bf16"
+    assert all_of_them.cost.staging <= 16 * one.cost.staging
+
+
 def test_a_short_program_is_all_that_a_small_budget_allows():
     free, tight = chosen(LAYERS[0], "bf16"), chosen(LAYERS[0], "bf16", with_limits(AMX, instructions=600))
     assert free.best.cost.instructions > 600

@@ -142,8 +142,8 @@ def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     shared = min(column_tasks * c.extent(c.batch), cores(machine))
     if operand_bytes(c.b) / shared + strip > l2(limits):  # not there from the last launch
         read = read + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate)
-    image = operand_bytes(c.a) / max(1, row_tasks)
-    staging = staged / limits.copy_rate + (image / limits.far_rate if staged and image > l2(limits) else 0)
+    own = operand_bytes(c.a) / (row_tasks * c.extent(c.batch) * c.extent(c.rows[:-2]))  # of one strip of one image
+    staging = staged / limits.copy_rate + (own / limits.far_rate if staged and own > l2(limits) else 0)
     storing = costs.task if how.overlap == "defer" else blocks * how.rows * how.columns * costs.store
     lines = blocks * how.rows * how.columns * element_bytes(c.out.dtype) / limits.line_bytes
     if not how.stage and how.order[0] == COLUMNS and per > 1:  # results of a row are not written together
