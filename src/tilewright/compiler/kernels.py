@@ -12,16 +12,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, overload
 
-from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.block.kernel import BlockKernel as BlockKernel
 from tilewright.compiler.block import compile_block
 from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
 from tilewright.compiler.text import TextExecutable
+from tilewright.compiler.whole_writes import with_whole_writes
 from tilewright.errors import (
     AliasingWarning,
     ArgumentError,
-    DimensionMismatch,
     DtypeMismatch,
     NarrowingWarning,
     NothingWritten,
@@ -35,7 +35,7 @@ from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.printer import program_text
-from tilewright.ir.tile import TILE, loose, parse_tile
+from tilewright.ir.tile import TILE, parse_tile
 from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.limits import written
@@ -145,7 +145,7 @@ def compile(
         program.bindings |= given
         known = resolve(program.bindings)
         refuse_threads(program)
-        _refuse_loose(program, known)
+        program = with_whole_writes(program, known)
         require_tilings(program)
         _report_narrowing(program, strict=strict)
         _report_aliasing(program)
@@ -252,21 +252,6 @@ def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
 
 
 # -- checks -------------------------------------------------------------------------------------------
-
-
-def _refuse_loose(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raises where a dimension is left out or added, unless the constraints cut it to one coordinate."""
-    bound = Substitution(known)
-    single = {
-        record.attrs["dim"]
-        for record in program.records
-        if record.name in ("workgroup", "tiling") and "tile" in record.attrs and bound(record.attrs["tile"]) is ONE
-    }
-    single |= {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op.attrs.get("start")}
-    for op in program.walk():
-        found = loose(op)
-        if found is not None and not found[0] <= single:
-            raise DimensionMismatch(found[1], op.loc)
 
 
 def _report_narrowing(program: Program, *, strict: bool) -> None:

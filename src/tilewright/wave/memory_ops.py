@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,10 @@ def write(
     target: Sequence[Any] | None = None,
     tag: str | None = None,
 ) -> None:
-    """Writes a tile to memory; elements outside memory are not written. A narrowing write rounds, and is reported."""
+    """Writes a tile to memory; elements outside memory are not written. A narrowing write rounds, and is reported.
+
+    Without a mapping, a tile that lacks dimensions of the memory is written at every coordinate of these.
+    """
     _store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target)
 
 
@@ -152,6 +155,8 @@ def _store(
 ) -> Op:
     value, place = tile_of(tile, name), memory_of(memory, name)
     attrs, extra, dims = _access(name, place.type, mapping, dynamic, bounds, source, target, reading=False)
+    if dims is not None and set(dims) != set(value.type.dims):
+        value = _filled_over(value, dims)
     if dims is not None and (set(dims) != set(value.type.dims) or len(dims) != len(value.type.dims)):
         raise DimensionMismatch(
             f"{name}: the mapping is over {dims_text(dims)}, the tile has {dims_text(value.type.dims)}",
@@ -161,6 +166,15 @@ def _store(
         by_dim = dict(zip(dims, attrs["over"], strict=True))
         attrs["over"] = tuple(by_dim[d] for d in value.type.dims)
     return tracer(name).emit(name, (value, place, *extra), attrs)
+
+
+def _filled_over(value: Value, dims: tuple[Expr, ...]) -> Value:
+    """A register that is filled with one number, filled over other dimensions; any other tile as it is."""
+    trace = tracer("write")
+    made = next((op for block in trace.builder.blocks for op in block.ops if value in op.results), None)
+    if made is None or made.name != "fill":
+        return value
+    return trace.emit("fill", (), dict(made.attrs), (TileType(value.type.dtype, dims),)).result
 
 
 def _access(
@@ -200,12 +214,13 @@ def _access(
     dims, iterators = mapping.tile_side(tile_side, what)
     attrs["over"] = iterators
     attrs["at"] = mapping.memory_side(memory_side, memory.dims, what)
-    looked_up = tuple(e for row in mapping.dynamic for e in row.values()) if dynamic else ()
-    dims = _iterated(dims, iterators, (*attrs["at"], *looked_up))
     extra = [operand(v, dtypes.i32, what) for v in dynamic]
+    rows = _lookups(mapping, extra)
+    looked_up = tuple(e for row in rows for e in row.values())
+    dims = _iterated(dims, iterators, (*attrs["at"], *looked_up))
+    dims = _along_values(dims, iterators, (*attrs["at"], *looked_up), zip(extra, rows, strict=True))
     lookups = []
-    for number, value in enumerate(extra):
-        row = mapping.dynamic[number] if number < len(mapping.dynamic) else {}
+    for number, (value, row) in enumerate(zip(extra, rows, strict=True)):
         at = []
         for dim in value.type.dims:
             if dim in row:
@@ -245,6 +260,30 @@ def _iterated(dims: tuple[Expr, ...], iterators: tuple[Expr, ...], at: tuple[Exp
             if len(missing) == 1:
                 found[place] = missing[0]
     return tuple(found)
+
+
+def _lookups(mapping: IndexMapping, values: Sequence[Value]) -> list[dict[Expr, Expr]]:
+    """Where each dynamic value is looked up, by its own dimensions; what a mapping says of others means nothing."""
+    rows = [mapping.dynamic[n] if n < len(mapping.dynamic) else {} for n in range(len(values))]
+    return [{d: e for d, e in row.items() if d in v.type.dims} for v, row in zip(values, rows, strict=True)]
+
+
+def _along_values(
+    dims: tuple[Expr, ...],
+    iterators: tuple[Expr, ...],
+    at: tuple[Expr, ...],
+    values: Iterable[tuple[Value, dict[Expr, Expr]]],
+) -> tuple[Expr, ...]:
+    """The tile's dimensions; an iterator that no coordinate uses goes along a dimension that only a dynamic value has.
+
+    So a scatter whose places are a tile happens once for each of them, as in Wave, where each thread has one.
+    """
+    missing = list(dict.fromkeys(d for v, row in values for d in v.type.dims if d not in dims and d not in row))
+    used = {s for e in at for s in e.symbols}
+    unused = [place for place, iterator in enumerate(iterators) if iterator not in used]
+    if len(missing) != 1 or len(unused) != 1:
+        return dims
+    return tuple(missing[0] if place == unused[0] else d for place, d in enumerate(dims))
 
 
 def _by_iterators(

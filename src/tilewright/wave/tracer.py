@@ -70,14 +70,14 @@ class Tracer:
         _current.reset(self._token)
 
 
-def require_call(function: Callable[..., Any], count: int) -> None:
-    """Raises where the body of a loop does not take as many values as are carried."""
+def require_call(function: Callable[..., Any], count: int, which: str = "that are carried") -> None:
+    """Raises where a body does not take as many values as it is called with; `which` says what values these are."""
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError as fault:
         name = getattr(function, "__name__", repr(function))
         raise DimensionMismatch(
-            f"the body {name} is called with the {count} values that are carried: {fault}", author_location(3)
+            f"the body {name} is called with the {count} values {which}: {fault}", author_location(3)
         ) from None
 
 
@@ -262,9 +262,17 @@ class Tile:
     def __len__(self) -> int:
         raise PythonControlFlow("a tile has no length while the kernel is traced", author_location())
 
-    def __getitem__(self, place: Any) -> Any:
-        what = f"[{written(place, 80)}]: a tile has no Python elements; tkw.extract(tile, place) takes one"
-        raise PythonControlFlow(what, author_location())
+    def __getitem__(self, place: Any) -> Tile:
+        """One element, at a coordinate for each dimension."""
+        offset = place if isinstance(place, tuple) else (place,)
+        numbers = all(isinstance(e, Expr | int | np.integer) and not isinstance(e, bool) for e in offset)
+        if not numbers or len(offset) != len(self.type.dims):
+            raise PythonControlFlow(
+                f"[{written(place, 80)}] of {self!r}: give a coordinate for each of its {len(self.type.dims)} "
+                "dimensions, integers or expressions, which take one element",
+                author_location(),
+            )
+        return Tile(tracer("[]").emit("extract", (self.value,), {"offset": tuple(map(as_expr, offset))}).result)
 
     def __repr__(self) -> str:
         return f"<tile {self.value.name or ''}: {self.type}>"
