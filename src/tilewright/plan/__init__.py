@@ -6,6 +6,7 @@
 | sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side |
 | plan        | the plan: axes, cuts, order, operands, atom; its text                       |
 | blocking    | the numbers that a contraction's plan says: in tiles, by vectors or lanes   |
+| followed    | which constraints a plan does not follow, for `explain`                     |
 | fixed       | what an author's constraints fix                                            |
 | tiles       | blockings in tile registers, and what they cost                             |
 | vectors     | blockings by vectors, and what they cost                                    |

@@ -37,6 +37,7 @@ def read(
     """
     value = memory_of(memory, "read")
     kind: MemoryType = value.type
+    tracer("read").hint("read", value.name, elements_per_thread)
     attrs, extra, dims = _access("read", kind, mapping, mapping_dynamic_vals, bounds, source, target, reading=True)
     if otherwise is None and "at" in attrs and tracer("read").as_wave:
         otherwise = 0
@@ -65,7 +66,7 @@ def write(
 
     Without a mapping, a tile that lacks dimensions of the memory is written at every coordinate of these.
     """
-    _store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target)
+    _store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target, elements_per_thread)
 
 
 def atomic_add(
@@ -78,7 +79,7 @@ def atomic_add(
     tag: str | None = None,
 ) -> Tile:
     """Adds each element of the tile to memory; several may meet at one place. Gives what was there before."""
-    return _atomic("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds)
+    return _atomic("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
 
 
 def atomic_min(
@@ -91,7 +92,7 @@ def atomic_min(
     tag: str | None = None,
 ) -> Tile:
     """Lowers each place of memory to the smallest element that meets it. Gives what was there before."""
-    return _atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds)
+    return _atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
 
 
 def scatter_add(
@@ -123,7 +124,8 @@ def scatter_add(
         inputs, outputs = dict(iterators), {d: iterators[d] for d in kind.dims if d in iterators}
     by_dim = {d: inputs[d] for d in places.type.dims if d in inputs}
     index = IndexMapping(len(dims), inputs, {**outputs, along: IndexMapping.dynamic_val(0)}, by_dim)
-    _store("atomic_add", register_src, memory, index, (register_idx,), bounds)
+    said = None if isinstance(elements_per_thread, int) and elements_per_thread == 1 else elements_per_thread
+    _store("atomic_add", register_src, memory, index, (register_idx,), bounds, elements=said)
 
 
 def _atomic(
@@ -133,13 +135,14 @@ def _atomic(
     mapping: IndexMapping | None,
     dynamic: Sequence[Any],
     bounds: dict[Any, ExprLike] | None,
+    elements: Any,
 ) -> Tile:
     """An atomic; its mapping may be turned as for a write or, as Wave does, as for a read."""
     if isinstance(mapping, IndexMapping) and all(e in mapping.iterators for e in mapping.outputs.values()):
         turned = IndexMapping(mapping.num_iterators, mapping.outputs, mapping.inputs, mapping.dynamic_val_mappings)
         if set(turned.inputs) == set(tile_of(tile, name).type.dims):
             mapping = turned
-    made = _store(name, tile, memory, mapping, dynamic, bounds)
+    made = _store(name, tile, memory, mapping, dynamic, bounds, elements=elements)
     return Tile(made.result)
 
 
@@ -152,8 +155,10 @@ def _store(
     bounds: dict[Any, ExprLike] | None,
     source: Sequence[Any] | None = None,
     target: Sequence[Any] | None = None,
+    elements: Any = None,
 ) -> Op:
     value, place = tile_of(tile, name), memory_of(memory, name)
+    tracer(name).hint(name, place.name, elements)
     attrs, extra, dims = _access(name, place.type, mapping, dynamic, bounds, source, target, reading=False)
     if dims is not None and set(dims) != set(value.type.dims):
         value = _filled_over(value, dims)

@@ -1,7 +1,7 @@
 """The operations of the tile language on tiles, as functions that kernels call; `memory_ops` has those on memory.
 
-Each one adds an operation to the kernel being traced; arguments that only place work (`elements_per_thread`, `flags`,
-`tag`) are accepted and mean nothing on the tile level.
+Each one adds an operation to the kernel being traced; arguments that only place work mean nothing on the tile level:
+`elements_per_thread` is recorded, and `explain()` says where a plan does not follow it; `flags` and `tag` are accepted.
 """
 
 from __future__ import annotations
@@ -334,6 +334,8 @@ def self_index(
 ) -> Tile:
     """The coordinates along a dimension, as a tile over it."""
     attrs = {"dim": dim_of(dim, "self_index"), "dtype": element_type(dtype, "self_index: dtype")}
+    along = str(attrs["dim"]) if isinstance(attrs["dim"], Symbol) else "an expression"
+    tracer("self_index").hint("self_index", along, elements_per_thread)
     return Tile(tracer("self_index").emit("self_index", (), attrs).result)
 
 

@@ -41,6 +41,8 @@ class Tracer:
         """Whether % on tiles takes the dividend's sign, and reads outside memory give 0."""
         self.assigned: dict[Symbol, tuple[Expr, ...]] = {}
         self.hooks: dict[str, tuple[Any, Any]] = {}
+        self.hints: dict[tuple[str, str, Expr], None] = {}
+        """(operation, what it is of, elements of a thread): what `elements_per_thread` says, in order."""
 
     def emit(
         self,
@@ -54,6 +56,11 @@ class Tracer:
         for value in (attrs or {}).values():
             refuse_threads(value)
         return self.builder.emit(name, tuple(operands), attrs, types, blocks, author_location(2))
+
+    def hint(self, what: str, of: str | None, elements: Any) -> None:
+        """Notes an operation's `elements_per_thread`, which is no part of the meaning, for `explain()`."""
+        if elements is not None:
+            self.hints[what, of or "allocated memory", dim_of(elements, f"{what}: elements_per_thread")] = None
 
     def body(self, function: Callable[..., Any], args: Sequence[Value], ends: Callable[[Any], Any]) -> Block:
         """The block that calling `function` with these values makes; `ends` is told what it returns, within it."""
