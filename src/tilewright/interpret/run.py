@@ -20,7 +20,7 @@ from tilewright.errors import (
     ProgramError,
     UnboundSymbol,
 )
-from tilewright.interpret.tiles import Array, TileValue, spread
+from tilewright.interpret.tiles import Array, TileValue, filled, spread
 from tilewright.ir.core import Block, Op, Program, TileType, Value
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import is_mapped
@@ -170,6 +170,11 @@ class Run:
         """A new tile over these parts; the array broadcasts to them."""
         shape = tuple(parts[d][1] - parts[d][0] for d in kind.dims)
         return TileValue(kind.dtype, kind.dims, tuple(parts[d][0] for d in kind.dims), np.broadcast_to(array, shape))
+
+    def filled(self, kind: TileType, parts: dict[Expr, tuple[int, int]], number: Array) -> TileValue:
+        """A new tile of one number over these parts."""
+        shape = tuple(parts[d][1] - parts[d][0] for d in kind.dims)
+        return filled(kind, tuple(parts[d][0] for d in kind.dims), shape, number)
 
     def conform(self, tile: TileValue, dims: tuple[Expr, ...], at: Op) -> TileValue:
         """The tile over other dimensions: those left out or added must be one coordinate wide now."""
