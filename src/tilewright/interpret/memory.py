@@ -198,7 +198,7 @@ def _box(array: Array, at: list[Array]) -> Array | None:
     for coordinate in at:
         flat = coordinate.reshape(-1)
         first, axes = int(flat[0]), [n for n, width in enumerate(coordinate.shape) if width > 1]
-        if len(axes) > 1 or axes and (axes[0] in along or not (flat[1:] - flat[:-1] == 1).all()):
+        if len(axes) > 1 or (axes and (axes[0] in along or not (flat[1:] - flat[:-1] == 1).all())):
             return None
         slices.append(slice(first, first + flat.size))
         along.append(axes[0] if axes else -1)

@@ -108,8 +108,11 @@ class Run:
         parts = [self.part(d) for d in dims]
         return tuple(first for first, _ in parts), tuple(max(0, last - first) for first, last in parts)
 
-    def workgroup(self, ids: tuple[int, ...] | None) -> None:
-        """Makes one workgroup current: its ids, and its part of every constrained dimension."""
+    def workgroup(self, ids: tuple[int, ...] | None, together: Mapping[int, int]) -> None:
+        """Makes one workgroup current: its ids, and its part of every constrained dimension.
+
+        Along dimensions of the grid that `together` names, so many workgroups from this one on are current as one.
+        """
         self.parts.clear()
         self.bound = dict(self.given)
         if ids is None:
@@ -136,6 +139,7 @@ class Run:
                 self.parts[attrs["dim"]] = (first, first + tile)  # set_symbol will say where it ends
                 continue
             size = self.number(attrs["dim"])
+            tile *= together.get(attrs["grid"], 1)
             if attrs.get("primary", True) or size % tile or not is_mapped(self.program, attrs["dim"]):
                 self.parts[attrs["dim"]] = (min(first, size), min(first + tile, size))
             else:  # it goes along with another dimension, and mappings bring it into range
