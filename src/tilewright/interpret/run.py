@@ -70,7 +70,8 @@ class Run:
         """The value of an expression; of symbols that were set, ranges are looked after only where that is wanted."""
         if self.lenient:
             loose = {s: symbol(s.name) for s in e.symbols if s in self.bound and s in values}
-            return evaluate(Substitution(loose)(e), {**values, **{loose[s]: values[s] for s in loose}})
+            if loose:
+                return evaluate(Substitution(loose)(e), {**values, **{loose[s]: values[s] for s in loose}})
         return evaluate(e, values)
 
     def uniform(self, tile: TileValue, what: str, at: Op | None) -> Any:
