@@ -56,9 +56,15 @@ def test_waves_along_dimensions_were_ignored_on_gpus_without_a_word(target: str)
     assert [f"the constraint on waves of {d} is left aside: {why}" for d in (M, N)] == lines[:2]
 
 
-def test_waves_as_the_plan_has_them_are_followed() -> None:
-    lines = aside(product(tkw.WaveConstraint(M, BM / 8), tkw.WaveConstraint(N, BN)), "gpu:hopper")
-    assert not any("waves of" in line for line in lines)
+@pytest.mark.parametrize("waves", [4, 8])
+def test_waves_that_the_machine_can_have_are_followed(waves: int) -> None:
+    kernel = product(tkw.WaveConstraint(M, BM / waves), tkw.WaveConstraint(N, BN))
+    run = tilewright.compile(kernel, {BM: 128, BN: 128, BK: 64, LOADED: 8}, target="gpu:hopper").of_sizes(SIZES)
+    assert f"multiply {waves} waves" in run.text("plan")
+    assert "waves of" not in run.explain()
+
+
+def test_one_wave_is_one_worker() -> None:
     assert not any("waves of" in line for line in aside(product(tkw.WaveConstraint(M, BM)), "cpu"))
 
 

@@ -65,6 +65,18 @@ def fixed_by(program: Program, c: Contraction, sizes: Mapping[Symbol, int]) -> F
     return Fixed(task(rows, c.extent(c.rows)), task(columns, c.extent(c.columns)), loops.get(depth))
 
 
+def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
+    """In how many parts the constraints have waves share what a workgroup has of each dimension, where numbers say."""
+    images, (workgroups, _) = Substitution(dict(sizes)), tiles_of(program, sizes)
+    parts = {}
+    for record in program.records:
+        if record.name == "wave" and (dim := str(record.attrs["dim"])) in workgroups:
+            tile = images(record.attrs["tile"])
+            if isinstance(tile, Const) and tile.value > 0:
+                parts[dim] = -(-workgroups[dim] // tile.value)
+    return parts
+
+
 def tiles_of(program: Program, sizes: Mapping[Symbol, int]) -> tuple[dict[str, int], dict[str, int]]:
     """The tile sizes that a program's constraints give: of workgroups, and of loops, by dimension."""
     images = Substitution(dict(sizes))

@@ -13,6 +13,7 @@ from tilewright.machine import Machine
 from tilewright.plan.blocking import COLUMNS, DEPTH, ROWS
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction
+from tilewright.plan.fixed import wave_parts
 from tilewright.plan.general import words_for
 from tilewright.plan.microkernel import axes_in, names_of
 from tilewright.plan.plan import Axis, Plan
@@ -70,7 +71,7 @@ class Followed:
             return self.plan.waves
         return roles.multiply[0] // 2 if roles.pingpong else roles.multiply[0]
 
-    def wave_parts(self) -> dict[str, int] | None:
+    def shared(self) -> dict[str, int] | None:
         """In how many parts waves share each dimension of a task, those in one part left out; None: not said."""
         if self.machine.waves == 1 or self.waves == 1:
             return {}
@@ -141,9 +142,7 @@ def _tiling(on: Followed, record: Op) -> Iterator[str]:
 def _wave(on: Followed, record: Op) -> Iterator[str]:
     """The tile of a wave: in how many parts waves share what a workgroup has of the dimension."""
     dim = record.attrs["dim"]
-    groups = [r.attrs["tile"] for r in on.program.records if r.name == "workgroup" and r.attrs["dim"] is dim]
-    group, tile, parts = on.number(groups[0]) if groups else None, on.number(record.attrs["tile"]), on.wave_parts()
-    wanted = -(-group // tile) if group and tile else None
+    wanted, parts = wave_parts(on.program, on.sizes).get(str(dim)), on.shared()
     if wanted is not None and parts is not None and parts.get(str(dim), 1) == wanted:
         return
     if on.machine.waves == 1:
