@@ -267,3 +267,20 @@ def test_names_are_reached_through_modules_as_in_waves_examples():
     assert tkw.utils.general_utils.ceildiv(7, 2) == 4
     assert tkw.utils.run_utils.set_default_run_config is set_default_run_config
     assert tkl.global_symbols.GLOBAL_ADDRESS_SPACE is GLOBAL_ADDRESS_SPACE
+
+
+def test_waves_simulator_had_no_place():
+    """The decorated function is called with arrays; sizes come from these, and tile sizes are not bound."""
+    M, N, BLOCK_M = tkl.sym.M, tkl.sym.N, tkl.sym.BLOCK_M
+
+    @compat.wave_sim([tkw.WorkgroupConstraint(M, BLOCK_M, 0), tkw.HardwareConstraint(threads_per_wave=64)])
+    def added(
+        x: tkl.Memory[M, N, GLOBAL_ADDRESS_SPACE, tkl.f32],
+        b: tkl.Memory[N, GLOBAL_ADDRESS_SPACE, tkl.f32],
+        y: tkl.Memory[M, N, GLOBAL_ADDRESS_SPACE, tkl.f32],
+    ):
+        tkw.write(tkw.read(x) + tkw.read(b), y)
+
+    x, b, y = np.ones((3, 5), np.float32), np.arange(5, dtype=np.float32), np.zeros((3, 5), np.float32)
+    added(x, b, y)
+    assert np.array_equal(y, x + b)

@@ -495,3 +495,43 @@ def test_speculative_decoding(target: str) -> None:
     assert np.array_equal(predicts, want_predicts)
     assert np.array_equal(accepted, want_accepted)
     assert np.array_equal(refused, want_refused)
+
+
+def test_a_function_of_a_filled_register_ended_where_an_argument_did(target: str) -> None:
+    """A sequence longer than the first argument: what was computed from a register alone had that argument's length,
+    and the rest of the sequence was left out of the sum."""
+    LEN = tkl.sym.LEN
+
+    @tkw.wave(
+        [
+            tkw.WorkgroupConstraint(S, 1, 0, iters=S - 1),
+            tkw.WorkgroupConstraint(M, M, 1),
+            tkw.TilingConstraint(N, 4),
+            tkw.IteratorBindings({tkl.sym.s: S, tkl.sym.n: N, tkl.sym.m: M}),
+        ]
+    )
+    def capped(
+        short: tkl.Memory[N, M, GLOBAL, tkl.f32, Layout(shape=[None, 3])],
+        x: tkl.Memory[N, M, GLOBAL, tkl.f32, Layout(shape=[None, 3])],
+        ends: tkl.Memory[S, GLOBAL, tkl.i32, Layout(shape=[None])],
+        y: tkl.Memory[S, M, GLOBAL, tkl.f32, Layout(shape=[None, 3])],
+    ) -> None:
+        limit = tkl.Register[M, N, tkl.f32](4.0)
+        zero = tkl.Register[M, tkl.f32](0.0)
+        first = tkw.read(ends)
+        tkw.set_symbol(LEN, first)
+        tkw.set_symbol(N, tkw.read(ends, source=(tkl.sym.s + 1,), target=(tkl.sym.s,)) - first)
+
+        @tkw.iterate(N, init_args=[zero])
+        def total(acc: Any) -> Any:
+            tile = tkw.read(x, source=(tkl.sym.n + LEN, tkl.sym.m), target=(tkl.sym.m, tkl.sym.n))
+            scaled = tile * tkw.reciprocal(limit) * tkw.cast(tkw.cast(limit, tkl.f16), tkl.f32)
+            return tkw.sum(tkw.select(tile > -limit, scaled, limit), acc, dim=N)
+
+        tkw.write(total, y)
+
+    ends = np.array([0, 11, 13], np.int32)
+    x = np.random.default_rng(5).integers(-3, 4, (13, 3)).astype(np.float32)
+    y = np.zeros((3, 3), np.float32)
+    compiled(capped, {M: 3}, target, dynamic=[N, S])(np.zeros((2, 3), np.float32), x, ends, y)
+    assert np.array_equal(y, [x[:11].sum(0), x[11:].sum(0), [0, 0, 0]])

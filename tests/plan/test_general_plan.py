@@ -149,7 +149,7 @@ def test_constraints_that_fit_no_plan_are_left_aside_and_named():
     run = tilewright.compile(kernel, {BM: 5}, target="cpu")
     a, b = integers((20, 12)), integers((64, 12), 1)
     assert np.array_equal(run(a, b), a @ b.T)
-    assert "the constraints' task of columns 5 fit no plan here, and are left aside" in run.explain()
+    assert "the constraint's workgroup tile of N, 5, is left aside: a task has " in run.explain()
 
 
 def test_a_loop_that_fits_no_plan_is_left_aside_and_named():
@@ -158,7 +158,7 @@ def test_a_loop_that_fits_no_plan_is_left_aside_and_named():
     for deep, fits in ((4, True), (12, True), (64, True), (5, False)):
         run = tilewright.compile(kernel, {BK: deep}, target="cpu")
         assert np.array_equal(run(a, b), a @ b.T)
-        assert (f"loop of depth {deep} fits no plan here, and is left aside" not in run.explain()) == fits
+        assert (f"the constraint's loop tile of K, {deep}, is left aside" not in run.explain()) == fits
 
 
 def test_what_a_machine_does_not_have_is_left_aside_and_named():

@@ -10,6 +10,7 @@ import pytest
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright.errors import DimensionMismatch, PythonControlFlow
 from tilewright.lang import sympy
 
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -157,3 +158,107 @@ def test_a_while_loop_ends_for_each_workgroup_when_it_is_done(target: str) -> No
     count = np.full((3, 4), 9, np.int32)
     tilewright.compile(followed, target=target, lenient=True)(following, count)
     assert np.array_equal(count, np.repeat([[3], [0], [3]], 4, axis=1))
+
+
+@pytest.mark.parametrize("limit", [2, 50])
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_body_of_a_conditional_could_not_take_what_else_return_gives(target: str, limit: int) -> None:
+    @tkw.wave()
+    def larger(x: tkl.Memory[M, N, GLOBAL, tkl.f16], y: tkl.Memory[M, N, GLOBAL, tkl.f16], threshold: tkl.i32) -> None:
+        tile = tkw.read(x)
+
+        @tkw.conditional(threshold > tkw.scalar(10, tkl.i32), else_return=[tile])
+        def chosen(given: Any) -> Any:
+            return given * tkw.scalar(2.5, tkl.f16)
+
+        tkw.write(chosen, y)
+
+    x, y = np.arange(-9, 12, 1, np.float16).reshape(3, 7), np.zeros((3, 7), np.float16)
+    tilewright.compile(larger, target=target)(x, y, limit)
+    assert np.array_equal(y, x * np.float16(2.5) if limit > 10 else x)
+
+
+def test_a_conditional_whose_body_takes_too_many_values_is_named() -> None:
+    @tkw.wave()
+    def wrong(x: tkl.Memory[M, GLOBAL, tkl.f32], y: tkl.Memory[M, GLOBAL, tkl.f32]) -> None:
+        tile = tkw.read(x)
+
+        @tkw.conditional(tile > 0, else_return=[tile])
+        def chosen(a: Any, b: Any) -> Any:
+            return a + b
+
+        tkw.write(chosen, y)
+
+    with pytest.raises(DimensionMismatch, match="chosen is called with the 1 values of else_return"):
+        wrong.trace()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_atomic_whose_places_are_a_tile_was_refused(target: str) -> None:
+    """A histogram: one is added at every place that the tile names, however many counters there are."""
+    i, place = tkw.IndexMapping.iterator(0), tkw.IndexMapping.dynamic_val(0)
+    counter = tkw.IndexMapping(num_iterators=1, inputs={K: place}, outputs={K: i}, dynamic_val_mappings={K: i})
+
+    @tkw.wave([tkw.WorkgroupConstraint(N, N, 0), tkw.WorkgroupConstraint(K, K, 1)])
+    def histogram(places: tkl.Memory[N, GLOBAL, tkl.i32], counts: tkl.Memory[K, GLOBAL, tkl.i32]) -> None:
+        shared = tkw.allocate((K,), (K,), tkl.i32)
+        tkw.write(tkl.Register[K, tkl.i32](0), shared)
+        ones = tkl.Register[K, tkl.i32](1)
+        tkw.atomic_add(ones, shared, mapping=counter, mapping_dynamic_vals=(tkw.read(places),))
+        tkw.write(tkw.read(shared), counts)
+
+    places, counts = np.random.default_rng(3).integers(0, 5, 67).astype(np.int32), np.zeros(5, np.int32)
+    tilewright.compile(histogram, target=target)(places, counts)
+    assert np.array_equal(counts, np.bincount(places, minlength=5))
+
+
+def test_an_atomic_of_values_beside_places_of_another_dimension_is_refused() -> None:
+    """Which element of K belongs to which place along N, nothing says."""
+    i, place = tkw.IndexMapping.iterator(0), tkw.IndexMapping.dynamic_val(0)
+    at = tkw.IndexMapping(num_iterators=1, inputs={K: i}, outputs={K: place})
+
+    @tkw.wave()
+    def unclear(
+        x: tkl.Memory[K, GLOBAL, tkl.i32], places: tkl.Memory[N, GLOBAL, tkl.i32], y: tkl.Memory[K, GLOBAL, tkl.i32]
+    ) -> None:
+        tkw.atomic_add(tkw.read(x), y, mapping=at, mapping_dynamic_vals=(tkw.read(places),))
+
+    with pytest.raises(DimensionMismatch, match=r"the mapping is over \[N\], the tile has \[K\]"):
+        unclear.trace()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_tile_could_not_be_written_along_the_dimensions_it_lacks(target: str) -> None:
+    @tkw.wave()
+    def repeated(
+        x: tkl.Memory[N, GLOBAL, tkl.f32], y: tkl.Memory[M, N, GLOBAL, tkl.f32], z: tkl.Memory[N, M, GLOBAL, tkl.f32]
+    ) -> None:
+        tile = tkw.read(x)
+        tkw.write(tile, y)
+        tkw.write(tile[2], z)
+
+    x, y, z = np.arange(7, dtype=np.float32), np.zeros((5, 7), np.float32), np.zeros((7, 5), np.float32)
+    tilewright.compile(repeated, target=target)(x, y, z)
+    assert np.array_equal(y, np.broadcast_to(x, (5, 7)))
+    assert np.array_equal(z, np.full((7, 5), 2))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_tile_had_no_elements(target: str) -> None:
+    @tkw.wave()
+    def scaled(x: tkl.Memory[M, N, GLOBAL, tkl.f32], y: tkl.Memory[M, N, GLOBAL, tkl.f32]) -> None:
+        tile = tkw.read(x)
+        tkw.write(tile * tile[1, N - 2], y)
+
+    x = np.arange(-4, 31, dtype=np.float32).reshape(5, 7)
+    assert np.array_equal(tilewright.compile(scaled, {N: 7}, target=target)(x), x * x[1, 5])
+
+
+@pytest.mark.parametrize("place", [0, slice(1, 2), (0, 1, 2), True, 0.5])
+def test_an_element_needs_a_coordinate_for_each_dimension(place: Any) -> None:
+    @tkw.wave()
+    def wrong(x: tkl.Memory[M, N, GLOBAL, tkl.f32], y: tkl.Memory[M, N, GLOBAL, tkl.f32]) -> None:
+        tkw.write(tkw.read(x)[place], y)
+
+    with pytest.raises(PythonControlFlow, match="give a coordinate for each of its 2 dimensions"):
+        wrong.trace()

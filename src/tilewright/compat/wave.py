@@ -27,6 +27,7 @@ from tilewright.runtime.eager import eager
 from tilewright.signatures import checked
 from tilewright.targets.registry import is_gpu, is_native
 from tilewright.wave.constraints import (
+    Constraint,
     GenericDot,
     MMAOperand,
     MMAType,
@@ -146,6 +147,15 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
     known = known_names(program, program, values)  # Wave takes values for symbols that the kernel has not
     subs = {s: v for name, (s, v) in named.items() if name in known}
     return compile(program, subs, target=options.target if _is_ours(options.target) else EXECUTOR, lenient=True)
+
+
+def wave_sim(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Executable]:
+    """Wave's simulator: the decorated kernel runs on the executor, with the sizes of the arrays it is called with."""
+
+    def decorate(function: Callable[..., Any]) -> Executable:
+        return wave_compile(WaveCompileOptions(), tilewright.wave.wave(constraints)(function))
+
+    return decorate
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -313,6 +323,12 @@ device_randint, device_tensor = _maker("randint"), _maker("tensor")
 device_zeros_like, device_randn_like = _maker("zeros_like"), _maker("randn_like")
 
 
+def quantized_tensor(shape: Sequence[int], dtype: Any, scale: float) -> Any:
+    """Random whole numbers between -scale and scale, as a torch tensor."""
+    torch = _torch("quantized_tensor")
+    return (torch.randn(shape, dtype=dtype) * scale).clamp(-scale, scale).ceil()
+
+
 def to_default_device(tensor: Any) -> Any:
     """The tensor itself: it lies on the CPU."""
     return tensor
@@ -339,12 +355,14 @@ __all__ = [
     "dump_generated_mlir",
     "enable_scheduling_barriers",
     "get_default_scheduling_params",
+    "quantized_tensor",
     "run_test",
     "set_default_run_config",
     "torch_dtype_range",
     "torch_dtype_to_wave",
     "wave_compile",
     "wave_dtype_to_torch",
+    "wave_sim",
 ]
 __all__ += [name for name in globals() if name.startswith(("device_", "get_", "to_")) and name not in __all__]
 

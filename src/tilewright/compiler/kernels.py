@@ -11,16 +11,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Self, overload
 
-from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.block.kernel import BlockKernel as BlockKernel
 from tilewright.compiler.block import compile_block
 from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
 from tilewright.compiler.text import TextExecutable
+from tilewright.compiler.whole_writes import with_whole_writes
 from tilewright.errors import (
     AliasingWarning,
     ArgumentError,
-    DimensionMismatch,
     DtypeMismatch,
     NarrowingWarning,
     NothingWritten,
@@ -36,7 +36,7 @@ from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
 from tilewright.ir.in_place import in_one_array
 from tilewright.ir.location import warn_author
 from tilewright.ir.printer import program_text
-from tilewright.ir.tile import TILE, access_form, loose, parse_tile, require_elements
+from tilewright.ir.tile import TILE, access_form, parse_tile, require_elements
 from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.limits import written
@@ -158,7 +158,7 @@ def compile(
         program.bindings |= given
         known = resolve(program.bindings)
         refuse_threads(program)
-        _refuse_loose(program, known)
+        program = with_whole_writes(program, known)
         require_tilings(program)
         _report_narrowing(program, strict=strict)
         _report_aliasing(program)
@@ -270,21 +270,6 @@ def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
 
 
 # -- checks -------------------------------------------------------------------------------------------
-
-
-def _refuse_loose(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raises where a dimension is left out or added, unless the constraints cut it to one coordinate."""
-    bound = Substitution(known)
-    single = {
-        record.attrs["dim"]
-        for record in program.records
-        if record.name in ("workgroup", "tiling") and "tile" in record.attrs and bound(record.attrs["tile"]) is ONE
-    }
-    single |= {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op.attrs.get("start")}
-    for op in program.walk():
-        found = loose(op)
-        if found is not None and not found[0] <= single:
-            raise DimensionMismatch(found[1], op.loc)
 
 
 def _report_narrowing(program: Program, *, strict: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,6 @@ def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
             raise ExecutionError(
                 f"mma: {d} is in one factor only, but is {parts[d][1] - parts[d][0]} wide here", op.loc
             )
-    letters: dict[Expr, str] = {}
-    for d in (*a.dims, *b.dims):
-        letters.setdefault(d, chr(ord("a") + len(letters)))
-    left, right = ("".join(letters[d] for d in t.dims) for t in (a, b))
-    out = "".join(letters[d] for d in acc.dims)
     if op.attrs.get("accumulate") is not None:
         return (_rounded_each_time(a, b, acc, parts),)
     carried = acc.dtype.accumulator.numpy
@@ -53,7 +49,7 @@ def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
     if op.attrs.get("precision") == "tf32":
         arrays = [_tf32(x) for x in arrays]
     with np.errstate(all="ignore"):
-        total = _products(run, op, arrays, (a, b, acc), parts, f"{left},{right}->{out}")
+        total = _products(run, op, arrays, (a, b, acc), parts)
         if carried.kind == "i":
             total = total.astype(np.int64)
         total = total + spread(acc, acc.dims, parts, acc.accumulated).astype(total.dtype)
@@ -67,14 +63,12 @@ def _products(
     arrays: list[Array],
     tiles: tuple[TileValue, ...],
     parts: dict[Expr, tuple[int, int]],
-    letters: str,
 ) -> Array:
     """The sums of products, of factors over these parts; block by block, where there are several."""
     blocks = op.attrs.get("blocks", 1)
-    if blocks == 1:
-        found: Array = np.einsum(letters, *arrays, optimize=True)
-        return found
     a, b, acc = tiles
+    if blocks == 1:
+        return _contracted(arrays, (a.dims, b.dims), acc.dims)
     dims = acc.dims[-1], [d for d in a.dims if d in b.dims and d not in acc.dims][-1]
     for d in dims:
         if run.number(d, op) % blocks:
@@ -86,8 +80,31 @@ def _products(
             each, (first, end) = run.number(d, op) // blocks, parts[d]
             own[d] = slice(max(0, number * each - first), max(0, min(end, (number + 1) * each) - first))
         some = [x[tuple(own.get(d, slice(None)) for d in t.dims)] for x, t in zip(arrays, (a, b), strict=True)]
-        total[..., own[dims[0]]] = np.einsum(letters, *some, optimize=True)
+        total[..., own[dims[0]]] = _contracted(some, (a.dims, b.dims), acc.dims)
     return total
+
+
+def _contracted(arrays: list[Array], dims: tuple[tuple[Expr, ...], ...], out: tuple[Expr, ...]) -> Array:
+    """The sums of products over what both arrays have and `out` lacks, over the dimensions `out`, as one product of
+    matrices for each place of the dimensions that all three have."""
+    a, b = dims
+    batch = [d for d in out if d in a and d in b]
+    rows, columns = [d for d in out if d in a and d not in b], [d for d in out if d in b and d not in a]
+    summed = [d for d in a if d in b and d not in out]
+    sizes = {d: n for array, of in zip(arrays, dims, strict=True) for d, n in zip(of, array.shape, strict=True)}
+    widths = [prod(sizes[d] for d in some) for some in (rows, summed, columns)]
+
+    def matrices(array: Array, of: tuple[Expr, ...], first: list[Expr], second: list[Expr]) -> Array:
+        alone = tuple(n for n, d in enumerate(of) if d not in (*batch, *first, *second))  # they are one wide
+        kept = [d for n, d in enumerate(of) if n not in alone]
+        order = [kept.index(d) for d in (*batch, *first, *second)]
+        shape = [prod(sizes[d] for d in some) for some in (first, second)]
+        return array.squeeze(alone).transpose(order).reshape([sizes[d] for d in batch] + shape)
+
+    left, right = matrices(arrays[0], a, rows, summed), matrices(arrays[1], b, summed, columns)
+    product = np.matmul(left, right) if widths[1] else np.zeros((*left.shape[:-1], widths[2]), left.dtype)
+    made = [*batch, *rows, *columns]
+    return product.reshape([sizes[d] for d in made]).transpose([made.index(d) for d in out])
 
 
 def _rounded_each_time(a: TileValue, b: TileValue, acc: TileValue, parts: dict[Expr, tuple[int, int]]) -> TileValue:

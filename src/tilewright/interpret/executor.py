@@ -11,7 +11,7 @@ Elements outside the iteration are never read, combined or written.
 | memory                      | reads, writes, atomics, logs                                             |
 | combining                   | mma, reductions, running sums                                            |
 | control, loops              | loops and conditions; which tile sizes are meaning                       |
-| grid                        | workgroups                                                               |
+| grid, joining               | workgroups; which of them run together                                   |
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def execute(
         if op.name == "set_symbol" and op.operands[0] in arguments:
             making.set_symbol(run, op)
     run.given = dict(run.bound)
-    for ids in workgroups(program, run):
-        run.workgroup(ids)
+    for ids, together in workgroups(program, run):
+        run.workgroup(ids, together)
         run.block(program.body)
 
 

@@ -16,6 +16,8 @@ from tilewright.interpret.tiles import (
     TileValue,
     common_parts,
     computable,
+    filled,
+    numbers_of,
     round_to,
     spread,
 )
@@ -29,10 +31,14 @@ def elementwise(run: Run, op: Op) -> tuple[TileValue, ...]:
     result: TileType = op.results[0].type
     parts = common_parts(tiles)
     dtype = tiles[0].dtype
-    arrays = [spread(t, result.dims, parts, computable(t.array, t.dtype)) for t in tiles]
     function: Callable[..., Any] = tables.UNARY.get(op.name) or tables.BINARY[op.name]
     if dtype is dtypes.bool_ and op.name in ("add", "mul", "sub"):
         raise ProgramError(f"{op.name} of bool tiles: use &, | or select", op.loc)
+    numbers = numbers_of(tiles)
+    if numbers is not None:  # a function of what is filled is filled: it has no end of its own
+        number = function(*[computable(x, t.dtype) for x, t in zip(numbers, tiles, strict=True)])
+        return (run.filled(result, parts, round_to(np.asarray(number), result.dtype)),)
+    arrays = [spread(t, result.dims, parts, computable(t.array, t.dtype)) for t in tiles]
     return (run.made(result, parts, round_to(np.asarray(function(*arrays)), result.dtype)),)
 
 
@@ -43,7 +49,10 @@ def cast(run: Run, op: Op) -> tuple[TileValue, ...]:
     array = tile.array
     if tile.dtype.is_float and to.kind == "int":
         array = _towards_zero(computable(array, tile.dtype), to)
-    return (TileValue(to, tile.dims, tile.starts, round_to(array, to)),)
+    array = round_to(array, to)
+    if tile.number is not None and array.size:
+        return (filled(TileType(to, tile.dims), tile.starts, array.shape, np.asarray(array[(0,) * array.ndim])),)
+    return (TileValue(to, tile.dims, tile.starts, array),)
 
 
 def bitcast(run: Run, op: Op) -> tuple[TileValue, ...]:
@@ -81,6 +90,8 @@ def broadcast(run: Run, op: Op) -> tuple[TileValue, ...]:
     (tile,) = run.tiles(op)
     kind: TileType = op.results[0].type
     parts = {d: tile.part(d) if d in tile.dims else run.part(d) for d in kind.dims}
+    if tile.number is not None:
+        return (run.filled(kind, parts, tile.number),)
     return (run.made(kind, parts, spread(tile, kind.dims, parts, tile.array)),)
 
 
@@ -99,6 +110,9 @@ def select(run: Run, op: Op) -> tuple[TileValue, ...]:
     tiles = run.tiles(op)
     kind: TileType = op.results[0].type
     parts = common_parts(tiles)
+    numbers = numbers_of(tiles)
+    if numbers is not None:
+        return (run.filled(kind, parts, np.where(*numbers)),)
     condition, a, b = (spread(t, kind.dims, parts, t.array) for t in tiles)
     return (run.made(kind, parts, np.where(condition, a, b)),)
 

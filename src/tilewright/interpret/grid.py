@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr
 from tilewright.errors import OutOfScope
+from tilewright.interpret.joining import joined
 from tilewright.interpret.run import Run
 from tilewright.ir.core import Program
 from tilewright.ir.tile import loose
@@ -62,15 +63,18 @@ def refuse_threads(program: Program) -> None:
                     raise OutOfScope(f"{s.name}: a tile program has no threads", op.loc)
 
 
-def workgroups(program: Program, run: Run) -> Iterator[tuple[int, ...] | None]:
-    """The ids of the workgroups in ascending order, first grid dimension fastest; None once for a logical program."""
+def workgroups(program: Program, run: Run) -> Iterator[tuple[tuple[int, ...] | None, Mapping[int, int]]]:
+    """The ids of the workgroups in ascending order, first grid dimension fastest; None once for a logical program.
+
+    Beside the ids of each, how many run together with it along dimensions of the grid (see `joining`).
+    """
     if not is_grid(program):
-        yield None
+        yield None, {}
         return
     sizes: dict[int, int] = {}
     persistent = [record for record in program.records if record.name == "grid"]
     if persistent:  # a fixed number of workgroups, which share the work among themselves
-        yield from ((i,) for i in range(run.number(persistent[0].attrs["count"])))
+        yield from (((i,), {}) for i in range(run.number(persistent[0].attrs["count"])))
         return
     for record in program.records:
         if record.name == "workgroup" and record.attrs.get("primary", True):
@@ -81,5 +85,7 @@ def workgroups(program: Program, run: Run) -> Iterator[tuple[int, ...] | None]:
                 count = -(-run.number(attrs["dim"]) // run.number(attrs["tile"]))
             sizes[attrs["grid"]] = count
     counts = [sizes.get(i, 1) for i in range(max(sizes, default=0) + 1)]
-    for ids in product(*[range(n) for n in reversed(counts)]):
-        yield tuple(reversed(ids))
+    together = joined(program, run, counts)
+    steps = [range(0, n, together.get(place, 1)) for place, n in enumerate(counts)]
+    for ids in product(*reversed(steps)):
+        yield tuple(reversed(ids)), together

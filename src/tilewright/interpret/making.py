@@ -9,6 +9,7 @@ from tilewright.interpret.run import Run
 from tilewright.interpret.tiles import (
     TileValue,
     common_parts,
+    filled,
     round_to,
     scalar_value,
     spread,
@@ -23,8 +24,7 @@ def fill(run: Run, op: Op) -> tuple[TileValue, ...]:
     value = op.attrs["value"]
     starts, shape = run.starts_and_shape(kind.dims)
     number = run.number(value, op) if isinstance(value, Expr) else value
-    filled = round_to(np.asarray(number), kind.dtype)
-    return (TileValue(kind.dtype, kind.dims, starts, np.broadcast_to(filled, shape), number=filled),)
+    return (filled(kind, starts, shape, round_to(np.asarray(number), kind.dtype)),)
 
 
 def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:

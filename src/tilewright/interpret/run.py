@@ -20,7 +20,7 @@ from tilewright.errors import (
     ProgramError,
     UnboundSymbol,
 )
-from tilewright.interpret.tiles import Array, TileValue, spread
+from tilewright.interpret.tiles import Array, TileValue, filled, spread
 from tilewright.ir.core import Block, Op, Program, TileType, Value
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import is_mapped
@@ -70,7 +70,8 @@ class Run:
         """The value of an expression; of symbols that were set, ranges are looked after only where that is wanted."""
         if self.lenient:
             loose = {s: symbol(s.name) for s in e.symbols if s in self.bound and s in values}
-            return evaluate(Substitution(loose)(e), {**values, **{loose[s]: values[s] for s in loose}})
+            if loose:
+                return evaluate(Substitution(loose)(e), {**values, **{loose[s]: values[s] for s in loose}})
         return evaluate(e, values)
 
     def uniform(self, tile: TileValue, what: str, at: Op | None) -> Any:
@@ -108,8 +109,11 @@ class Run:
         parts = [self.part(d) for d in dims]
         return tuple(first for first, _ in parts), tuple(max(0, last - first) for first, last in parts)
 
-    def workgroup(self, ids: tuple[int, ...] | None) -> None:
-        """Makes one workgroup current: its ids, and its part of every constrained dimension."""
+    def workgroup(self, ids: tuple[int, ...] | None, together: Mapping[int, int]) -> None:
+        """Makes one workgroup current: its ids, and its part of every constrained dimension.
+
+        Along dimensions of the grid that `together` names, so many workgroups from this one on are current as one.
+        """
         self.parts.clear()
         self.bound = dict(self.given)
         if ids is None:
@@ -136,6 +140,7 @@ class Run:
                 self.parts[attrs["dim"]] = (first, first + tile)  # set_symbol will say where it ends
                 continue
             size = self.number(attrs["dim"])
+            tile *= together.get(attrs["grid"], 1)
             if attrs.get("primary", True) or size % tile or not is_mapped(self.program, attrs["dim"]):
                 self.parts[attrs["dim"]] = (min(first, size), min(first + tile, size))
             else:  # it goes along with another dimension, and mappings bring it into range
@@ -170,6 +175,11 @@ class Run:
         """A new tile over these parts; the array broadcasts to them."""
         shape = tuple(parts[d][1] - parts[d][0] for d in kind.dims)
         return TileValue(kind.dtype, kind.dims, tuple(parts[d][0] for d in kind.dims), np.broadcast_to(array, shape))
+
+    def filled(self, kind: TileType, parts: dict[Expr, tuple[int, int]], number: Array) -> TileValue:
+        """A new tile of one number over these parts."""
+        shape = tuple(parts[d][1] - parts[d][0] for d in kind.dims)
+        return filled(kind, tuple(parts[d][0] for d in kind.dims), shape, number)
 
     def conform(self, tile: TileValue, dims: tuple[Expr, ...], at: Op) -> TileValue:
         """The tile over other dimensions: those left out or added must be one coordinate wide now."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Expr
+from tilewright.ir.core import TileType
 from tilewright.ir.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -66,6 +67,19 @@ def computable(array: Array, dtype: DType) -> Array:
     if dtype.bits == 4:
         return array.astype(np.int32)
     return array
+
+
+def filled(kind: TileType, starts: tuple[int, ...], shape: tuple[int, ...], number: Array) -> TileValue:
+    """A tile of one number, which has elements wherever others have."""
+    return TileValue(kind.dtype, kind.dims, starts, np.broadcast_to(number, shape), number=number)
+
+
+def numbers_of(tiles: list[TileValue]) -> list[Array] | None:
+    """What every element of filled tiles is, of numbers beside them too; None where a tile is no such tile, or none is
+    filled."""
+    if all(t.number is None for t in tiles) or any(t.number is None and t.dims for t in tiles):
+        return None
+    return [t.array if t.number is None else t.number for t in tiles]
 
 
 def common_parts(tiles: list[TileValue]) -> dict[Expr, tuple[int, int]]:

@@ -25,7 +25,8 @@ from tilewright.plan.blocking import LANES
 from tilewright.plan.boxes import WRITES, Opened, numbers_of
 from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
-from tilewright.plan.fixed import Fixed, fixed_by, left_aside, tiles_of
+from tilewright.plan.fixed import Fixed, fixed_by, tiles_of
+from tilewright.plan.followed import not_followed
 from tilewright.plan.general import GeneralChoice, only_adds, plan_general
 from tilewright.plan.grids import plan_of_grid
 from tilewright.plan.microkernel import names_of
@@ -95,7 +96,7 @@ def _choose_plan(job: Job) -> None:
         if job.workgroups is None and given is None and not opened:
             found = perhaps_apart(job, found, choose_plan)
     job.plan = found.plan.opened(names) if opened else found.plan
-    job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job)))
+    job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job, job.plan)))
 
 
 def _one_program(job: Job, given: Plan | None, opened: Opened) -> GeneralChoice:
@@ -411,18 +412,18 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     padded = _perhaps_padded(job, unpadded, found, fixed)
     if padded is not None:
         c, found = padded
-    job.choice = replace(found, notes=(*found.notes, *_notes(job)))
     if job.given is not None:
         whole = joined(c)
         atom = job.machine.multiply.get(job.given.atom or "")
         job.contraction = whole if atom is None else variant(whole, atom)
         validate(job.given, job.contraction, job.machine)
         job.plan = job.given
-        return True
-    if found.best is None:
+    elif found.best is None:
         job.why = f"no plan fits: {'; '.join(map(str, found.refused))}"
         return False
-    job.plan, job.contraction = found.best.plan, found.best.contraction
+    else:
+        job.plan, job.contraction = found.best.plan, found.best.contraction
+    job.choice = replace(found, notes=(*found.notes, *_notes(job, job.plan)))
     return True
 
 
@@ -454,11 +455,14 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
     return None
 
 
-def _notes(job: Job) -> tuple[str, ...]:
+def _notes(job: Job, plan: Plan) -> tuple[str, ...]:
+    """What `explain` says beside a job's plan: constraints that it does not follow, and how sums are kept."""
     nothing = (
         () if any(op.name in WRITES for op in job.program.walk()) else ("nothing is written: nothing is launched",)
     )
-    return (*nothing, *left_aside(job.program, job.machine), *wider_sums(job.program, job.machine))
+    is_grid = job.workgroups is not None
+    aside = not_followed(job.program, plan, job.machine, job.sizes, job.contraction, is_grid)
+    return (*nothing, *aside, *wider_sums(job.program, job.machine))
 
 
 def recognised(job: Job) -> Contraction | str:

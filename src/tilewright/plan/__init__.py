@@ -8,6 +8,7 @@
 | reading     | plans from their text, and what is wrong with one                           |
 | words       | the words of plans, and the statement that a misspelt one is near to        |
 | blocking    | the numbers that a contraction's plan says: in tiles, by vectors or lanes   |
+| followed    | which constraints a plan does not follow, for `explain`                     |
 | fixed       | what an author's constraints fix                                            |
 | tiles       | blockings in tile registers, and what they cost                             |
 | vectors     | blockings by vectors, and what they cost                                    |

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tilewright.algebra.expr import Const, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Program
-from tilewright.machine import Machine
 from tilewright.plan.blocking import COLUMNS, ROWS
 from tilewright.plan.contraction import Contraction, size
 
@@ -50,10 +49,6 @@ class Fixed:
             return sorted({-(-blocks // n) * columns for n in parts if n <= blocks})
         return [self.columns] if self.columns % columns == 0 else []
 
-    def __str__(self) -> str:
-        said = {"task of rows": self.rows, "task of columns": self.columns, "loop of depth": self.depth}
-        return ", ".join(f"{name} {n}" for name, n in said.items() if n is not None)
-
 
 FREE = Fixed()
 
@@ -70,6 +65,18 @@ def fixed_by(program: Program, c: Contraction, sizes: Mapping[Symbol, int]) -> F
     return Fixed(task(rows, c.extent(c.rows)), task(columns, c.extent(c.columns)), loops.get(depth))
 
 
+def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
+    """In how many parts the constraints have waves share what a workgroup has of each dimension, where numbers say."""
+    images, (workgroups, _) = Substitution(dict(sizes)), tiles_of(program, sizes)
+    parts = {}
+    for record in program.records:
+        if record.name == "wave" and (dim := str(record.attrs["dim"])) in workgroups:
+            tile = images(record.attrs["tile"])
+            if isinstance(tile, Const) and tile.value > 0:
+                parts[dim] = -(-workgroups[dim] // tile.value)
+    return parts
+
+
 def tiles_of(program: Program, sizes: Mapping[Symbol, int]) -> tuple[dict[str, int], dict[str, int]]:
     """The tile sizes that a program's constraints give: of workgroups, and of loops, by dimension."""
     images = Substitution(dict(sizes))
@@ -81,16 +88,3 @@ def tiles_of(program: Program, sizes: Mapping[Symbol, int]) -> tuple[dict[str, i
             if isinstance(number, Const) and number.value > 0:
                 found[record.name][str(record.attrs["dim"])] = number.value
     return found["workgroup"], found["tiling"]
-
-
-def left_aside(program: Program, machine: Machine) -> tuple[str, ...]:
-    """What constraints say that this machine does not do: parts of waves where there is one, atoms it does not have."""
-    notes = []
-    for record in program.records:
-        if record.name == "wave" and machine.waves == 1:
-            notes.append(
-                f"the constraint on waves of {record.attrs['dim']} is left aside: a workgroup is one worker here"
-            )
-        elif record.name == "hardware" and "mma" in record.attrs:
-            notes.append(f"the constraint's {record.attrs['mma']} is left aside: atoms are this machine's own")
-    return tuple(notes)

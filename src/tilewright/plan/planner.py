@@ -118,22 +118,12 @@ def choose(c: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
         units.append(lane_unit(c, machine))
     else:
         refused.append(Refusal("lanes", why))
-    notes: list[str] = []
     found = list(_candidates(c, fit, machine, fixed))
     if not found and fixed != FREE and units:
-        notes.append(f"the constraints' {fixed} fit no plan here, and are left aside")
         found = list(_candidates(c, fit, machine, FREE))
     found.sort(key=lambda x: x.cost.cycles)
-    if found and not notes and not _follows(found[0], fixed):
-        notes.append(f"the constraints' loop of depth {fixed.depth} fits no plan here, and is left aside")
     bound = roofline(c, machine, units) if units else None
-    return Choice(machine, tuple(found), tuple(refused), bound, tuple(notes))
-
-
-def _follows(best: Candidate, fixed: Fixed) -> bool:
-    """Whether a plan's loop of the depth goes as far as the constraints say; one of all the depth needs no loop."""
-    deep = best.contraction.extent(best.contraction.depth)
-    return fixed.depth is None or fixed.depth >= deep or any(s.size == fixed.depth for s in best.blocking.steps)
+    return Choice(machine, tuple(found), tuple(refused), bound)
 
 
 def variant(c: Contraction, atom: MultiplyAtom) -> Contraction:

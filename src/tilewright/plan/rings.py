@@ -29,7 +29,7 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import NOTHING, WRITES, Opened, cut_dims
 from tilewright.plan.computed import ComputedFactor, computed_factor
 from tilewright.plan.epilogue import after_product
-from tilewright.plan.fixed import tiles_of
+from tilewright.plan.fixed import tiles_of, wave_parts
 from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
 from tilewright.plan.microkernel import (
     Axes,
@@ -129,6 +129,8 @@ def plan_with_roles(
             )
     if not fitting:
         return "none fits the constraints"
+    if given is None and (parts := wave_parts(program, sizes)):
+        fitting = [x for x in fitting if _shared(x, axes) == {d: n for d, n in parts.items() if n > 1}] or fitting
     made = _choices(fitting[: 1 if alone else None], op, axes, dims, program, sizes, size, machine, bound)
     best = made[0]
     others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]
@@ -136,6 +138,13 @@ def plan_with_roles(
         others.append(Refusal("a wave that only starts copies", gathered))
     plans, costs = tuple(x.plan for x in made), tuple(x.cycles for x in made)
     return replace(best, refused=tuple(others), candidates=plans, costs=costs)
+
+
+def _shared(x: RingCandidate, axes: Axes) -> dict[str, int] | None:
+    """In how many parts the waves of a candidate share its rows; None where they share its columns too."""
+    columns = x.how.tile[0 if x.how.transposed else 1]
+    waves = x.roles.multiply[0] // (2 if x.roles.pingpong else 1)
+    return None if columns > x.how.atom.shape[1] else {str(axes.n if x.how.transposed else axes.m): waves}
 
 
 def _ends(program: Program, d: Expr, sizes: Mapping[Symbol, int], size: Callable[[Expr], int]) -> bool:

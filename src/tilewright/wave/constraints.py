@@ -21,8 +21,24 @@ def _record(name: str, **attrs: Any) -> Op:
     return Op(spec, (), plain_attrs(spec.attrs, {k: v for k, v in attrs.items() if v is not None}))
 
 
+def elements_of_a_thread(what: str, of: str, count: Expr) -> Op:
+    """The record of `elements_per_thread`, an argument of reads, writes and indices."""
+    return _record("elements", what=what, of=of, count=count)
+
+
 def _maybe(e: ExprLike | None) -> Expr | None:
     return None if e is None else as_expr(e)
+
+
+def _counts(given: Any) -> tuple[Expr, ...] | None:
+    """Numbers along the dimensions of a grid, given as a sequence or as one number."""
+    if given is None:
+        return None
+    return tuple(map(as_expr, given if isinstance(given, list | tuple) else (given,)))
+
+
+BITS_OF_A_LOAD = 128
+"""Wave's default of `max_bits_per_load`, which says nothing."""
 
 
 class Constraint:
@@ -118,7 +134,7 @@ class HardwareConstraint(Constraint):
     workgroups_per_cluster: Any = None
     mma_type: Any = None
     vector_shapes: Mapping[Expr, ExprLike] | None = None
-    max_bits_per_load: int = 128
+    max_bits_per_load: int = BITS_OF_A_LOAD
     n_service_waves: int = 0
 
     def records(self) -> list[Op]:
@@ -126,7 +142,18 @@ class HardwareConstraint(Constraint):
         if self.vector_shapes:
             vectors = tuple((as_expr(d), as_expr(size)) for d, size in self.vector_shapes.items())
         mma = self.mma_type.name if isinstance(self.mma_type, Enum) else None
-        return [_record("hardware", threads=self.threads_per_wave, mma=mma, vectors=vectors)]
+        return [
+            _record(
+                "hardware",
+                threads=self.threads_per_wave,
+                waves=_counts(self.waves_per_block),
+                cluster=_counts(self.workgroups_per_cluster),
+                mma=mma,
+                vectors=vectors,
+                load_bits=self.max_bits_per_load if self.max_bits_per_load != BITS_OF_A_LOAD else None,
+                service=self.n_service_waves or None,
+            )
+        ]
 
 
 @dataclass(eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ def read(
     """
     value = memory_of(memory, "read")
     kind: MemoryType = value.type
+    tracer("read").hint("read", value.name, elements_per_thread)
     attrs, extra, dims = _access("read", kind, mapping, mapping_dynamic_vals, bounds, source, target, reading=True)
     if otherwise is None and "at" in attrs and tracer("read").as_wave:
         otherwise = 0
@@ -61,8 +62,11 @@ def write(
     target: Sequence[Any] | None = None,
     tag: str | None = None,
 ) -> None:
-    """Writes a tile to memory; elements outside memory are not written. A narrowing write rounds, and is reported."""
-    _store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target)
+    """Writes a tile to memory; elements outside memory are not written. A narrowing write rounds, and is reported.
+
+    Without a mapping, a tile that lacks dimensions of the memory is written at every coordinate of these.
+    """
+    _store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target, elements_per_thread)
 
 
 def atomic_add(
@@ -75,7 +79,7 @@ def atomic_add(
     tag: str | None = None,
 ) -> Tile:
     """Adds each element of the tile to memory; several may meet at one place. Gives what was there before."""
-    return _atomic("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds)
+    return _atomic("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
 
 
 def atomic_min(
@@ -88,7 +92,7 @@ def atomic_min(
     tag: str | None = None,
 ) -> Tile:
     """Lowers each place of memory to the smallest element that meets it. Gives what was there before."""
-    return _atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds)
+    return _atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
 
 
 def scatter_add(
@@ -120,7 +124,8 @@ def scatter_add(
         inputs, outputs = dict(iterators), {d: iterators[d] for d in kind.dims if d in iterators}
     by_dim = {d: inputs[d] for d in places.type.dims if d in inputs}
     index = IndexMapping(len(dims), inputs, {**outputs, along: IndexMapping.dynamic_val(0)}, by_dim)
-    _store("atomic_add", register_src, memory, index, (register_idx,), bounds)
+    said = None if isinstance(elements_per_thread, int) and elements_per_thread == 1 else elements_per_thread
+    _store("atomic_add", register_src, memory, index, (register_idx,), bounds, elements=said)
 
 
 def _atomic(
@@ -130,13 +135,14 @@ def _atomic(
     mapping: IndexMapping | None,
     dynamic: Sequence[Any],
     bounds: dict[Any, ExprLike] | None,
+    elements: Any,
 ) -> Tile:
     """An atomic; its mapping may be turned as for a write or, as Wave does, as for a read."""
     if isinstance(mapping, IndexMapping) and all(e in mapping.iterators for e in mapping.outputs.values()):
         turned = IndexMapping(mapping.num_iterators, mapping.outputs, mapping.inputs, mapping.dynamic_val_mappings)
         if set(turned.inputs) == set(tile_of(tile, name).type.dims):
             mapping = turned
-    made = _store(name, tile, memory, mapping, dynamic, bounds)
+    made = _store(name, tile, memory, mapping, dynamic, bounds, elements=elements)
     return Tile(made.result)
 
 
@@ -149,9 +155,13 @@ def _store(
     bounds: dict[Any, ExprLike] | None,
     source: Sequence[Any] | None = None,
     target: Sequence[Any] | None = None,
+    elements: Any = None,
 ) -> Op:
     value, place = tile_of(tile, name), memory_of(memory, name)
+    tracer(name).hint(name, place.name, elements)
     attrs, extra, dims = _access(name, place.type, mapping, dynamic, bounds, source, target, reading=False)
+    if dims is not None and set(dims) != set(value.type.dims):
+        value = _filled_over(value, dims)
     if dims is not None and (set(dims) != set(value.type.dims) or len(dims) != len(value.type.dims)):
         raise DimensionMismatch(
             f"{name}: the mapping is over {dims_text(dims)}, the tile has {dims_text(value.type.dims)}",
@@ -161,6 +171,15 @@ def _store(
         by_dim = dict(zip(dims, attrs["over"], strict=True))
         attrs["over"] = tuple(by_dim[d] for d in value.type.dims)
     return tracer(name).emit(name, (value, place, *extra), attrs)
+
+
+def _filled_over(value: Value, dims: tuple[Expr, ...]) -> Value:
+    """A register that is filled with one number, filled over other dimensions; any other tile as it is."""
+    trace = tracer("write")
+    made = next((op for block in trace.builder.blocks for op in block.ops if value in op.results), None)
+    if made is None or made.name != "fill":
+        return value
+    return trace.emit("fill", (), dict(made.attrs), (TileType(value.type.dtype, dims),)).result
 
 
 def _access(
@@ -200,12 +219,13 @@ def _access(
     dims, iterators = mapping.tile_side(tile_side, what)
     attrs["over"] = iterators
     attrs["at"] = mapping.memory_side(memory_side, memory.dims, what)
-    looked_up = tuple(e for row in mapping.dynamic for e in row.values()) if dynamic else ()
-    dims = _iterated(dims, iterators, (*attrs["at"], *looked_up))
     extra = [operand(v, dtypes.i32, what) for v in dynamic]
+    rows = _lookups(mapping, extra)
+    looked_up = tuple(e for row in rows for e in row.values())
+    dims = _iterated(dims, iterators, (*attrs["at"], *looked_up))
+    dims = _along_values(dims, iterators, (*attrs["at"], *looked_up), zip(extra, rows, strict=True))
     lookups = []
-    for number, value in enumerate(extra):
-        row = mapping.dynamic[number] if number < len(mapping.dynamic) else {}
+    for number, (value, row) in enumerate(zip(extra, rows, strict=True)):
         at = []
         for dim in value.type.dims:
             if dim in row:
@@ -245,6 +265,30 @@ def _iterated(dims: tuple[Expr, ...], iterators: tuple[Expr, ...], at: tuple[Exp
             if len(missing) == 1:
                 found[place] = missing[0]
     return tuple(found)
+
+
+def _lookups(mapping: IndexMapping, values: Sequence[Value]) -> list[dict[Expr, Expr]]:
+    """Where each dynamic value is looked up, by its own dimensions; what a mapping says of others means nothing."""
+    rows = [mapping.dynamic[n] if n < len(mapping.dynamic) else {} for n in range(len(values))]
+    return [{d: e for d, e in row.items() if d in v.type.dims} for v, row in zip(values, rows, strict=True)]
+
+
+def _along_values(
+    dims: tuple[Expr, ...],
+    iterators: tuple[Expr, ...],
+    at: tuple[Expr, ...],
+    values: Iterable[tuple[Value, dict[Expr, Expr]]],
+) -> tuple[Expr, ...]:
+    """The tile's dimensions; an iterator that no coordinate uses goes along a dimension that only a dynamic value has.
+
+    So a scatter whose places are a tile happens once for each of them, as in Wave, where each thread has one.
+    """
+    missing = list(dict.fromkeys(d for v, row in values for d in v.type.dims if d not in dims and d not in row))
+    used = {s for e in at for s in e.symbols}
+    unused = [place for place, iterator in enumerate(iterators) if iterator not in used]
+    if len(missing) != 1 or len(unused) != 1:
+        return dims
+    return tuple(missing[0] if place == unused[0] else d for place, d in enumerate(dims))
 
 
 def _by_iterators(

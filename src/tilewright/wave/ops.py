@@ -1,11 +1,12 @@
 """The operations of the tile language on tiles, as functions that kernels call; `memory_ops` has those on memory.
 
-Each one adds an operation to the kernel being traced; arguments that only place work (`elements_per_thread`, `flags`,
-`tag`) are accepted and mean nothing on the tile level.
+Each one adds an operation to the kernel being traced; arguments that only place work mean nothing on the tile level:
+`elements_per_thread` is recorded, and `explain()` says where a plan does not follow it; `flags` and `tag` are accepted.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,10 +100,11 @@ def _returned(returned: Any, count: int, what: str) -> list[Value]:
 def conditional(condition: Any, else_return: Any = None, tag: str | None = None) -> Callable[[Callable[..., Any]], Any]:
     """The decorated function, run where the condition holds: for a tile, element by element.
 
-    With `else_return`, the function's name becomes its result where the condition holds, those values elsewhere.
+    With `else_return`, the function's name becomes its result where the condition holds, those values elsewhere. The
+    function may take these values as its arguments, one each, or none at all.
     """
 
-    def decorate(body: Callable[[], Any]) -> Any:
+    def decorate(body: Callable[..., Any]) -> Any:
         trace = tracer("conditional")
         attrs: dict[str, Any] = {}
         operands: list[Value] = []
@@ -124,13 +126,22 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
                     _returned(returned, len(otherwise), f"conditional(..., else_return={written(otherwise, 80)})"),
                 )
 
-        block = trace.body(body, [], ends)
-        operands += [tile_of(x, "conditional") for x in otherwise]
+        given = [Tile(tile_of(x, "conditional")) for x in otherwise]
+        block = trace.body(_without_arguments(body, given), [], ends)
+        operands += [tile.value for tile in given]
         made = trace.emit("conditional", operands, attrs, None, (block,))
         tiles = tuple(Tile(r) for r in made.results)
         return None if not tiles else tiles[0] if len(tiles) == 1 else tiles
 
     return decorate
+
+
+def _without_arguments(body: Callable[..., Any], given: list[Tile]) -> Callable[[], Any]:
+    """A conditional's body as a function of nothing; one that has parameters is called with the values given."""
+    if not inspect.signature(body).parameters:
+        return body
+    require_call(body, len(given), "of else_return")
+    return lambda: body(*given)
 
 
 # -- multiplication and reductions ------------------------------------------------------------------------
@@ -397,6 +408,8 @@ def self_index(
 ) -> Tile:
     """The coordinates along a dimension, as a tile over it."""
     attrs = {"dim": dim_of(dim, "self_index"), "dtype": element_type(dtype, "self_index: dtype")}
+    along = str(attrs["dim"]) if isinstance(attrs["dim"], Symbol) else "an expression"
+    tracer("self_index").hint("self_index", along, elements_per_thread)
     return Tile(tracer("self_index").emit("self_index", (), attrs).result)
 
 

@@ -46,6 +46,8 @@ class Tracer:
         self.hooks: dict[str, tuple[Any, Any]] = {}
         self.axes: list[Expr] = []
         """The axes of the loops around, outermost first."""
+        self.hints: dict[tuple[str, str, Expr], None] = {}
+        """(operation, what it is of, elements of a thread): what `elements_per_thread` says, in order."""
 
     def emit(
         self,
@@ -59,6 +61,11 @@ class Tracer:
         for value in (attrs or {}).values():
             refuse_threads(value)
         return self.builder.emit(name, tuple(operands), attrs, types, blocks, author_location(2))
+
+    def hint(self, what: str, of: str | None, elements: Any) -> None:
+        """Notes an operation's `elements_per_thread`, which is no part of the meaning, for `explain()`."""
+        if elements is not None:
+            self.hints[what, of or "allocated memory", dim_of(elements, f"{what}: elements_per_thread")] = None
 
     def body(self, function: Callable[..., Any], args: Sequence[Value], ends: Callable[[Any], Any]) -> Block:
         """The block that calling `function` with these values makes; `ends` is told what it returns, within it."""
@@ -84,14 +91,14 @@ class Tracer:
         _current.reset(self._token)
 
 
-def require_call(function: Callable[..., Any], count: int) -> None:
-    """Raises where the body of a loop does not take as many values as are carried."""
+def require_call(function: Callable[..., Any], count: int, which: str = "that are carried") -> None:
+    """Raises where a body does not take as many values as it is called with; `which` says what values these are."""
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError as fault:
         name = getattr(function, "__name__", repr(function))
         raise DimensionMismatch(
-            f"the body {name} is called with the {count} values that are carried: {fault}", author_location(3)
+            f"the body {name} is called with the {count} values {which}: {fault}", author_location(3)
         ) from None
 
 
@@ -293,9 +300,17 @@ class Tile:
     def __len__(self) -> int:
         raise PythonControlFlow("a tile has no length while the kernel is traced", author_location())
 
-    def __getitem__(self, place: Any) -> Any:
-        what = f"[{written(place, 80)}]: a tile has no Python elements; tkw.extract(tile, place) takes one"
-        raise PythonControlFlow(what, author_location())
+    def __getitem__(self, place: Any) -> Tile:
+        """One element, at a coordinate for each dimension."""
+        offset = place if isinstance(place, tuple) else (place,)
+        numbers = all(isinstance(e, Expr | int | np.integer) and not isinstance(e, bool) for e in offset)
+        if not numbers or len(offset) != len(self.type.dims):
+            raise PythonControlFlow(
+                f"[{written(place, 80)}] of {self!r}: give a coordinate for each of its {len(self.type.dims)} "
+                "dimensions, integers or expressions, which take one element",
+                author_location(),
+            )
+        return Tile(tracer("[]").emit("extract", (self.value,), {"offset": tuple(map(as_expr, offset))}).result)
 
     def __repr__(self) -> str:
         return f"<tile {self.value.name or ''}: {self.type}>"
