@@ -671,7 +671,7 @@ def test_every_level_can_be_printed():
     assert run.text().startswith("tile kernel")
     assert run.text("plan").startswith("axis M = (M 6): task ")
     assert tilewright.compile_text(run.text("host"), target="interpreter")(integers((6, 40))).shape == (6, 40)
-    with pytest.raises(ArgumentError, match="there are 'tile', 'plan', 'block'"):
+    with pytest.raises(ArgumentError, match="has 'tile', 'plan', 'block'"):
         run.text("tree")
 
 

@@ -25,14 +25,14 @@ class KernelBufferUsage(Enum):
     NONE, INPUT, OUTPUT, TEMPORARY = range(4)
 
 
-SPACE = "SPACE"
-"""A word of the names of all symbols that stand for address spaces: ADDRESS_SPACE, ADDRESS_SPACE_0."""
+SPACES = frozenset({"SPACE", "GLOBAL", "SHARED"})
+"""One of these is a word of the name of a symbol that stands for an address space: ADDRESS_SPACE_0, GLOBAL."""
 
 
 def _is_address_space(entry: Any) -> bool:
     """Whether an entry of `Memory[...]` is an address space: an AddressSpace, or a symbol that is called so."""
     if isinstance(entry, Symbol):
-        return SPACE in entry.name.upper().split("_")
+        return not SPACES.isdisjoint(entry.name.upper().split("_"))
     return isinstance(entry, AddressSpace)
 
 
@@ -56,7 +56,7 @@ class _MemoryMeta(type):
             whole = ", ".join(map(str, (*dims, space, "GLOBAL_ADDRESS_SPACE", dtype)))
             raise DimensionMismatch(
                 f"{given}: {space} stands where the address space must stand; write Memory[{whole}]. A symbol of your "
-                f"own is an address space where {SPACE} is a word of its name, as in ADDRESS_SPACE",
+                f"own is an address space where SPACE, GLOBAL or SHARED is a word of its name, as in ADDRESS_SPACE",
                 author_location(),
             )
         for dim in dims:

@@ -20,6 +20,7 @@
 | opened       | sizes that only a call tells                                                          |
 | rewriting    | programs written again: over other dimensions, or as two                              |
 | empty        | what has no elements is not computed                                                  |
+| unit_rows    | a dimension of extent 1 for products whose operand has no free dimension              |
 | digits       | flat dimensions as the digits that accesses divide them into                          |
 | flat         | functions of elements over one dimension, where rows are no whole vectors             |
 | apart        | a program as two, where a value between products goes through memory                  |

@@ -54,8 +54,10 @@ def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Col
     """
     if not any(op.name == "mma" and _lacks_rows(op) for op in program.walk()):
         return None
-    names = {s.name for s in program_symbols(program)}
-    unit = symbol(next(n for n in ("unit", *(f"unit{i}" for i in range(2, len(names) + 3))) if n not in names), 0)
+    taken, name = {s.name for s in program_symbols(program)}, "unit"
+    while name in taken:
+        name += "_"
+    unit = symbol(name, 0)
     with building():
         rewrite = _UnitRows(program, unit)
         made = replace(program, body=rewrite.run())
