@@ -44,3 +44,16 @@ def test_random_einsums_are_exact(kind, number):
     case = made(kind, number, 1, work=800)
     for how, where in Ways(native=True).of(kind, number, 1):
         assert not wrong(case, how, where), f"{how} {where}: {case.words}"
+
+
+@pytest.mark.parametrize("row", ["hopper", "ampere"])
+def test_the_last_piece_of_a_loop_read_what_was_packed_along_the_other_dimension(row):
+    """The last piece of K is one wide, so products step along J there: J and K of one extent were packed as if alike."""
+    case = made("mixed", 169, 50)
+    assert not wrong(case, "interpret", row)
+
+
+def test_two_products_with_the_same_columns_had_atoms_of_different_widths():
+    """One operand lies along N and takes an atom of 64 columns: the other product's 16 did not meet it in registers."""
+    case = made("two", 8, 50)
+    assert not wrong(case, "interpret", "hopper")

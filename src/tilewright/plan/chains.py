@@ -213,13 +213,8 @@ def _candidates(found: ChainedProducts, gathered: bool) -> Iterator[ProductChain
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     keeping = (True, False) if found.looped else (False,)
     for groups, kept, stepped, wide in product(GROUPS, keeping, _stepping(found), _blocked(found)):
-        products: dict[Op, Microkernel] = {}
-        for op in found.axes:
-            columns = wide if op is list(found.axes)[-1] else None
-            how = _microkernel(op, found, groups, kept, op in stepped, columns)
-            if how is not None:
-                products[op] = how
-        if len(products) < len(found.axes):
+        products = _microkernels(found, groups, kept, stepped, wide)
+        if products is None:
             continue
         if kept and not any(how.held_a and not found.held[op] for op, how in products.items()):
             continue
@@ -227,6 +222,29 @@ def _candidates(found: ChainedProducts, gathered: bool) -> Iterator[ProductChain
         for overlap in _overlaps(found, products) if roles is not None else ():
             assert roles is not None
             yield ProductChain(products, roles, overlap, chain_cycles(found, products, roles, overlap))
+
+
+def _microkernels(
+    found: ChainedProducts, groups: int, kept: bool, stepped: set[Op], wide: int | None
+) -> dict[Op, Microkernel] | None:
+    """The microkernel of every product, the last with so many columns at a time; None where one has none.
+
+    Products that share their columns have the widest atom of them: what they give meets in the same registers.
+    """
+    products: dict[Op, Microkernel] = {}
+    for op in found.axes:
+        columns = wide if op is list(found.axes)[-1] else None
+        how = _microkernel(op, found, groups, kept, op in stepped, columns)
+        if how is None:
+            return None
+        products[op] = how
+    for op, how in products.items():
+        widest = max(x.columns for other, x in products.items() if found.axes[other].n is found.axes[op].n)
+        wider = how if how.columns == widest else _microkernel(op, found, groups, kept, op in stepped, widest)
+        if wider is None:
+            return None
+        products[op] = wider
+    return products
 
 
 def _stepping(found: ChainedProducts) -> list[set[Op]]:

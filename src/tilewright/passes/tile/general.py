@@ -214,8 +214,8 @@ class Lowering:
         """By dimension, and how wide its tiles are in a loop that data move."""
         self.overhanging: set[Expr] = set()
         """Dimensions whose current piece goes past their end, beside those that are always extended."""
-        self.packs: dict[tuple[Load, Order], Pack] = {}
-        """Arguments that are packed before the program runs."""
+        self.packs: dict[tuple[Load, tuple[Expr, ...], Order], Pack] = {}
+        """Arguments that are packed before the program runs, by what is read, over which dimensions, in which order."""
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
         tiled, walk = self.cuts.tiled, self.cuts.walk

@@ -169,7 +169,7 @@ def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) 
     shape = low.shapes[source]
     if not all(low.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
         return None
-    key = (there, order)
+    key = (there, dims, order)
     if key not in low.packs:
         low.packs[key] = _program(low, there, source, coordinates, order)
     return low.packs[key].packed
