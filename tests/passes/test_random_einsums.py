@@ -48,7 +48,7 @@ def test_random_einsums_are_exact(kind, number):
 
 @pytest.mark.parametrize("row", ["hopper", "ampere"])
 def test_the_last_piece_of_a_loop_read_what_was_packed_along_the_other_dimension(row):
-    """The last piece of K is one wide, so products step along J there: J and K of one extent were packed as if alike."""
+    """The last piece of K is one wide, and products step along J there: J and K of one extent were packed alike."""
     case = made("mixed", 169, 50)
     assert not wrong(case, "interpret", row)
 
