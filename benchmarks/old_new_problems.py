@@ -183,6 +183,10 @@ def two_convolutions(of_list: str, *shape: int) -> Problem:
 # -- lists ----------------------------------------------------------------------------------------------------
 
 
+BATCH = 16
+"""Images of a batch, whose layers are not those of one image made larger: cores share images."""
+
+
 def cpu_problems() -> Iterator[Problem]:
     """What is measured on a CPU."""
     from tilewright.problems import shape_list, shape_lists
@@ -193,6 +197,8 @@ def cpu_problems() -> Iterator[Problem]:
     for dtype in ("i8", "f16", "bf16"):
         for problem in shape_list("resnet_50", mb=1):
             yield conv(f"resnet_50_{dtype}", replace(problem, name=None), dtype)
+    for problem in shape_list("resnet_50", mb=BATCH):
+        yield conv("resnet_50_batch", replace(problem, name=None), "bf16")
     for m, n, k in gpu.GEMMS:
         if m * n * k <= CPU_OPERATIONS:
             for dtype in ("f32", "i8", "bf16"):
