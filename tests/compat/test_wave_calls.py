@@ -127,7 +127,7 @@ def test_names_that_wave_has_and_ours_had_not():
     assert "wgmma" in on_a_gpu.text("asm", {})
     compat._named.clear()
     with pytest.warns(IgnoredOptionWarning, match="without meaning here: target$"):
-        assert "on the executor" in repr(wave_compile(WaveCompileOptions(subs=subs, target="gfx942"), gemm))
+        assert "on cpu" in repr(wave_compile(WaveCompileOptions(subs=subs, target="gfx942"), gemm))
     with pytest.raises(ArgumentError, match="has no machine 'nonsense'"):
         wave_compile(WaveCompileOptions(subs=subs, target="cpu:nonsense"), gemm)
     assert [c.name for c in compat.CoalescingType] == ["LINEAR", "WAVE_TILE_ALIGNED"]

@@ -12,6 +12,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
 from tilewright.ir.tile import parse_tile
+from tilewright.lang.global_symbols import WORKGROUP_0
 from tilewright.passes.tile.unit_rows import with_unit_rows
 from tilewright.targets.registry import machine
 
@@ -163,6 +164,28 @@ def test_a_unit_dimension_beside_the_rows_does_not_cost_attention_its_roles(orde
     wanted = weights @ v / weights.sum(-1, keepdims=True)
     assert np.abs(o.reshape(wanted.shape) - wanted).max() < 2e-6
     assert "role" in kernel.text("block")
+
+
+@pytest.mark.parametrize("target", ["executor", "cpu"])
+def test_workgroups_tell_where_a_row_without_their_dimension_goes(target: str) -> None:
+    """A write that lacks the dimension of its workgroups had no place for the unit dimension: a KeyError."""
+
+    @tkw.wave([tkw.WorkgroupConstraint(B, 1, 0)])
+    def kernel(
+        x: tkl.Memory[B, K, GLOBAL, tkl.bf16],
+        w: tkl.Memory[N, K, GLOBAL, tkl.bf16],
+        y: tkl.Memory[B, N, GLOBAL, tkl.f32],
+    ) -> None:
+        k = tkw.IndexMapping.iterator(0)
+        row = tkw.IndexMapping(num_iterators=1, inputs={B: WORKGROUP_0, K: k}, outputs={K: k})
+        total = tkw.mma(tkw.read(x, mapping=row), tkw.read(w), tkl.Register[N, tkl.f32](0.0))
+        tkw.write(total, y)
+
+    rng = np.random.default_rng(3)
+    x, w = (rng.integers(-3, 4, [SIZES[d] for d in dims]) for dims in ("BK", "NK"))
+    y = np.full((SIZES["B"], SIZES["N"]), np.nan, np.float32)
+    tilewright.compile(kernel, target=target)(x.astype(tkl.bf16.numpy), w.astype(tkl.bf16.numpy), out=y)
+    assert np.array_equal(y, x @ w.T)
 
 
 def test_what_is_computed_from_the_result_has_the_dimension_and_reads_stay_where_they_are() -> None:

@@ -25,7 +25,7 @@ from tilewright.ir.location import warn_author
 from tilewright.limits import written
 from tilewright.runtime.eager import eager
 from tilewright.signatures import checked
-from tilewright.targets.registry import is_gpu, is_native
+from tilewright.targets.registry import CPU, is_gpu, is_native
 from tilewright.wave.constraints import (
     Constraint,
     GenericDot,
@@ -64,7 +64,7 @@ _DEFAULTS: dict[str, Any] = {
     "num_devices": 1,
     "backend": "llvm",
     "optimization_level": True,
-    "target": EXECUTOR,
+    "target": CPU,
 }
 _FAMILIES = ("edit_ir_", "print_mlir_")
 """What the names of Wave's options for debugging its passes begin with: there are many, and they change."""
@@ -121,9 +121,9 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
     reads with a mapping find 0 outside memory, arguments may be longer than their dimensions say, and bytes of either
     sign, and an Assumption that does not hold is named and changes nothing. A manual schedule is ignored, and named
     once. Values for symbols that the kernel has not are left out.
-    `options.target` may be one of ours: "cpu", "gpu", "cuda", one of these with a machine, "gpu:hopper", or "executor",
-    which is the default here, since it runs all that Wave's programs mean; Wave's names of GPUs ("gfx942") are ignored,
-    and give the default.
+    `options.target` may be one of ours: "cpu", machine code for the CPU at hand and the default; "gpu", "cuda", one of
+    these with a machine, "gpu:hopper"; or "executor", which runs the program in numpy. Wave's names of GPUs ("gfx942")
+    are ignored, and give the default.
     """
     if not isinstance(options, WaveCompileOptions):
         raise ArgumentError(f"wave_compile: options={written(options, 80)} are no WaveCompileOptions")
@@ -146,7 +146,7 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
     program = kernel.trace(as_wave=True)
     known = known_names(program, program, values)  # Wave takes values for symbols that the kernel has not
     subs = {s: v for name, (s, v) in named.items() if name in known}
-    return compile(program, subs, target=options.target if _is_ours(options.target) else EXECUTOR, lenient=True)
+    return compile(program, subs, target=options.target if _is_ours(options.target) else CPU, lenient=True)
 
 
 def wave_sim(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Executable]:
@@ -205,7 +205,7 @@ class CoalescingType(Enum):
 
 
 def get_default_arch() -> str:
-    """The machine kernels run on: here the executor, on the CPU."""
+    """The machine kernels run on: here the CPU."""
     return "cpu"
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.printer import program_symbols
-from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS, TILE
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS, TILE, accessed
 from tilewright.ir.verifier import verify
 from tilewright.passes.tile.rewriting import places, within, without_unused
 from tilewright.plan.boxes import WRITES
@@ -159,9 +159,9 @@ class _UnitRows:
             operands = tuple(self._lift(v) if v in lifted else self._of(v) for v in op.operands)
             if "to" in attrs and not self.units.isdisjoint(op.operands):
                 attrs["to"] = (self.unit, *attrs["to"])
-        elif op.name == "write":
+        elif op.name == "write" and op.operands[0] in self.units and _tells_places(op):
             operands = (self._of(op.operands[0]), *map(self._plain, op.operands[1:]))
-            attrs |= self._access(op) if op.operands[0] in self.units else {}
+            attrs |= self._access(op)
         else:
             operands = tuple(map(self._plain, op.operands))
         made = self._emit(op, operands, attrs, blocks)
@@ -222,7 +222,7 @@ class _UnitRows:
 
     def _clone(self, op: Op, value: Value) -> Value:
         """A value with the dimension, beside what stands for it without: a read of the same elements, for instance."""
-        if op.name in ("read", "fill"):
+        if op.name == "fill" or (op.name == "read" and _tells_places(op)):
             attrs = {**op.attrs, **(self._access(op) if op.name == "read" else {})}
             result = Value(TileType(value.type.dtype, self._dims(value)), value.name)
             self.ops.append(Op(op.spec, tuple(map(self._plain, op.operands)), attrs, (result,), (), op.loc))
@@ -248,6 +248,12 @@ class _UnitRows:
         made.results = (Value(kind),)
         self.ops.append(made)
         return made.result
+
+
+def _tells_places(op: Op) -> bool:
+    """Whether an access tells every coordinate: workgroups tell that of a dimension which its tile lacks."""
+    memory, kind, _ = accessed(op)
+    return "at" in op.attrs or set(kind.dims) == set(memory.type.dims)
 
 
 def _widest(op: Op) -> Value:
