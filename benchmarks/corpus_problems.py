@@ -3,6 +3,7 @@
 | kind | problems |
 |---|---|
 | the shape lists | every convolution of `tilewright.problems`, f32, bf16 and i8 |
+| layers | further convolutions, f32 and bf16: strided, grouped and depthwise ones of batches |
 | products | GEMMs: square, skinny, odd, batched, every transpose, with epilogues, of every type; vectors |
 | attention | plain, causal, biased, grouped-query, windowed, decoding; heads of 64, 80, 128 and 256 |
 | rows | softmax, norms, reductions, scans, transposes, gathers, pooling: what multiplies no matrices |
@@ -25,13 +26,22 @@ import gpu_shapes as shapes
 import old_new_problems as shared
 
 from tilewright import kernels
-from tilewright.problems import shape_list, shape_lists
+from tilewright.problems import parse_conv, shape_list, shape_lists
 from tilewright.wave.templates import get_igemm_conv2d
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "plan")]
 from grid_programs import grid_gemm  # noqa: E402
 
 TYPES = ("f32", "bf16", "i8")
+LAYERS = (
+    *("mb32ic256ih56oc512kh1sh2ph0", "mb32ic3ih224oc64kh7sh2ph3", "mb16ic3ih224oc64kh7sh2ph3"),
+    *("mb16ic64ih56oc64kh3ph1", "mb16ic256ih14oc256kh3ph1", "mb16ic512ih7oc512kh3ph1"),
+    *("mb16ic64ih56oc256kh1ph0", "mb16ic1024ih14oc256kh1ph0", "mb16ic512ih28oc256kh1sh2ph0"),
+    *("g32mb32ic256ih28oc256kh3ph1", "g32mb16ic512ih28oc512kh3ph1", "g4mb2ic52ih15oc44kh3ph1"),
+    *("g256mb32ic256ih28oc256kh3ph1", "g512mb16ic512ih14oc512kh3ph1", "g64mb16ic64ih112oc64kh3sh2ph1"),
+)
+"""Layers beside the shape lists: whole batches of 16 and 32, strided, grouped, depthwise."""
+MORE_GEMMS = ((64, 64, 8192), (16, 8192, 8192), (8192, 64, 512), (1024, 1024, 1024))
 ODD = ((1, 1, 1), (7, 13, 5), (33, 65, 257), (127, 129, 131), (1000, 1001, 999), (17, 4096, 333))
 WIDE = {"i8": "i32"}
 
@@ -63,6 +73,8 @@ def _all() -> Iterator[Problem]:
     for name in shape_lists():
         for layer in dict.fromkeys(replace(p, name=None) for p in shape_list(name)):
             yield from (_of(shared.conv(name, layer, dtype)) for dtype in TYPES)
+    for text in LAYERS:
+        yield from (_of(shared.conv("layers", parse_conv(text), dtype)) for dtype in ("f32", "bf16"))
     yield from _products()
     yield from _attention()
     yield from _rows()
@@ -88,7 +100,7 @@ def _gemm(kind: str, m: int, n: int, k: int, how: str, dtype: str, batch: int = 
 
 
 def _products() -> Iterator[Problem]:
-    for sizes in shapes.GEMMS:
+    for sizes in (*shapes.GEMMS, *MORE_GEMMS):
         yield _gemm("products", *sizes, "nt", "bf16")
     for how, *sizes in shapes.F32_GEMMS:
         yield _gemm("products", *sizes, how, "f32")
@@ -105,6 +117,7 @@ def _products() -> Iterator[Problem]:
     for dtype in ("f32", "bf16"):
         yield _gemm("products", 8192, 4096, 4096, "nt", dtype, bias=True, activation="gelu")
         yield _gemm("products", 512, 512, 512, "nt", dtype, 64)
+        yield _gemm("products", 256, 256, 256, "nt", dtype, 32)
         yield _gemm("products", 100, 60, 33, "nn", dtype, 7)
         yield _gemm("products", 1, 1024, 64, "nt", dtype, 128)
         yield _gemm("products", 512, 2816, 2048, "nt", dtype, 16)
@@ -201,6 +214,8 @@ def _fused() -> Iterator[Problem]:
             yield Problem("fused", f"gated unit {said}", _making(own.gated_unit, dtype), sizes)
             yield Problem("fused", f"residual {said}", _making(own.with_residual, dtype), sizes)
             yield Problem("fused", f"low rank {said}", _making(own.low_rank, dtype), sizes | {"L": 64})
+        sizes = {"M": 4096, "K": 4096, "N": 4096, "L": 64}
+        yield Problem("fused", f"low rank {dtype} 4096x4096x4096", _making(own.low_rank, dtype), sizes)
         yield Problem(
             "fused",
             f"row energy {dtype} 4096x512x1024",

@@ -69,16 +69,20 @@ def compare(options: argparse.Namespace) -> int:
     old, keys = read(), selected(options)
     everything = not (options.only or options.machine or options.sample)
     gone = sorted(set(old) - set(keys)) if everything else []
-    differing = 0
+    counts: Counter[str] = Counter()
     for key, entry in planned_all(keys, options.jobs):
         lines = list(differences(old[key], entry)) if key in old else ["not recorded"]
         if lines:
-            differing += 1
+            counts.update(
+                {"entries": 1, **dict.fromkeys((line.partition(":")[0] for line in lines if line[0] != " "), 1)}
+            )
             print(shown(key), *(f"    {line}" for line in lines), sep="\n", flush=True)
     for key in gone:
         print(shown(key), "    recorded, and no longer in the list", sep="\n")
-    print(f"{differing + len(gone)} of {len(keys) + len(gone)} entries differ")
-    return 1 if differing or gone else 0
+    differing = counts.pop("entries", 0) + len(gone)
+    told = ", ".join(f"{what} of {count}" for what, count in counts.items())
+    print(f"{differing} of {len(keys) + len(gone)} entries differ{told and f': {told}'}")
+    return 1 if differing else 0
 
 
 def listed(options: argparse.Namespace) -> int:
@@ -118,6 +122,8 @@ def main() -> None:
     )
     parser.add_argument("--count", action="store_true", help="list: how many entries there are of each kind")
     options = parser.parse_args()
+    if not selected(options):
+        parser.error("no entry is selected; `list` names them all")
     sys.exit({"record": record, "compare": compare, "list": listed}[options.what](options))
 
 
