@@ -31,15 +31,7 @@ SHARES = {"ampere": 3, "cdna3": 3, "xe": 3}
 """One in so many of the other problems is planned for a row that is not among those; one in OTHERS where none is
 named. Which ones depends on the row, not on the number of cores."""
 OTHERS = 6
-ENDLESS = "planning does not end: shared memory never holds a task, and passes/pipeline.py narrows tasks for ever"
-LEFT_OUT: dict[Key, str] = {
-    ("grouped_dilated", "bf16 mb1ic512ih38iw57oc512oh38ow57kh3kw3ph3pw3dh2dw2", "cdna3/304"): ENDLESS,
-    ("mixed", "bf16 mb32ic1024ih19oc126oh19kh3ph1", "cdna3/304"): ENDLESS,
-    ("mixed", "bf16 g1mb22ic80ih73oc192oh71kh3ph0", "cdna3/304"): ENDLESS,
-    ("mixed", "bf16 g1mb22ic160ih17iw17oc160oh17ow17kh1kw7ph0pw3", "cdna3/304"): ENDLESS,
-    ("products", "bf16 nt 3000x5000x2000", "cdna3/304"): ENDLESS,
-    ("products", "i8 tn 1000x1001x999", "hopper/132"): ENDLESS,
-}
+LEFT_OUT: dict[Key, str] = {}
 """Entries that are not planned, and why."""
 
 

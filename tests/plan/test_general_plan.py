@@ -10,6 +10,7 @@ import pytest
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.kernels.gemm import gemm
 from tilewright.kernels.softmax import softmax
@@ -251,3 +252,15 @@ def test_tasks_and_blocks_of_one_product_are_ranked_as_a_contractions(sizes):
     for axis, dim, size in (("rows", "M", sizes[0]), ("columns", "N", sizes[1])):
         task, loop, *_ = contraction.axis(axis).cuts
         assert general.axis(dim).cuts == (replace(task, size=min(task.size, size)), loop)
+
+
+@pytest.mark.parametrize(
+    ("row", "kernel", "sizes"),
+    [
+        ("hopper", gemm("tn", "i8", "i32"), {"M": 1000, "N": 1001, "K": 999}),
+        ("cdna3", gemm("nt", "bf16", "bf16"), {"M": 3000, "N": 5000, "K": 2000}),
+    ],
+)
+def test_planning_never_ended_where_shared_memory_holds_no_task(row, kernel, sizes):
+    """Tasks of one product got no smaller, and the same plans came again and again."""
+    assert "mma by" in kernel_for(kernel, sizes, machine=machine(row)).text("plan")

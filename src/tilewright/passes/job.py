@@ -98,6 +98,8 @@ class Job:
     """A plan with smaller tiles than the best, because shared memory does not hold what that brings at a time."""
     narrowed: int = 0
     """How often tasks were halved, because shared memory did not hold what one of them works on."""
+    tried: list[Plan] = field(default_factory=list)
+    """Plans whose tasks shared memory does not hold."""
     lowered: Lowered | None = None
     module: Module | None = None
     """The host program with its block programs: what the job comes to."""

@@ -143,7 +143,7 @@ def _narrow(job: Job) -> None:
         plan = job.plan
         lines = list(map(str, [plan.roles] if plan.roles else [*(a for a in plan.axes if a.cuts), *plan.products]))
         raise ArgumentError(f"plan: `{'`, `'.join(lines)}`: {over.what}")
-    before, lowered = job.plan, job.lowered
+    before, lowered, choice = job.plan, job.lowered, job.choice
     if job.machine.lanes is not None and before.roles is None and not job.workgroups:
         if job.undivided is not None and job.undivided[0] is not job.program:
             (job.program, job.free), job.lowered = job.undivided, None
@@ -153,7 +153,10 @@ def _narrow(job: Job) -> None:
     if job.nearer is None:
         job.narrowed += 1
     choose_plan(job)
-    job.lowered = lowered if job.plan == before else None
+    job.tried.append(before)
+    job.lowered = None
+    if job.plan in job.tried:  # tasks get no smaller: what shared memory does not hold goes to workspaces
+        job.plan, job.choice, job.lowered = before, choice, lowered
 
 
 def _is_chosen(job: Job) -> bool:

@@ -229,7 +229,8 @@ def plan_general(
 
     products, blocks, schedule = multiplied(), dict[Expr, int](), "strided" if terms is None else terms.schedule
     if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes
-        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened)
+        lanes = machine.lanes if narrowed else None  # one wave's atoms need no slabs of shared memory
+        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened, lanes)
         products = alone if (blocks := blocks_of(alone, dims, width)) else products
         best = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
         if best is not None:
