@@ -60,7 +60,7 @@ def test_a_given_plan_is_done():
 
 
 WRONG = {
-    "axis N = (N 40): task 8; axis M = (M 60): task 60; tasks N, M": "it would be `axis N = (N 48): task 8`",
+    "axis N = (N 40): task 8; axis M = (M 60): task 60; tasks N, M": "says N 40, the program has N 48",
     "axis M = (M 60): task 60; tasks M": "here they are N, M, where a plan has no line `atom`",
     "axis N = (N 48): loop 8; axis M = (M 60): task 60; tasks N, M": "is not done here",
     "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks N, M; overlap defer": "`overlap defer` has no meaning",
