@@ -569,6 +569,7 @@ def traced(body):
         (lambda t, x, y: tkw.set_symbol(3, t), DtypeMismatch, "3 is no symbol"),
         (lambda t, x, y: tkw.apply_expr(t, 3), DtypeMismatch, "3 is no function"),
         (lambda t, x, y: tkw.apply_expr(t, M), DtypeMismatch, "<M> is no function"),
+        (lambda t, x, y: tkw.apply_expr(t, len), DtypeMismatch, "len.* of 1 symbols raised TypeError"),
         (lambda t, x, y: tkw.iterate(N, init_args=t)(lambda a: a), DtypeMismatch, "give a list of tiles, init_args="),
         (lambda t, x, y: tkw.iterate(N, init_args=[t])(lambda: t), DimensionMismatch, "the 1 values that are carried"),
         (

@@ -420,7 +420,11 @@ def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None
     if not callable(expr) or isinstance(expr, Expr):  # calling an expression evaluates it
         raise DtypeMismatch(f"apply_expr: {expr!r} is no function of {len(tiles)} symbols", author_location())
     require_call(expr, len(tiles))
-    result = as_expr(expr(*names))
+    try:
+        result = as_expr(expr(*names))
+    except TypeError as fault:
+        what = f"apply_expr: {written(expr, 80)} of {len(tiles)} symbols raised TypeError: {fault}"
+        raise DtypeMismatch(f"{what}; it must give an integer expression of them", author_location()) from fault
     attrs: dict[str, Any] = {"over": names, "value": result}
     if isinstance(result, AtLeastZero | IsZero | And | Or):  # a condition makes a bool tile
         attrs["dtype"] = dtypes.bool_
