@@ -199,8 +199,7 @@ def plan_general(
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
-    `narrowed` says how often tasks are halved along where they are widest. With `terms`, lanes do products term by
-    term, as they do any other function of elements, or each for a box of results.
+    Tasks are halved `narrowed` times along where they are widest. With `terms`, lanes do products term by term.
     """
     by_terms, boxed = terms is not None, () if terms is None else terms.dims
     dims = boxed or (() if ordered else cut_dims(program, size, logs, opened))
@@ -230,7 +229,7 @@ def plan_general(
     products, blocks, schedule = multiplied(), dict[Expr, int](), "strided" if terms is None else terms.schedule
     if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes
         lanes = machine.lanes if narrowed else None  # one wave's atoms need no slabs of shared memory
-        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened, lanes)
+        alone = products_of(program, machine, lambda d: (size if d in dims else width)(d), size, opened, lanes)
         products = alone if (blocks := blocks_of(alone, dims, width)) else products
         best = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
         if best is not None:
