@@ -59,5 +59,5 @@ def number_of(text: str) -> int:
 
 
 def sample(keys: Iterable[Key], count: int, seed: int) -> list[Key]:
-    """So many of the entries; another entry in the list changes at most one of them."""
+    """A sample of the entries, `count` of them; another entry in the list changes at most one of them."""
     return sorted(keys, key=lambda key: number_of(f"{seed} {key}"))[:count]

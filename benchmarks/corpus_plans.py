@@ -42,7 +42,7 @@ class TooLong(Exception):
 
 @dataclass(frozen=True)
 class Planned:
-    """What is recorded of an entry: its plan and hashes of what goes with it, or the error that planning gave."""
+    """The record of an entry: its plan and hashes of what goes with it, or the error that planning gave."""
 
     error: str = ""
     cycles: float = 0.0
@@ -81,7 +81,7 @@ def short_hash(texts: Iterable[str]) -> str:
 
 
 def planned(problem: Problem, machine_name: str, limit: int | None = LIMIT) -> Planned:
-    """What planning a problem for a machine gives; without a limit it takes as long as it takes."""
+    """The plan of a problem for a machine; without a limit planning may take any time."""
     try:
         with warnings.catch_warnings(), _at_most(limit):
             warnings.simplefilter("ignore")  # of products without atoms: the plan says so
@@ -129,7 +129,7 @@ def _at_most(seconds: int | None) -> Iterator[None]:
 
 
 def _recorded(found: Any) -> Planned:
-    """What is recorded of a kernel that was planned."""
+    """The record of a planned kernel."""
     choices = list(_choices(found.choice))
     plans = [[str(plan) for plan in _candidates(choice)] for choice in choices]
     refused = [[f"{r}\n{r.plan or ''}" for r in choice.refused] for choice in choices]
@@ -170,5 +170,5 @@ def _problems() -> dict[tuple[str, str], Problem]:
 
 
 def planned_by_name(kind: str, name: str, machine_name: str, limit: int | None = LIMIT) -> Planned:
-    """What an entry gives, in another process: kernels cannot be sent to one."""
+    """The record of an entry, made in another process: kernels cannot be sent to one."""
     return planned(_problems()[kind, name], machine_name, limit)

@@ -102,7 +102,7 @@ def _rest(entry: Planned) -> tuple[str, str, tuple[str, ...]]:
 
 
 def read(folder: Path = FOLDER) -> Record:
-    """What is recorded."""
+    """The record."""
     found: Record = {}
     for path in sorted(folder.glob("*.txt")):
         found |= parse(path.read_text(encoding="utf-8"), path.stem)
@@ -121,7 +121,7 @@ def write(record: Mapping[Key, Planned], folder: Path = FOLDER) -> None:
 
 
 def differences(old: Planned, new: Planned) -> Iterator[str]:
-    """What differs between what was recorded and what is planned now, in lines; none: they are the same."""
+    """The differences between the record and the plans of now, in lines; none: they are the same."""
     if old.error != new.error:
         yield f"error: {old.error or 'none'} -> {new.error or 'none'}"
     if abs(old.cycles - new.cycles) > SAME * max(abs(old.cycles), abs(new.cycles)):

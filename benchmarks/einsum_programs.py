@@ -230,7 +230,7 @@ class Exact:
         return Named((), np.array(value, np.int64))
 
     def read(self, memory: Named) -> Named:
-        """What memory holds."""
+        """The values in memory."""
         return memory
 
     def write(self, tile: Named, memory: Named) -> None:
@@ -259,7 +259,7 @@ class Exact:
         return x.with_(y, np.minimum)
 
     def relu(self, x: Named) -> Named:
-        """What is positive."""
+        """The positive part."""
         return Named(x.dims, np.maximum(x.array, 0))
 
     def abs(self, x: Named) -> Named:
@@ -292,7 +292,7 @@ class Exact:
 
 
 def _looped(lang: Any, loops: Dims, starts: list[Any], step: Callable[..., Any]) -> Any:
-    """What a step makes of the carried values, in loops, the outermost first."""
+    """The carried values after a step, in loops, the outermost first."""
     if not loops:
         return step(*starts)
 
@@ -309,7 +309,7 @@ def _clamped(lang: Any, tile: Any, kind: str, limit: int) -> Any:
 
 @dataclass
 class Epilogue:
-    """What becomes of a sum before it is written, or is a factor: steps, and the type at the end."""
+    """The epilogue of a sum before it is written or multiplied: steps, and the type at the end."""
 
     steps: list[tuple[str, str]]
     """(what is done, the argument that it takes)"""
@@ -360,7 +360,7 @@ class Product:
     swapped: bool
     """Whether the right factor stands first."""
     changed: str
-    """What is done with the left factor before."""
+    """The function applied to the left operand first."""
 
     @property
     def wide(self) -> str:
@@ -597,4 +597,4 @@ def reduction(draft: Draft) -> Body:
 
 
 KINDS: dict[str, Callable[[Draft], Body]] = {"einsum": einsum, "two": two, "reduction": reduction, "mixed": mixed}
-"""What a program is made of."""
+"""The functions that draw a program, by kind."""

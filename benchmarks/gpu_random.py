@@ -444,7 +444,7 @@ def path_of(kernel: Any) -> str:
 
 
 def differs(run: Run, arrays: dict[str, Any]) -> str:
-    """What is wrong with what arrays hold after a run, or nothing."""
+    """The fault of the arrays after a run, in words; empty: none."""
     for name, array in arrays.items():
         found = array.read()
         if (found[:GUARD] != array.byte).any() or (found[-GUARD:] != array.byte).any():

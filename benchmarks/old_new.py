@@ -197,7 +197,7 @@ HEADING = f"{'list':16} {'problem':52} {'machine':13} {'old us':>10} {'new us':>
 
 
 def compared(problem: Request, machine: str, old: Request, new: Request) -> Entry:
-    """What the answers of both sides to `plan` say.
+    """The verdict on the answers of both sides to `plan`.
 
     >>> compared({}, "hopper", {"digest": "a", "predicted": 2.0}, {"digest": "a", "predicted": 2.0}).outcome
     'same'

@@ -188,7 +188,7 @@ BATCH = 16
 
 
 def cpu_problems() -> Iterator[Problem]:
-    """What is measured on a CPU."""
+    """The problems that are measured on a CPU."""
     from tilewright.problems import shape_list, shape_lists
 
     for name in shape_lists():
@@ -220,7 +220,7 @@ def cpu_problems() -> Iterator[Problem]:
 
 
 def gpu_problems() -> Iterator[Problem]:
-    """What is measured on a GPU: the problems of gpu.py, gpu_rowwise.py and gpu_chained.py."""
+    """The problems that are measured on a GPU: those of gpu.py, gpu_rowwise.py and gpu_chained.py."""
     from tilewright.problems import parse_conv
 
     for sizes in gpu.GEMMS:

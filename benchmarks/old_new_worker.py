@@ -105,7 +105,7 @@ class Worker:
         return answer
 
     def imported(self) -> Request:
-        """Where the tilewright of this process lies."""
+        """The folder of this process's tilewright."""
         import tilewright
 
         return {"file": tilewright.__file__}

@@ -63,7 +63,7 @@ exception, a hang, a dead process."""
 
 @dataclass(frozen=True)
 class Ways:
-    """Where programs run: the machines that were asked for, drawn ones where that is None, and natively."""
+    """The places where programs run: the machines asked for, drawn ones where that is None, and natively."""
 
     machines: tuple[str, ...] | None = None
     native: bool = False
@@ -88,7 +88,7 @@ class Ways:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a program at one place."""
+    """The outcome of a program at one place."""
 
     kind: str
     number: int
@@ -96,9 +96,9 @@ class Outcome:
     where: str
     verdict: str
     words: str = ""
-    """What the program is."""
+    """The program in words."""
     error: str = ""
-    """What went wrong, in one line."""
+    """The error, in one line."""
     place: str = ""
     """The innermost line of the package that raised it."""
 
@@ -123,7 +123,7 @@ class Outcome:
 
 
 def outcomes(kind: str, number: int, seed: int, ways: Ways) -> Iterator[str | Outcome]:
-    """What comes of a program: the name of each place, and then what came of it there."""
+    """The outcomes of a program: the name of each place, and then the outcome there."""
     case, exact = made(kind, number, seed), True
     for how, where in ways.of(kind, number, seed):
         if how == "loops" and not exact:  # its block program failed already
@@ -159,7 +159,7 @@ def _place(fault: BaseException) -> str:
 
 
 def wrong(case: Einsum, how: str, where: str) -> str:
-    """What is wrong with the results of a program that runs in one way, or nothing.
+    """The fault of a program's results at one place, in words; empty: they are exact.
 
     `how` is "executor"; "interpret" or "loops" on a machine; "native" by the path "best" or "general"; "run" on a GPU.
     """
@@ -208,7 +208,7 @@ class Worker:
         theirs.close()
 
     def outcomes(self, kind: str, number: int) -> list[Outcome]:
-        """What came of a program."""
+        """The outcomes of a program."""
         found: list[Outcome] = []
         where, said = "its process", f"no return in {PATIENCE:.0f} s"
         try:
@@ -243,7 +243,7 @@ class Worker:
 
 
 def run_all(orders: list[tuple[str, int]], seed: int, ways: Ways, jobs: int) -> list[Outcome]:
-    """What came of programs, shared by processes; failures are printed as they come."""
+    """The outcomes of programs, shared by processes; failures are printed as they come."""
     waiting: SimpleQueue[tuple[str, int]] = SimpleQueue()
     for order in orders:
         waiting.put(order)

@@ -242,7 +242,7 @@ def _kernel(values: Values, said_of: SaidOf, rng: random.Random, trial: Trial) -
 
 
 def _all_said(said_of: SaidOf, values: list[Any], names: list[str]) -> tuple[str, ...]:
-    """What a message may hold: of a value its text, its type and its name, of a program's text its lines."""
+    """The words a message may hold: of a value its text, its type and its name, of a program's text its lines."""
     said = [text for value in values for text in said_of(value)]
     for value in values:
         own = getattr(value, "__name__", getattr(value, "name", None))

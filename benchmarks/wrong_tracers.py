@@ -39,7 +39,7 @@ def load() -> None:
 
 @cache
 def values() -> dict[str, Callable[[tuple[int, ...]], Any]]:
-    """What can be handed to a call outside of any trace, by name; each of a shape."""
+    """Values for a call outside of any trace, by name; each is made of a shape."""
     found: dict[str, Callable[[tuple[int, ...]], Any]] = {}
     if "torch" in INSTALLED:
         found |= _of_torch()
@@ -123,7 +123,7 @@ def _of_jax() -> dict[str, Callable[[tuple[int, ...]], Any]]:
 
 @cache
 def traces() -> dict[str, Callable[[Callable[[Any], Any], Any], Any]]:
-    """What calls a function inside a trace or a transform, on something made of an array, by name."""
+    """Callers of a function inside a trace or a transform, by name; each makes its argument of an array."""
     found: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {}
     if "torch" in INSTALLED:
         torch: Any = importlib.import_module("torch")
@@ -199,7 +199,7 @@ def _drawn(rng: random.Random, functions: tuple[tuple[str, Any], ...]) -> tuple[
 
 
 def _said(args: list[Any]) -> tuple[str, ...]:
-    """What a message may say of arguments: their types, shapes and element types."""
+    """The words a message may hold of arguments: their types, shapes and element types."""
     said = [type(a).__name__ for a in args] + [
         "bf16",
         "bfloat16",

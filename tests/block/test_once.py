@@ -45,6 +45,7 @@ ALLOWED = {
     "both sides repeat": "%from = view %row (i 16, j 8) -> [j]\n%to = view %y (i 16, j 8) -> [j]\n copy %from -> %to",
     "an axis of one": "%from = view %x (i 1, j 8) -> [i, j]\n%to = view %y (i 1, j 8) -> [j]\n copy %from -> %to",
     "rows past one": "%one = view %y (u 1, j 8) -> [j]\n%to = view %one (i 16, j 8) -> [i ?, j]\n copy %x -> %to",
+    "coordinates that are alike": "%to = view %y (i 16, j 8) -> [j]\n map over (i 16, j 8) %to = f32([j])",
     "a fill": "%to = view %y (i 16, j 8) -> [j]\n fill %to 0",
     "digits": "%from = view %x (i 4, j 8) -> [i, j]\n%to = view %z (i 4, j 8) -> [8*(i%4) + j]\n copy %from -> %to",
 }

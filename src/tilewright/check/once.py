@@ -42,25 +42,25 @@ def _repeated(op: Op, places: Places) -> Iterator[tuple[Value, int]]:
     for target, sources in _writes(op):
         if not _is_view(target, places):
             continue
-        along = _axes_told_apart(target, places)
-        for axis, told in enumerate(along):
+        for axis, distinct in enumerate(_distinct_axes(target, places)):
             extent = target.type.shape[axis]
-            if told or not isinstance(extent, Const) or extent.value < 2:
+            if distinct or not isinstance(extent, Const) or extent.value < 2:
                 continue
-            shifted = axis + 1 if op.name == "reduce" and axis >= op.attrs["along"] else axis
-            if not sources or any(_axes_told_apart(v, places)[shifted] for v in sources) or _uses_axis(op, axis):
+            source_axis = axis + 1 if op.name == "reduce" and axis >= op.attrs["along"] else axis
+            differs = sources is None or any(_distinct_axes(v, places)[source_axis] for v in sources)
+            if differs or _uses_axis(op, axis):
                 yield target, axis
 
 
-def _writes(op: Op) -> list[tuple[Value, tuple[Value, ...]]]:
-    """What an operation writes, each with the operands whose elements decide the values; none: every value is new."""
+def _writes(op: Op) -> list[tuple[Value, tuple[Value, ...] | None]]:
+    """The tensors that an operation writes, each with its source operands; None: all values differ."""
     match op.name:
         case "copy":
             return [(op.operands[1], op.operands[:1])]
         case "map":
-            return [(op.operands[0], op.operands[1:])] if len(op.operands) > 1 or _indices(op) else []
+            return [(op.operands[0], op.operands[1:])]
         case "mma":
-            return [(op.operands[0], ())]
+            return [(op.operands[0], None)]
         case "reduce" | "scan":
             half = len(op.operands) // 2
             return [(target, op.operands[:half]) for target in op.operands[half:]]
@@ -68,22 +68,22 @@ def _writes(op: Op) -> list[tuple[Value, tuple[Value, ...]]]:
 
 
 def _is_view(value: Value, places: Places) -> bool:
-    made = places.made.get(value)
-    return made is not None and made.name == "view"
+    maker = places.made.get(value)
+    return maker is not None and maker.name == "view"
 
 
-def _axes_told_apart(value: Value, places: Places) -> tuple[bool, ...]:
-    """For each axis of a tensor, whether its elements along it lie in different places; an axis of one has one."""
+def _distinct_axes(value: Value, places: Places) -> tuple[bool, ...]:
+    """For each axis of a tensor, whether its elements along it have different addresses; one element always does."""
     op = places.made.get(value)
     rank = len(value.type.shape)
     if op is None or op.name not in ("view", "bitcast"):
         return (True,) * rank
-    inner = _axes_told_apart(op.operands[0], places)
+    inner = _distinct_axes(op.operands[0], places)
     if op.name == "bitcast":
         return inner if len(inner) == rank else (True,) * rank
     used: set[Symbol] = set()
-    for told, (e, _) in zip(inner, op.attrs["at"], strict=True):
-        used |= _symbols(e, places) if told else set()
+    for distinct, (e, _) in zip(inner, op.attrs["at"], strict=True):
+        used |= _symbols(e, places) if distinct else set()
     return tuple(s in used or s.hi == 0 for s in op.attrs["over"])
 
 
@@ -94,12 +94,12 @@ def _symbols(e: Expr, places: Places) -> frozenset[Symbol]:
 
 def _indices(op: Op) -> list[Expr]:
     """The expressions of coordinates in a map's formula."""
-    left, found = [op.attrs["formula"]], []
+    left, expressions = [op.attrs["formula"]], []
     while left:
         node = left.pop()
-        found += [node.value] if node.name == "index" else []
+        expressions += [node.value] if node.name == "index" else []
         left += node.parts
-    return found
+    return expressions
 
 
 def _uses_axis(op: Op, axis: int) -> bool:

@@ -75,7 +75,7 @@ def filled(kind: TileType, starts: tuple[int, ...], shape: tuple[int, ...], numb
 
 
 def numbers_of(tiles: list[TileValue]) -> list[Array] | None:
-    """What every element of filled tiles is, of numbers beside them too; None where a tile is no such tile, or none is
+    """The one value of all elements of filled tiles and numbers; None where a tile is no such tile, or none is
     filled."""
     if all(t.number is None for t in tiles) or any(t.number is None and t.dims for t in tiles):
         return None

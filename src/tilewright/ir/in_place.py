@@ -97,7 +97,7 @@ def _is_told(e: Expr, at: tuple[Expr, ...]) -> bool:
 
 
 def _mixed(program: Program, output: Value, reads: list[Op]) -> str | None:
-    """What puts elements of different places together that come from these reads; None where nothing does."""
+    """The operation that combines elements of different coordinates of these reads, in words; None: none does."""
     given = {result for op in reads for result in op.results}
     read = {accessed(op)[0] for op in program.walk() if op.name == "read"}
     for op in program.walk():

@@ -60,7 +60,7 @@ def _listed(value: Any, name: str) -> Array:
 
 
 def _leaves(value: Any, depth: int = 8) -> Iterator[Any]:
-    """What nested lists hold, apart from numbers; no argument here has more dimensions."""
+    """The entries of nested lists that are no numbers; no argument here has more dimensions."""
     for part in value if depth else ():
         if isinstance(part, list | tuple):
             yield from _leaves(part, depth - 1)

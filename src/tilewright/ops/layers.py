@@ -108,7 +108,7 @@ class Layer:
     names: tuple[str, ...] = NAMES
     """What the kernel calls the array, the weights, the bias and the result."""
     rows: str
-    """What the first dimension of the weights counts."""
+    """The word for the first dimension of the weights, in messages."""
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -456,7 +456,7 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
 
 
 def _notes(job: Job, plan: Plan) -> tuple[str, ...]:
-    """What `explain` says beside a job's plan: constraints that it does not follow, and how sums are kept."""
+    """The notes of `explain` on a job's plan: constraints that it does not follow, and accumulator types."""
     nothing = (
         () if any(op.name in WRITES for op in job.program.walk()) else ("nothing is written: nothing is launched",)
     )

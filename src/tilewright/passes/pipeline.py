@@ -58,9 +58,9 @@ def present(job: Job) -> None:
 
 def give_rows(job: Job) -> None:
     """The program with a dimension of extent 1 for products that lack rows: MMAs have rows and columns."""
-    made = with_unit_rows(job.program, job.free)
-    if made is not None:
-        job.program, job.free, unit = made
+    rewritten = with_unit_rows(job.program, job.free)
+    if rewritten is not None:
+        job.program, job.free, unit = rewritten
         job.sizes = {**job.sizes, unit: 1}
         job.extents = {**job.extents, unit: 1} if job.extents else {}
 

@@ -94,7 +94,7 @@ def not_followed(
     contraction: Contraction | None = None,
     is_grid: bool = False,
 ) -> tuple[str, ...]:
-    """What the constraints of a program say that a plan does not do, in words, with the reason."""
+    """A line for each constraint of a program that a plan does not follow, with the reason."""
     if contraction is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
     else:
@@ -156,7 +156,7 @@ def _wave(on: Followed, record: Op) -> Iterator[str]:
 
 
 def _hardware(on: Followed, record: Op) -> Iterator[str]:
-    """What is said of waves, threads, instructions and registers."""
+    """The waves, threads, instructions and registers that the constraint names."""
     attrs, machine = record.attrs, on.machine
     if (threads := attrs.get("threads")) is not None and threads != machine.lanes:
         why = ONE_WORKER if machine.waves == 1 else f"a wave has {machine.lanes} lanes here"

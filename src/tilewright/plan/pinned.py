@@ -85,7 +85,7 @@ def naming(fault: ArgumentError, given: Plan, chosen: Plan | None, known: Known 
 
 @dataclass(frozen=True)
 class Known:
-    """What a plan may name: the sizes of the program's dimensions, its arguments, and the machine's atoms."""
+    """The names that a plan may use: dimensions with their sizes, arguments, and the machine's atoms."""
 
     sizes: Mapping[str, int]
     arguments: Collection[str]

@@ -167,11 +167,11 @@ def _parsed(statements: list[str]) -> Plan:
 
 
 Statement = Axis | Placed | Multiplied | tuple[str, ...]
-"""What a line says; of one that is no axis, operand or product its first word, and its parts."""
+"""A parsed line: an axis, an operand, a product; of any other its first word and its parts."""
 
 
 def _read_or_suggest(statement: str) -> Statement:
-    """What a statement says; where it says nothing, the error names it, and a statement that it is near to."""
+    """The parsed statement; the error of one that cannot be read names it, and a near statement that can."""
     try:
         return _read(statement)
     except ArgumentError as fault:
@@ -181,7 +181,7 @@ def _read_or_suggest(statement: str) -> Statement:
 
 
 def _read(statement: str) -> Statement:
-    """What a statement says."""
+    """The parsed statement."""
     if found := _AXIS.fullmatch(statement):
         return _axis(*found.group(1, 2, 3))
     if found := _PLACED.fullmatch(statement):

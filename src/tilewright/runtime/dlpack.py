@@ -15,7 +15,7 @@ _OPAQUE = 3
 _DEFAULT_STREAM = 1
 _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool", 10: "float8_e4m3fn", 12: "float8_e5m2"}
 _FAULTS = (AttributeError, BufferError, RuntimeError, TypeError, ValueError)
-"""What libraries raise where an array cannot be exported."""
+"""The errors that libraries raise where an array cannot be exported."""
 
 
 class _Tensor(ctypes.Structure):

@@ -123,7 +123,7 @@ def _refusal(tensor: Any, torch: Any) -> tuple[str, str] | None:
 
 
 def version_of(tensor: Any) -> tuple[int, int] | None:
-    """What changes where torch writes to a tensor, or gives it other memory; None: torch does not count its writes."""
+    """The version of a tensor: it changes with each write and with its memory; None: torch counts no writes."""
     return None if tensor.is_inference() else (tensor._version, tensor.data_ptr())
 
 

@@ -66,7 +66,7 @@ def _proxy_of_torch(argument: Any) -> str | None:
 
 
 def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
-    """What traces a tensor, and the way out; None: it is a plain one, and nothing follows calls."""
+    """The tracer of a tensor, and the way out, in words; None: it is plain, and nothing records calls."""
     ask = _questions(torch)
     if type(argument) is not tensor:
         reason = _own_dispatch(argument, tensor)
@@ -123,7 +123,7 @@ def _recorder(ask: _Questions) -> str | None:
 
 
 class _Questions:
-    """What torch is asked; what a version lacks is answered with nothing."""
+    """Functions of torch that tell who traces; one that a version lacks answers no."""
 
     def __init__(self, torch: Any):
         def found(path: str, otherwise: Any = False) -> Callable[..., Any]:

@@ -268,7 +268,7 @@ def _iterated(dims: tuple[Expr, ...], iterators: tuple[Expr, ...], at: tuple[Exp
 
 
 def _lookups(mapping: IndexMapping, values: Sequence[Value]) -> list[dict[Expr, Expr]]:
-    """Where each dynamic value is looked up, by its own dimensions; what a mapping says of others means nothing."""
+    """The coordinates at which each dynamic value is looked up, by its own dimensions; others are ignored."""
     rows = [mapping.dynamic[n] if n < len(mapping.dynamic) else {} for n in range(len(values))]
     return [{d: e for d, e in row.items() if d in v.type.dims} for v, row in zip(values, rows, strict=True)]
 

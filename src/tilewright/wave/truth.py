@@ -1,4 +1,4 @@
-"""What to write where Python asked a tile for its truth value: told by the author's own expression."""
+"""The expression to write where Python asked a tile for its truth value, made of the author's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ELSEWHERE = (
 
 
 def instead_of_truth(where: Location | None) -> str:
-    """What to write instead of the expression at a place of the author's file.
+    """The expression to write instead of the one at a place of the author's file.
 
     Of -1 < t < 1 this is (-1 < t) & (t < 1), of `a and b` it is a & b; of anything else it is the general rule.
     """

@@ -60,9 +60,9 @@ def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Col
     unit = symbol(name, 0)
     with building():
         rewrite = _UnitRows(program, unit)
-        made = replace(program, body=rewrite.run())
-        verify(made)
-    return made, {rewrite.loops[op] for op in free if op in rewrite.loops}, unit
+        rewritten = replace(program, body=rewrite.run())
+        verify(rewritten)
+    return rewritten, {rewrite.loops[op] for op in free if op in rewrite.loops}, unit
 
 
 def _free_dims(op: Op) -> tuple[int, int]:
@@ -113,11 +113,11 @@ class _UnitRows:
 
     def _needed_with_unit(self) -> set[Value]:
         """Values without the dimension that an operation needs with it, and what those are cloned from."""
-        found: set[Value] = set()
+        needed: set[Value] = set()
         for op in self.program.walk():
-            found |= set(self._lifted_operands(op))
-            found |= {v for results, given in _carried(op) if results[0] in self.units for v in given}
-        left = [v for v in found if v not in self.units]
+            needed |= set(self._lifted_operands(op))
+            needed |= {v for results, given in _carried(op) if results[0] in self.units for v in given}
+        left = [v for v in needed if v not in self.units]
         lifts = set(left)
         while left:
             maker = self.makers.get(left.pop())
@@ -145,7 +145,7 @@ class _UnitRows:
     # -- operations with it ------------------------------------------------------------------------------------
 
     def _op(self, op: Op) -> None:
-        """Appends what stands for an operation, and its clone with the dimension where that is needed."""
+        """Appends the rewritten operation, and its clone with the unit dimension where another operation needs that."""
         attrs = dict(op.attrs)
         blocks: tuple[Block, ...] = ()
         if op.name in ("iterate", "conditional"):
@@ -200,7 +200,7 @@ class _UnitRows:
         return made
 
     def _access(self, op: Op) -> dict[str, Any]:
-        """Where a read or write goes that has the dimension, which memory lacks."""
+        """The iterators and coordinates of a read or write with the unit dimension, which memory lacks."""
         _, over, at = places(op)
         return {"over": (symbol(f"at_{self.unit}", 0), *over), "at": at}
 
@@ -210,13 +210,13 @@ class _UnitRows:
         return self.values.get(value, value)
 
     def _lift(self, value: Value) -> Value:
-        """What stands for a value with the dimension."""
+        """The rewritten value, with the unit dimension."""
         if value in self.units:
             return self._of(value)
         return self.lifted.get(value) or self._append("broadcast", self._of(value), to=self._dims(value))
 
     def _plain(self, value: Value) -> Value:
-        """What stands for a value without the dimension: the largest of one element is that element."""
+        """The rewritten value, without the unit dimension: the maximum of one element is that element."""
         made = self._of(value)
         return self._append("max", made, dim=self.unit) if value in self.units else made
 
@@ -235,7 +235,7 @@ class _UnitRows:
         return self._append("broadcast", self._of(value), to=self._dims(value))
 
     def _in_order(self, value: Value, made: Value) -> Value:
-        """What stands for a value, its dimensions as the value had them, after the unit dimension if it has that."""
+        """The rewritten value with its dimensions in their old order, the unit dimension first."""
         dims = made.type.dims if isinstance(made.type, TileType) else ()
         if self.unit not in dims or dims == self._dims(value):
             return made
