@@ -447,10 +447,10 @@ class Executable:
     def _in_place(self, bound: Arguments) -> Self:
         """The executable of the program in which an output and the inputs that are its array are one argument."""
         key = tuple(bound.in_place.items())
-        found = self._in_one_array.get(key)
-        if found is None:
-            found = self._in_one_array[key] = self._of(in_one_array(self.program, bound.in_place))
-        return found
+        alias = self._in_one_array.get(key)
+        if alias is None:
+            alias = self._in_one_array[key] = self._of(in_one_array(self.program, bound.in_place))
+        return alias
 
     def _of(self, program: Program) -> Self:
         """Another program, made into an executable as this one was."""

@@ -331,9 +331,9 @@ class NativeExecutable(Executable):
 
     def _of(self, program: Program) -> Self:
         options = (self.target, self.plan, self.dynamic, self._require_atoms, self.lenient)
-        made = type(self)(program, self.known, *options, constant=self._constant, machine=self._machine)
-        made.path = self.path
-        return made
+        executable = type(self)(program, self.known, *options, constant=self._constant, machine=self._machine)
+        executable.path = self.path
+        return executable
 
     def __reduce__(self) -> tuple[Any, ...]:
         dynamic = tuple(s.name for s in self.dynamic)

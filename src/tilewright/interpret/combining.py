@@ -103,8 +103,8 @@ def _contracted(arrays: list[Array], dims: tuple[tuple[Expr, ...], ...], out: tu
 
     left, right = matrices(arrays[0], a, rows, summed), matrices(arrays[1], b, summed, columns)
     product = np.matmul(left, right) if widths[1] else np.zeros((*left.shape[:-1], widths[2]), left.dtype)
-    made = [*batch, *rows, *columns]
-    return product.reshape([sizes[d] for d in made]).transpose([made.index(d) for d in out])
+    order = [*batch, *rows, *columns]
+    return product.reshape([sizes[d] for d in order]).transpose([order.index(d) for d in out])
 
 
 def _rounded_each_time(a: TileValue, b: TileValue, acc: TileValue, parts: dict[Expr, tuple[int, int]]) -> TileValue:

@@ -87,8 +87,8 @@ def _keeps(op: Op, dim: Symbol) -> bool:
     if op.name == "conditional" and "when" in op.attrs:
         return True
     if op.name == "write" and has and "at" in op.attrs:
-        own = dict(zip(accessed(op)[1].dims, op.attrs["over"], strict=True))[dim]
-        return any(e is own for e in op.attrs["at"])  # two of them never meet
+        iterator = dict(zip(accessed(op)[1].dims, op.attrs["over"], strict=True))[dim]
+        return any(e is iterator for e in op.attrs["at"])  # two of them never meet
     return not (has and op.name in _RESHAPING)
 
 

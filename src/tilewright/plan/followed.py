@@ -37,10 +37,10 @@ class Followed:
 
     def notes(self) -> tuple[str, ...]:
         """A line for each constraint, and each argument of one, that the plan does not follow."""
-        found: list[str] = []
+        notes: list[str] = []
         for record in self.program.records:
-            found += _NOTES[record.name](self, record) if record.name in _NOTES else ()
-        return tuple(dict.fromkeys(found))
+            notes += _NOTES[record.name](self, record) if record.name in _NOTES else ()
+        return tuple(dict.fromkeys(notes))
 
     def number(self, e: Expr | None) -> int | None:
         """The value of an expression; None where a symbol of it has none yet."""
@@ -57,9 +57,9 @@ class Followed:
         name = self.axes.get(str(dim), str(dim))
         plan: Plan | None = self.plan
         while plan is not None:
-            found = next((axis for axis in plan.axes if axis.name == name), None)
-            if found is not None:
-                return found
+            axis = next((axis for axis in plan.axes if axis.name == name), None)
+            if axis is not None:
+                return axis
             plan = plan.then
         return None
 
