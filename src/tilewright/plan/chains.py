@@ -21,7 +21,6 @@ from itertools import product
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
@@ -31,7 +30,7 @@ from tilewright.plan.chain_costs import ChainedProducts, chain_cycles
 from tilewright.plan.computed import GIVEN, SIMPLE, ComputedFactor, computed_factor
 from tilewright.plan.epilogue import following
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.general import Cuts, GeneralChoice, dims_of, drafted
+from tilewright.plan.general import GeneralChoice, dims_of, drafted
 from tilewright.plan.hiding import uneven
 from tilewright.plan.microkernel import (
     Axes,
@@ -44,8 +43,7 @@ from tilewright.plan.microkernel import (
     types_of,
 )
 from tilewright.plan.model import Size, element_bytes, l2
-from tilewright.plan.pinned import pinned
-from tilewright.plan.plan import Cut, Plan, Roles
+from tilewright.plan.plan import Cut, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ring_costs import ENOUGH, row_bytes
 from tilewright.plan.rings import GROUPS, MOST, SHOWN, bound_by_memory, is_along, registers_of
@@ -82,7 +80,6 @@ def plan_chained(
     size: Size,
     machine: Machine,
     free: Collection[Op],
-    given: Plan | None = None,
     gathered: str = "",
     opened: bool = False,
 ) -> GeneralChoice | str:
@@ -91,21 +88,13 @@ def plan_chained(
     `free` are the loops that give the same for every tile size. `gathered` says why the waves that load copy
     themselves; where it is empty, the machine does that. Where some sizes are `opened`, these are typical.
     """
-    found = _products(program, sizes, size, machine, free)
+    found = chained_products(program, sizes, size, machine, free)
     if isinstance(found, str):
         return found
     candidates = sorted(_candidates(found, gathered != ""), key=lambda x: (round(x.cycles), -x.rows))
     workgroups, _ = tiles_of(program, sizes)
     rows = workgroups.get(str(found.row))
     fitting = [x for x in candidates if rows in (None, x.rows)]
-    if given is not None:
-        fitting = [_pinned(given, x, machine) for x in fitting if _is(given, x, program)]
-        stepped = [x for x in fitting if _choice(x, found, sizes, opened).plan.axes == given.axes]
-        fitting = stepped or fitting
-        if not fitting:
-            raise ArgumentError(
-                f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
-            )
     if not fitting:
         return "no rows of its sums fit registers and shared memory" if not candidates else "none fits the constraints"
     made = [_choice(x, found, sizes, opened) for x in fitting]
@@ -117,23 +106,7 @@ def plan_chained(
     return replace(best, refused=tuple(others), candidates=tuple(x.plan for x in made))
 
 
-def _is(given: Plan, chain: ProductChain, program: Program) -> bool:
-    """Whether a plan is a candidate, perhaps with other registers and stages."""
-    said, own = given.roles, chain.roles
-    assert said is not None
-    waves = (said.load[0], said.multiply[0]) == (own.load[0], own.multiply[0]) and not (said.pingpong or said.halo)
-    return waves and (chain.overlap, as_plan(chain.products, program)) == (given.overlap, given.products)
-
-
-def _pinned(given: Plan, chain: ProductChain, machine: Machine) -> ProductChain:
-    """A candidate with the registers and stages that a plan says."""
-    roles = pinned(given, next(iter(chain.products.values())), machine)
-    if roles.together and chain.overlap != "none":
-        raise ArgumentError(f"plan: `{roles}`: what products use one ahead of the other is not handed over together")
-    return replace(chain, roles=roles)
-
-
-def _products(
+def chained_products(
     program: Program, sizes: Mapping[Symbol, int], size: Size, machine: Machine, free: Collection[Op]
 ) -> ChainedProducts | str:
     """The products and their dimensions; or why their values do not stay in registers."""
@@ -144,7 +117,7 @@ def _products(
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
     looped: dict[Expr, int] = {}
     for op in program.walk():
-        if op.name == "iterate" and not (op in free and _adds(op)):  # else it is a product that goes over K
+        if op.name == "iterate" and not (op in free and adds_products(op)):  # else it is a product that goes over K
             tile = tilings.get(str(op.attrs["axis"]))
             if op.attrs.get("start") or tile is None:
                 return "a loop of it has no tile size that is a number"
@@ -183,7 +156,7 @@ def _products(
     return ChainedProducts(program, machine, size, axes, held, computed, looped, row, dims)
 
 
-def _adds(op: Op) -> bool:
+def adds_products(op: Op) -> bool:
     """Whether a loop's body only multiplies what it reads, or computes of that, so that what it carries is a sum."""
     (body,) = op.blocks
     sums = {x.result for x in body.ops if x.name == "mma"}
@@ -427,18 +400,4 @@ def _choice(chain: ProductChain, found: ChainedProducts, sizes: Mapping[Symbol, 
         together = 1 if opened else _together(chain, found)  # it divides the tasks that there are
         plan = replace(plan, schedule="dynamic", group=together)
     bound = bound_by_memory(program, size, machine)
-    wider = {n: count for n, count in columns.items() if n not in dims and n not in found.looped and count > size(n)}
-    loops = {op: op.attrs["axis"] for op in program.walk() if op.name == "iterate"}
-    tiles = {op: found.looped.get(axis) or size(axis) for op, axis in loops.items()}
-    cuts = Cuts(
-        widths,
-        {d: columns[d] for d, count in blocks.items() if count > 1},
-        tiles,
-        dict(chain.products),
-        chain.roles,
-        plan.group,
-        wider,
-        schedule=plan.schedule,
-        overlap=chain.overlap,
-    )
-    return GeneralChoice(machine, program.name, plan, cuts, max(chain.cycles, bound), bound, ())
+    return GeneralChoice(machine, program.name, plan, max(chain.cycles, bound), bound)

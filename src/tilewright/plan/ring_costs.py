@@ -64,6 +64,10 @@ class RingWork:
     blocks: int = 1
     """Blocks of N and K, of which only those with the same number are multiplied."""
 
+    def steps(self, how: Microkernel) -> int:
+        """The rows of shared memory along K, one after the other, that are multiplied for a tile."""
+        return self.rounds * ceil(self.sizes[2] / (how.slab or 1))
+
     def filled(self, machine: Machine, how: Microkernel, steps: int) -> float:
         """The bytes of so many steps of K; those of rows that overlap count as what they take."""
         return steps * sum(n * self._taken(machine, how, side) for side, n in enumerate((how.rows, how.columns)))
