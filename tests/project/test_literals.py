@@ -23,7 +23,6 @@ REASONS = {
     "plan/boxes.py: Room": "what is enough for a machine that says nothing: rows give others (`room_of`)",
     "plan/boxes.py: _widths": "where two dimensions are innermost in some memory, runs of each stay together longer",
     "plan/boxes.py: _choices.good": "beyond some blocks of rows a smaller one at the end weighs little",
-    "plan/chains.py: _alive": "bytes of a register of a lane",
     "plan/chain_costs.py: chain_cycles": "bytes of a sum in f32",
     "plan/chain_costs.py: _once": "bytes of a sum in f32",
     "plan/contraction.py: _names": "names enough for all dimensions and those that are made",
@@ -39,8 +38,6 @@ REASONS = {
     "plan/reading.py: _size": "digits of the largest number a plan may hold",
     "plan/planner.py: _size": "bytes in a kilobyte",
     "plan/planner.py: Choice.explain": "candidates that are shown; per cent",
-    "plan/rings.py: waves_of_roles": "bytes of a register of a lane",
-    "plan/rings.py: registers_of": "bytes of a register of a lane; what the assembler keeps of the largest number",
     "plan/ring_costs.py: cycles": "bytes of a sum in f32",
     "plan/rows.py: rows_and_waves": "waves of the largest workgroup; tasks for each core",
     "plan/tiles.py: _blocks": "tiles of a block along each side: more do not fit any register file of tiles",
@@ -76,11 +73,6 @@ REASONS = {
     "passes/tile/values.py: weight": "what a function costs beside an addition, when it is asked what to keep",
     "passes/tile/writer.py: Writer._strides": "bits of a byte",
     "passes/tile/writer.py: BlockWriter._strides": "bits of a byte",
-    "passes/waves/general.py: Rows.run": "bytes that a lane moves at once",
-    "passes/waves/general.py: _elements": "bytes that a lane moves at once",
-    "passes/waves/turned.py: _tile": "bits of a row that its chunks are swizzled by: eight rows differ",
-    "passes/waves/moving.py: _widest": "bytes that a lane moves at once",
-    "passes/waves/moving.py: over_lanes": "bytes that a lane moves at once",
 }
 """Of numbers inside functions and classes: why they are what they are."""
 

@@ -63,6 +63,25 @@ class TileCosts:
 
 
 @dataclass(frozen=True)
+class TermCosts:
+    """By lanes that do a product term by term, in instructions of a wave, but for the last two.
+
+    `load` for a load beside what widens its values: where it lies, whether it is in bounds; `result` for a result
+    beside what narrows it; `task` for a task: which it is, the factor that all lanes share. `waiting` is the time of an
+    instruction that waits for another of its wave, where no other wave runs. `values_in_flight` are the values that a
+    lane may have loaded of a sum whose terms are unrolled, `unrolled_products` the products of a lane that are unrolled
+    for a box of results.
+    """
+
+    load: float = 0
+    result: float = 0
+    task: float = 0
+    waiting: float = 1
+    values_in_flight: int = 0
+    unrolled_products: int = 0
+
+
+@dataclass(frozen=True)
 class Costs:
     """All of them; `one_wave` is how much longer than by the cache's rate a program takes that has one wave a task.
 
@@ -72,5 +91,6 @@ class Costs:
     vectors: VectorCosts = VectorCosts()
     lanes: LaneCosts = LaneCosts()
     tiles: TileCosts = TileCosts()
+    terms: TermCosts = TermCosts()
     one_wave: float = 12
     functions: Mapping[str, int] = field(default_factory=lambda: FUNCTIONS)

@@ -19,6 +19,7 @@ from tilewright.machine.copy import CopyAtom
 from tilewright.machine.costs import Costs
 from tilewright.machine.multiply import MultiplyAtom
 from tilewright.machine.request import SPACES
+from tilewright.machine.resources import BulkCopy, LaneAccess, RegisterFile, RowTasks, SharedMemory
 
 
 class UnknownName(TilewrightError, LookupError):
@@ -76,7 +77,8 @@ class Limits:
     more for each that finds something.
     `results_kept` are the shares of the second cache between which results stay there while what is read passes by.
     `start_cycles` are those from the start of one workgroup to that of the next.
-    `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
+    `line_bytes` is what memory is moved by: what two cores write lies at least so far apart. Rows that lie a multiple
+    of `conflict_bytes` apart meet in the same lines of the first cache; None: that is not counted.
     """
 
     registers: int
@@ -120,6 +122,7 @@ class Limits:
     latency: int = 4
     load_cycles: float = 0.6
     line_bytes: int = 64
+    conflict_bytes: int | None = None
     launch_cycles: int = 2000
     following_cycles: int = 2000
     start_cycles: float = 0.0
@@ -139,6 +142,7 @@ class Machine:
     whether one rounds f32 to bf16, `scales` whether one multiplies a vector by powers of two. `cluster` is how many
     workgroups may run together and write to one another's shared memory. `launches` are the ways in which a kernel may
     be launched beyond one after the other. `costs` are what plans are ranked by beside the limits and the atoms.
+    `register_file`, `lane_access`, `shared_memory`, `bulk_copy` and `row_tasks` are what waves of many lanes work with.
     """
 
     name: str
@@ -158,6 +162,11 @@ class Machine:
     cluster: int = 1
     launches: frozenset[str] = frozenset()
     costs: Costs = field(default_factory=Costs)
+    register_file: RegisterFile = field(default_factory=RegisterFile)
+    lane_access: LaneAccess = field(default_factory=LaneAccess)
+    shared_memory: SharedMemory = field(default_factory=SharedMemory)
+    bulk_copy: BulkCopy = field(default_factory=BulkCopy)
+    row_tasks: RowTasks = field(default_factory=RowTasks)
 
     def __post_init__(self) -> None:
         if set(self.spaces) != set(SPACES):

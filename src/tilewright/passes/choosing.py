@@ -50,8 +50,6 @@ SHALLOWEST = 32
 """The smallest tile of a loop that is cut because shared memory does not hold more."""
 COPIED = "factors copied first"
 """A program on copies, as refusals call it."""
-PART = 32 << 10
-"""Elements that a part of a reduction has at least."""
 
 
 def choose_plan(job: Job) -> None:
@@ -382,14 +380,15 @@ def _parts(job: Job, found: GeneralChoice) -> int | Refusal:
         rounds = -(-parts * fewest // workers)
         return max(1, rounds * workers / (parts * fewest) / limits.far_alone) + rounds * latency, extent % parts
 
-    count = min(range(1, max(2, min(2 * CROWDED * workers // fewest, elements // PART) + 1)), key=cost)
-    halves = parted(job.program, job.sizes, count) if count > 1 else None
+    most = min(2 * CROWDED * workers // fewest, elements // job.machine.row_tasks.part_elements)
+    count = min(range(1, max(2, most + 1)), key=cost)
+    halves = parted(job.program, job.sizes, count, job.machine) if count > 1 else None
     return Refusal("a reduction in parts", halves) if isinstance(halves, str) else count
 
 
 def _parted(job: Job, count: int, given: Plan | None = None) -> GeneralChoice:
     """The plan of a reduction that is done in parts; the job then has its halves."""
-    halves = parted(job.program, job.sizes, count)
+    halves = parted(job.program, job.sizes, count, job.machine)
     if isinstance(halves, str):
         raise ArgumentError(f"plan: split: {halves}")
     job.split, sizes = halves, {**job.sizes, **halves.sizes}

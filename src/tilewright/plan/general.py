@@ -272,7 +272,7 @@ def _by_lanes(
     if terms is not None and terms.box:
         return tasks_of_boxes(terms, size, smallest(program), machine)
     if terms is not None:  # many rows share the other factor
-        widths = {d: in_a_line(program, n) if d is terms.along else n for d, n in widths.items()}
+        widths = {d: in_a_line(program, n, machine) if d is terms.along else n for d, n in widths.items()}
     return rows_and_waves(program, widths, size, machine)
 
 

@@ -15,10 +15,6 @@ from tilewright.plan.general import GeneralChoice
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.plan import LAUNCH, Plan, Roles
 
-UNIT = 8
-"""Registers of a lane are dealt out to roles in such units."""  # why: the assembler's rule
-LEAST = 24
-"""Registers that a lane of a role keeps at least."""  # why: the assembler's rule
 FRESH = 'without plan=, executable.text("plan") prints the plan for these sizes'
 """How a plan is found that is for the sizes at hand."""
 _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
@@ -38,8 +34,9 @@ def pinned(given: Plan, how: Microkernel, machine: Machine) -> Roles:
     groups = 2 * how.groups if said.pingpong else how.groups
     used = said.load[1] + groups * said.multiply[1]
     why = None
-    if any(n % UNIT or n < LEAST for _, n in (said.load, said.multiply)):
-        why = f"registers are given in multiples of {UNIT}, at least {LEAST}"
+    unit, least = machine.register_file.role_unit, machine.register_file.role_least
+    if any(n % unit or n < least for _, n in (said.load, said.multiply)):
+        why = f"registers are given in multiples of {unit}, at least {least}"
     elif said.multiply[1] <= how.sums:
         why = f"a lane's sums alone take {how.sums} registers"
     elif used > each:

@@ -32,6 +32,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             far_rate=8.0,
             copy_shown=0.5,
             load_cycles=0.5,
+            conflict_bytes=1024,
         ),
         nan_maximum=True,
         rounds_bf16="bf16" in features,

@@ -26,7 +26,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
         multiply={atom.name: atom for atom in atoms},
         copies={atom.name: atom for atom in vector_copies("vector", WIDTH, ())},
         features=features,
-        limits=Limits(16, 0, WIDTH, l1_bytes=32 << 10, l2_bytes=256 << 10, cores=1, l2_rate=16.0),
+        limits=Limits(16, 0, WIDTH, l1_bytes=32 << 10, l2_bytes=256 << 10, cores=1, l2_rate=16.0, conflict_bytes=1024),
         fused=False,
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.machine import Limits, Machine, spaces_of
+from tilewright.machine import Costs, Limits, Machine, spaces_of
+from tilewright.targets.gpu.resources import ACCESS, REGISTERS, ROW_TASKS, SHARED, TERMS
 from tilewright.targets.intel.atoms import COPY, MULTIPLY
 
 MACHINES = {
@@ -16,5 +17,10 @@ MACHINES = {
         features=frozenset({"xe"}),
         # a thread has 128 registers of 64 bytes: one word of 32 bits for each lane
         limits=Limits(registers=128, l1_bytes=512 << 10, l2_bytes=408 << 20, cores=128),
+        costs=Costs(terms=TERMS),
+        register_file=REGISTERS,
+        lane_access=ACCESS,
+        shared_memory=SHARED,
+        row_tasks=ROW_TASKS,
     )
 }

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from tilewright.machine import Limits, Machine, spaces_of
+from dataclasses import replace
+
+from tilewright.machine import BulkCopy, Costs, Limits, Machine, spaces_of
+from tilewright.targets.gpu.resources import ACCESS, REGISTERS, ROW_TASKS, SHARED, TERMS
 from tilewright.targets.nvidia.atoms import COPY, MULTIPLY
 
 _AMPERE = frozenset({"sm_75", "sm_80"})
 _HOPPER = _AMPERE | {"sm_90", "sm_90a"}
+
+
+_REGISTERS = replace(
+    REGISTERS,
+    role_unit=8,  # the assembler gives a role its registers by eights (setmaxnreg), 24 to 240
+    role_least=24,
+    role_reserved=15,
+)
+_SHARED = replace(SHARED, atom_rows=8, atoms_in_flight=3)  # wgmma reads matrices of eight rows of 16 bytes
+_BULK = BulkCopy(box_extent=256, row_bytes=32, taps_bytes=24 << 10)  # a tensor map's boxes, and its narrowest swizzle
 
 
 def _row(name: str, features: frozenset[str], shared: int, limits: Limits) -> Machine:
@@ -22,6 +35,12 @@ def _row(name: str, features: frozenset[str], shared: int, limits: Limits) -> Ma
         limits=limits,
         cluster=8 if "sm_90" in features else 1,
         launches=frozenset({"programmatic"} if "sm_90" in features else ()),
+        costs=Costs(terms=TERMS),
+        register_file=_REGISTERS,
+        lane_access=ACCESS,
+        shared_memory=_SHARED,
+        bulk_copy=_BULK,
+        row_tasks=ROW_TASKS,
     )
 
 

@@ -40,6 +40,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             clock_ghz=2.3,
             l2_rate=40.0,
             far_rate=10.0,
+            conflict_bytes=1024,
         ),
         # masks of AVX2 are those of maskload and maskstore: elements of 4 and 8 bytes only
         masked=frozenset({1, 2, 4, 8} if wide else {4, 8}),
