@@ -32,7 +32,6 @@ REASONS = {
     "plan/lanes.py: _instructions": "instructions around a block, and of a program beside its blocks",
     "plan/limiting.py: limiting.us": "from nanoseconds",
     "plan/microkernel.py: microkernel.good": "digits that tell two costs apart",
-    "plan/model.py: (UNKNOWN_L1, UNKNOWN_L2)": "caches of a machine whose row does not say: small ones",
     "plan/model.py: microseconds": "from nanoseconds",
     "plan/patches.py: _boxes": "dimensions of an image and its batch",
     "plan/reading.py: _size": "digits of the largest number a plan may hold",

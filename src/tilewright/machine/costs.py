@@ -1,7 +1,7 @@
 """What work costs that no instruction's row tells: beginning a task, ending a block of sums, stores that lie apart.
 
-The numbers were measured on one machine of a kind, by fitting times of many plans; a row of a target that was measured
-says its own. They rank plans, and change nothing that a program computes.
+They rank plans, and change nothing that a program computes. The defaults are no machine's: what is not said costs
+nothing. A row of a target says its own, measured or counted.
 """
 
 from __future__ import annotations
@@ -9,19 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-FUNCTIONS: Mapping[str, int] = {
-    "div": 12, "exp": 8, "erf": 30, "tanh": 40, "sigmoid": 40, "reciprocal": 40, "sqrt": 25, "rsqrt": 65,
-    "log": 80, "log2": 80, "log10": 80, "sin": 100, "cos": 100, "powf": 115,
-}  # fmt: skip
-"""Instructions of an element of f32, counted in what the code generator writes for a lane."""
-
 
 @dataclass(frozen=True)
 class VectorCosts:
     """By vectors of columns, in cycles: a block of sums beside its products, a task beside its blocks."""
 
-    block: float = 30
-    task: float = 100
+    block: float = 0
+    task: float = 0
 
 
 @dataclass(frozen=True)
@@ -33,15 +27,15 @@ class LaneCosts:
     next tap. `parted` is how much longer memory takes where workers share every line.
     """
 
-    product: float = 0.5
-    integer_product: float = 1.5
-    load: float = 0.5
-    conversion: float = 1.0
-    apart: float = 16
-    parted: float = 1.5
-    task: float = 50
-    end: float = 12
-    turn: float = 3
+    product: float = 1
+    integer_product: float = 1
+    load: float = 0
+    conversion: float = 0
+    apart: float = 0
+    parted: float = 1
+    task: float = 0
+    end: float = 0
+    turn: float = 0
 
 
 @dataclass(frozen=True)
@@ -92,5 +86,5 @@ class Costs:
     lanes: LaneCosts = LaneCosts()
     tiles: TileCosts = TileCosts()
     terms: TermCosts = TermCosts()
-    one_wave: float = 12
-    functions: Mapping[str, int] = field(default_factory=lambda: FUNCTIONS)
+    one_wave: float = 1
+    functions: Mapping[str, float] = field(default_factory=dict)

@@ -47,6 +47,8 @@ class Space:
 class Limits:
     """What a planner counts. None: the row does not say, because it differs between machines of this kind.
 
+    A default is no machine's: one byte or element a cycle, no time, no register. A row says what it is planned by.
+
     `registers` are the vector registers of a thread, or 32-bit registers of a lane; `vector_bytes` is the width of a
     vector register, where there are any; `cores` run workgroups at the same time; the caches are those of one core, and
     the one behind it; a line of memory has `l1_ways` places in the first. `l2_rate` and `far_rate` are the bytes that a
@@ -84,19 +86,19 @@ class Limits:
     registers: int
     tile_registers: int = 0
     vector_bytes: int | None = None
-    l1_bytes: int | None = None
+    l1_bytes: int = 0
     l1_ways: int | None = None
-    l2_bytes: int | None = None
+    l2_bytes: int = 0
     cores: int | None = None
-    clock_ghz: float = 2.0
+    clock_ghz: float = 1.0
     results_kept: tuple[float, float] = (0.0, 0.0)
-    l2_rate: float = 32.0
+    l2_rate: float = 1.0
     crossing: float = 1.0
-    far_rate: float = 8.0
+    far_rate: float = 1.0
     far_alone: float = 1.0
     warm: float = 1.0
-    copy_rate: float = 16.0
-    shared_rate: float = 128.0
+    copy_rate: float = 1.0
+    shared_rate: float = 1.0
     copy_latency: int = 0
     copy_shown: float = 0.0
     shallow_ring: float = 1.0
@@ -109,22 +111,22 @@ class Limits:
     outside_row: float = 0.0
     box_overlap: float = 1.0
     window_overlap: float = 1.0
-    lane_rate: int = 128
-    function_rate: int = 16
+    lane_rate: int = 1
+    function_rate: int = 1
     placing: float = 0.0
     round_latency: int = 0
     turn_latency: int = 0
-    working_registers: int = 64
-    loading_registers: int = 72
-    gathering_registers: int = 96
+    working_registers: int = 0
+    loading_registers: int = 0
+    gathering_registers: int = 0
     gather_cycles: float = 0.0
     gather_latency: float = 0.0
-    latency: int = 4
-    load_cycles: float = 0.6
-    line_bytes: int = 64
+    latency: int = 1
+    load_cycles: float = 1.0
+    line_bytes: int = 1
     conflict_bytes: int | None = None
-    launch_cycles: int = 2000
-    following_cycles: int = 2000
+    launch_cycles: int = 0
+    following_cycles: int = 0
     start_cycles: float = 0.0
     instructions: int = 3000
 

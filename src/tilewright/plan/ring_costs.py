@@ -140,7 +140,7 @@ def is_boxed(factor: Value, dim: Expr, program: Program) -> bool:
 def moving(machine: Machine, count: float) -> float:
     """Cycles in which all cores together move so many bytes, which the second cache has kept where it holds them."""
     limits = machine.limits
-    kept = limits.l2_bytes is not None and count <= limits.l2_bytes
+    kept = count <= limits.l2_bytes
     return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
 
 

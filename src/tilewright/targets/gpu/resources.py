@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tilewright.machine import LaneAccess, RegisterFile, RowTasks, SharedMemory, TermCosts
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright.machine import Costs, LaneAccess, RegisterFile, RowTasks, SharedMemory, TermCosts
+from tilewright.targets.cpu.costs import FUNCTIONS
 
 REGISTERS = RegisterFile(
     word_bytes=4,
@@ -38,4 +42,11 @@ ROW_TASKS = RowTasks(
     part_elements=32 << 10,
 )
 
-TERMS = TermCosts(load=6, result=2, task=150, waiting=2, values_in_flight=96, unrolled_products=640)
+COSTS = Costs(
+    terms=TermCosts(load=6, result=2, task=150, waiting=2, values_in_flight=96, unrolled_products=640),
+    one_wave=12,
+    functions=FUNCTIONS,
+)
+
+LIMITS: Mapping[str, Any] = {"copy_rate": 16.0, "latency": 4, "load_cycles": 0.6, "line_bytes": 64}
+"""Fields of `Limits` that rows of GPUs have alike."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.machine import BulkCopy, Costs, Limits, Machine, spaces_of
-from tilewright.targets.gpu.resources import ACCESS, REGISTERS, ROW_TASKS, SHARED, TERMS
+from tilewright.machine import BulkCopy, Limits, Machine, spaces_of
+from tilewright.targets.gpu.resources import ACCESS, COSTS, LIMITS, REGISTERS, ROW_TASKS, SHARED
 from tilewright.targets.nvidia.atoms import COPY, MULTIPLY
 
 _AMPERE = frozenset({"sm_75", "sm_80"})
@@ -35,7 +35,7 @@ def _row(name: str, features: frozenset[str], shared: int, limits: Limits) -> Ma
         limits=limits,
         cluster=8 if "sm_90" in features else 1,
         launches=frozenset({"programmatic"} if "sm_90" in features else ()),
-        costs=Costs(terms=TERMS),
+        costs=COSTS,
         register_file=_REGISTERS,
         lane_access=ACCESS,
         shared_memory=_SHARED,
@@ -43,6 +43,23 @@ def _row(name: str, features: frozenset[str], shared: int, limits: Limits) -> Ma
         row_tasks=ROW_TASKS,
     )
 
+
+_AMPERE_LIMITS = Limits(
+    255,
+    l1_bytes=192 << 10,
+    l2_bytes=40 << 20,
+    cores=108,
+    clock_ghz=2.0,
+    l2_rate=32.0,
+    far_rate=8.0,
+    shared_rate=128.0,
+    lane_rate=128,
+    function_rate=16,
+    working_registers=64,
+    launch_cycles=2000,
+    following_cycles=2000,
+    **LIMITS,
+)
 
 _HOPPER_LIMITS = Limits(
     255,
@@ -82,13 +99,14 @@ _HOPPER_LIMITS = Limits(
     launch_cycles=4200,
     following_cycles=2600,
     start_cycles=2.2,
+    **LIMITS,
 )
 """Of an H200: rates and times are fitted to what kernels of `benchmarks/gpu.py --plans 14` took there."""
 
 MACHINES = {
     row.name: row
     for row in (
-        _row("ampere", _AMPERE, 163 << 10, Limits(255, l1_bytes=192 << 10, l2_bytes=40 << 20, cores=108)),
+        _row("ampere", _AMPERE, 163 << 10, _AMPERE_LIMITS),
         _row("hopper", _HOPPER, 227 << 10, _HOPPER_LIMITS),
     )
 }
