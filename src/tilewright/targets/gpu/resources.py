@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.machine import Costs, LaneAccess, RegisterFile, RowTasks, SharedMemory, TermCosts
-from tilewright.targets.cpu.costs import FUNCTIONS
+from tilewright.targets.gpu.functions import OTHERS
 
 REGISTERS = RegisterFile(
     word_bytes=4,
@@ -45,7 +45,7 @@ ROW_TASKS = RowTasks(
 COSTS = Costs(
     terms=TermCosts(load=6, result=2, task=150, waiting=2, values_in_flight=96, unrolled_products=640),
     one_wave=12,
-    functions=FUNCTIONS,
+    functions=OTHERS,
 )
 
 LIMITS: Mapping[str, Any] = {"copy_rate": 16.0, "latency": 4, "load_cycles": 0.6, "line_bytes": 64}

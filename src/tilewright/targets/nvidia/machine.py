@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.machine import BulkCopy, Limits, Machine, spaces_of
+from tilewright.targets.gpu.functions import NVIDIA
 from tilewright.targets.gpu.resources import ACCESS, COSTS, LIMITS, REGISTERS, ROW_TASKS, SHARED
 from tilewright.targets.nvidia.atoms import COPY, MULTIPLY
 
@@ -35,7 +36,7 @@ def _row(name: str, features: frozenset[str], shared: int, limits: Limits) -> Ma
         limits=limits,
         cluster=8 if "sm_90" in features else 1,
         launches=frozenset({"programmatic"} if "sm_90" in features else ()),
-        costs=COSTS,
+        costs=replace(COSTS, functions=NVIDIA),
         register_file=_REGISTERS,
         lane_access=ACCESS,
         shared_memory=_SHARED,
