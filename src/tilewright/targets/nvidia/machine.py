@@ -8,6 +8,7 @@ from tilewright.machine import BulkCopy, Limits, Machine, spaces_of
 from tilewright.targets.gpu.functions import NVIDIA
 from tilewright.targets.gpu.resources import ACCESS, COSTS, LIMITS, REGISTERS, ROW_TASKS, SHARED
 from tilewright.targets.nvidia.atoms import COPY, MULTIPLY
+from tilewright.targets.nvidia.multiply import SYNC
 
 _AMPERE = frozenset({"sm_75", "sm_80"})
 _HOPPER = _AMPERE | {"sm_90", "sm_90a"}
@@ -23,14 +24,19 @@ _SHARED = replace(SHARED, atom_rows=8, atoms_in_flight=3)  # wgmma reads matrice
 _BULK = BulkCopy(box_extent=256, row_bytes=32, taps_bytes=24 << 10)  # a tensor map's boxes, and its narrowest swizzle
 
 
-def _row(name: str, features: frozenset[str], shared: int, limits: Limits) -> Machine:
+def _row(name: str, features: frozenset[str], shared: int, limits: Limits, sync: float = SYNC) -> Machine:
+    """A machine whose mma.sync takes `sync` cycles of a quarter of a core."""
     return Machine(
         name,
         lanes=32,
         waves=32,
         # what a tile's swizzle counts from is a multiple of 1024 bytes
         spaces=spaces_of(shared=shared, registers=256 << 10, alignment=1024),
-        multiply={name: atom for name, atom in MULTIPLY.items() if features.issuperset(atom.features)},
+        multiply={
+            name: replace(atom, cycles=sync) if atom.cycles == SYNC else atom
+            for name, atom in MULTIPLY.items()
+            if features.issuperset(atom.features)
+        },
         copies={name: atom for name, atom in COPY.items() if features.issuperset(atom.features)},
         features=features,
         limits=limits,
@@ -45,20 +51,32 @@ def _row(name: str, features: frozenset[str], shared: int, limits: Limits) -> Ma
     )
 
 
+# An A100 with 80 GB. Of NVIDIA's whitepaper of the architecture: cores, clock, caches, rates of memory, lanes and
+# special units. Of published microbenchmarks (Sun et al. 2022; tests of latencies): mma.sync, copies. Launches and what
+# rows that do not begin at sectors cost are guesses by Hopper's.
 _AMPERE_LIMITS = Limits(
     255,
     l1_bytes=192 << 10,
     l2_bytes=40 << 20,
     cores=108,
-    clock_ghz=2.0,
-    l2_rate=32.0,
-    far_rate=8.0,
+    clock_ghz=1.41,
+    l2_rate=38.0,  # 0.8 of 5120 bytes a cycle
+    far_rate=12.0,  # 0.9 of 2039 GB/s
+    far_alone=1.1,
+    warm=2.2,  # the second cache beside memory, where all cores read
     shared_rate=128.0,
-    lane_rate=128,
+    copy_latency=550,
+    sector_bytes=32,
+    askew=1.25,  # as on Hopper
+    askew_partial=1.5,
+    leaving_row=2.5,
+    lane_rate=64,
     function_rate=16,
-    working_registers=64,
-    launch_cycles=2000,
-    following_cycles=2000,
+    placing=27.0,  # as on Hopper
+    working_registers=48,
+    launch_cycles=5000,
+    following_cycles=3500,
+    start_cycles=2.5,
     **LIMITS,
 )
 
@@ -107,7 +125,7 @@ _HOPPER_LIMITS = Limits(
 MACHINES = {
     row.name: row
     for row in (
-        _row("ampere", _AMPERE, 163 << 10, _AMPERE_LIMITS),
+        _row("ampere", _AMPERE, 163 << 10, _AMPERE_LIMITS, sync=8.0),
         _row("hopper", _HOPPER, 227 << 10, _HOPPER_LIMITS),
     )
 }
