@@ -72,8 +72,12 @@ def test_the_reader_reads_roles_channels_and_loops():
 
 
 EDITS = [
-    ("axis K = (K 192): loop 64", "axis K = (K 192): loop 128", "`axis K = (K 192): loop 128` is not done here"),
-    ("axis N = (N 136): task 64", "axis N = (N 136): task 136", "`axis N = (N 136): task 136` is not done here"),
+    (
+        "axis K = (K 192): loop 64",
+        "axis K = (K 192): loop 96",
+        "a K step of 96 is no multiple of a row of shared memory",
+    ),
+    ("axis N = (N 136): task 64", "axis N = (N 136): task 136", "a task has the columns of `mma by wgmma.m64n64k16"),
     ("240 registers", "236 registers", "registers are given in multiples of 8"),
     ("240 registers", "32 registers", "a lane's sums alone take 32 registers"),
 ]

@@ -83,7 +83,7 @@ def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:
             raise refused(line, f"the reduced dimensions are {', '.join(map(str, whole.axes))}")
         split = halves(job.program, job.sizes, job.free, axis, count, step_of(job.program, job.machine))
     else:
-        split = parted(job.program, job.sizes, count)
+        split = parted(job.program, job.sizes, count, job.machine)
     if isinstance(split, str):
         raise refused(line, split)
     if split.parts != count:

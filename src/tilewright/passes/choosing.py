@@ -51,8 +51,6 @@ SHALLOWEST = 32
 """The smallest tile of a loop that is cut because shared memory does not hold more."""
 COPIED = "factors copied first"
 """A program on copies, as refusals call it."""
-PART = 32 << 10
-"""Elements that a part of a reduction has at least."""
 
 
 def choose_plan(job: Job) -> None:
@@ -292,14 +290,15 @@ def _parts(job: Job, found: GeneralChoice) -> int | Refusal:
         rounds = -(-parts * fewest // workers)
         return max(1, rounds * workers / (parts * fewest) / limits.far_alone) + rounds * latency, extent % parts
 
-    count = min(range(1, max(2, min(2 * CROWDED * workers // fewest, elements // PART) + 1)), key=cost)
-    halves = parted(job.program, job.sizes, count) if count > 1 else None
+    most = min(2 * CROWDED * workers // fewest, elements // job.machine.row_tasks.part_elements)
+    count = min(range(1, max(2, most + 1)), key=cost)
+    halves = parted(job.program, job.sizes, count, job.machine) if count > 1 else None
     return Refusal("a reduction in parts", halves) if isinstance(halves, str) else count
 
 
 def _parted(job: Job, count: int) -> GeneralChoice:
     """The plan of a reduction that is done in parts."""
-    halves = parted(job.program, job.sizes, count)
+    halves = parted(job.program, job.sizes, count, job.machine)
     assert not isinstance(halves, str)
     sizes = {**job.sizes, **halves.sizes}
     found = plan_general(halves.first, sizes, numbers_of(sizes), job.machine, ())

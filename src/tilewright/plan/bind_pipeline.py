@@ -18,7 +18,6 @@ from tilewright.plan.chains import adds_products, chained_products
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import Kernel
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
-from tilewright.plan.pinned import LEAST, UNIT
 from tilewright.plan.plan import Axis, Multiplied, Plan, Roles
 from tilewright.plan.rings import is_along, why_no_pipeline
 
@@ -230,11 +229,11 @@ class _Pipelined:
 
 def check_waves(roles: Roles, machine: Machine) -> None:
     """Refuses registers and stages that no pipeline of the machine has."""
-    why = None
+    why, unit, least = None, machine.register_file.role_unit, machine.register_file.role_least
     if machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         why = f"{machine.name} has no asynchronous copies to shared memory"
-    elif any(n % UNIT or n < LEAST for _, n in (roles.load, roles.multiply)):
-        why = f"registers are given in multiples of {UNIT}, at least {LEAST}"
+    elif any(n % unit or n < least for _, n in (roles.load, roles.multiply)):
+        why = f"registers are given in multiples of {unit}, at least {least}"
     elif roles.stages < 1 or roles.stored < 1:
         why = "a ring has at least one stage"
     if why is not None:
@@ -265,7 +264,7 @@ def check_registers(roles: Roles, products: Mapping[Op, Microkernel], machine: M
     how = next(iter(products.values()))
     file = machine.spaces["register"].bytes
     assert file is not None
-    there = file // 4 // how.atom.c.lanes
+    there = file // machine.register_file.word_bytes // how.atom.c.lanes
     groups = how.groups * (2 if roles.pingpong else 1)
     used = roles.load[1] + groups * roles.multiply[1]
     if used > there:

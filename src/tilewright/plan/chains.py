@@ -48,8 +48,6 @@ from tilewright.plan.planner import Refusal
 from tilewright.plan.ring_costs import ENOUGH, row_bytes
 from tilewright.plan.rings import GROUPS, MOST, SHOWN, bound_by_memory, is_along, registers_of
 
-WORKING = 32
-"""Registers of a lane beside all sums and factors of a loop: addresses, counters, what rows have."""
 WAITING = ((2, 2), (2, 1), (1, 2), (1, 1))
 """Stages of what is brought once a task, and in which results wait to leave: what fits, the best first. With two of the
 former the next task begins at once."""
@@ -290,7 +288,7 @@ def _roles(
     lanes, machine, size = how.atom.c.lanes, found.machine, found.size
     assert machine.lanes is not None
     spare, own = registers_of(machine, how, gathered)
-    working = WORKING if found.looped else machine.limits.working_registers
+    working = machine.register_file.loop_registers if found.looped else machine.limits.working_registers
     if _alive(found, products) + working > own:
         return None
     once, staged = 0, 0
@@ -334,9 +332,9 @@ def _alive(found: ChainedProducts, products: Mapping[Op, Microkernel]) -> int:
     What a loop carries is alive all the time. Outside of loops a sum is, until the last product whose factor is made of
     it begins, and turns into that factor; or until the end, where what is written needs it as it is.
     """
-    sums = {op: how.atom.c.values for op, how in products.items()}
+    sums, word = {op: how.atom.c.values for op, how in products.items()}, found.machine.register_file.word_bits
     factors = {
-        op: how.atom.shape[0] * up(found.depth(op), how.deep(1)) * how.atom.a.dtype.bits // 8 // (4 * how.atom.c.lanes)
+        op: how.atom.shape[0] * up(found.depth(op), how.deep(1)) * how.atom.a.dtype.bits // (word * how.atom.c.lanes)
         for op, how in products.items()
         if how.held_a
     }

@@ -22,7 +22,7 @@ from tilewright.plan.fixed import tiles_of
 from tilewright.plan.lane_boxes import Terms, cost_by_terms, tasks_of_boxes
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of
-from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, us
+from tilewright.plan.model import Size, cores, us
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
@@ -148,8 +148,8 @@ class GeneralChoice:
 def room_of(machine: Machine) -> Room:
     """What tasks should be like on a machine: some for each core, each within the caches."""
     limits = machine.limits
-    least, most = (limits.l1_bytes or UNKNOWN_L1) // 24, (limits.l2_bytes or UNKNOWN_L2) // 128
-    values = (limits.l2_bytes or UNKNOWN_L2) // 16
+    least, most = limits.l1_bytes // 24, limits.l2_bytes // 128
+    values = limits.l2_bytes // 16
     return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
 
 
@@ -259,7 +259,7 @@ def _by_lanes(
     if terms is not None and terms.box:
         return tasks_of_boxes(terms, size, smallest(program), machine)
     if terms is not None:  # many rows share the other factor
-        widths = {d: in_a_line(program, n) if d is terms.along else n for d, n in widths.items()}
+        widths = {d: in_a_line(program, n, machine) if d is terms.along else n for d, n in widths.items()}
     return rows_and_waves(program, widths, size, machine)
 
 

@@ -32,7 +32,7 @@ from math import ceil, prod
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import Op, Program
-from tilewright.machine import Machine, MultiplyAtom
+from tilewright.machine import BulkCopy, Machine, MultiplyAtom
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.epilogue import after_product
 from tilewright.plan.general import axis_of, dims_of, words_for
@@ -43,9 +43,7 @@ from tilewright.plan.ring_costs import ENOUGH, columns_of, cycles, leaving, over
 from tilewright.plan.rings import (
     ATOMS,
     GROUPS,
-    LONGEST,
     MOST,
-    NARROWEST,
     STORED,
     atoms_of,
     bound_by_memory,
@@ -57,16 +55,10 @@ from tilewright.plan.rings import (
 )
 from tilewright.plan.tiled import Walk
 
-TOGETHER = 8
-"""Rows that an atom reads one after the other from shared memory; such runs lie equally far apart."""
-WIDEST = 256
-"""Elements of a halo tile along a dimension: one copy brings all of it."""
 HALOS = (4, 3, 2)
 """Stages of the ring of halo tiles."""
 RINGS = 3
 """Rings, whose barriers lie between them: halo tiles, B, results."""
-LARGE = 24 << 10
-"""Bytes of B from which a stage has one offset only; smaller ones have all along the last dimension that is summed."""
 
 
 @dataclass(frozen=True)
@@ -180,9 +172,9 @@ def patches(
     alone = work.sizes[-1] == 1 or ends(axes.n, program, size)  # else the next group lies behind the last column
     made = [
         replace(each, cycles=max(each.cycles, least))
-        for how in _blocks(atoms, work, op.attrs.get("blocks", 1))
+        for how in _blocks(machine.bulk_copy, atoms, work, op.attrs.get("blocks", 1))
         if alone or size(axes.n) % how.columns == 0
-        for box in _boxes(how, extents)
+        for box in _boxes(machine.shared_memory.atom_rows, how, extents)
         for turns in ((False, True) if how.groups == 1 else (False,))
         if all(free or n % b == 0 for free, n, b in zip(past, extents, box, strict=True))
         for each in _rings(machine, how, work, box, turns)
@@ -235,18 +227,18 @@ def ends(digit: Expr, program: Program, size: Size) -> bool:
     return True
 
 
-def _blocks(atoms: Sequence[MultiplyAtom], work: PatchWork, blocks: int) -> Iterator[Microkernel]:
+def _blocks(bulk: BulkCopy, atoms: Sequence[MultiplyAtom], work: PatchWork, blocks: int) -> Iterator[Microkernel]:
     """Blocks of sums by groups of waves, with as many rows as one copy brings at most."""
     for atom, groups, each in product(atoms, GROUPS, ATOMS):
         columns = columns_of(atom, blocks, *work.sizes[:2])
-        if columns is None or atom.slab is None or (columns * work.bits // 8) % NARROWEST:
+        if columns is None or atom.slab is None or (columns * work.bits // 8) % bulk.row_bytes:
             continue
         made = Microkernel(atom, groups * each * atom.shape[0], columns, groups, blocks=blocks)
-        if made.rows <= LONGEST:
+        if made.rows <= bulk.box_extent:
             yield made
 
 
-def _boxes(how: Microkernel, extents: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def _boxes(run: int, how: Microkernel, extents: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Boxes with as many elements as the block has rows, which an atom reads: its runs of rows lie equally far apart.
 
     None is twice as long as a digit, or longer.
@@ -254,12 +246,12 @@ def _boxes(how: Microkernel, extents: Sequence[int]) -> Iterator[tuple[int, ...]
     rows, unit = how.rows, how.atom.shape[0]
     if len(extents) < 2:
         return
-    for last in (TOGETHER, *range(unit, rows + 1, unit)):
+    for last in (run, *range(unit, rows + 1, unit)):
         if rows % last:
             continue
         for lines in range(1, rows // last + 1):
             rest = rows // last // lines
-            if rows % (last * lines) or (last == TOGETHER and lines % (unit // last)):
+            if rows % (last * lines) or (last == run and lines % (unit // last)):
                 continue
             if rest > 1 and len(extents) < 3:
                 continue
@@ -273,12 +265,12 @@ def rows_of(walk: Walk, how: Microkernel) -> int:
     return -(-walk.width // how.atom.shape[0]) * how.atom.shape[0]
 
 
-def _halo(slides: SlidingWindow, box: tuple[int, ...], walk: Walk | None, how: Microkernel) -> int:
-    """The rows of a halo tile."""
+def _halo(slides: SlidingWindow, box: tuple[int, ...], walk: Walk | None, how: Microkernel, run: int) -> int:
+    """The rows of a halo tile, in whole runs of so many."""
     if walk is None:
         return prod(slides.image(box))
     each = rows_of(walk, how) + slides.reach[-2] * walk.pitch + slides.reach[-1]
-    return prod(slides.image(box)[:-2]) * -(-each // TOGETHER) * TOGETHER
+    return prod(slides.image(box)[:-2]) * -(-each // run) * run
 
 
 def _rings(machine: Machine, how: Microkernel, work: PatchWork, box: tuple[int, ...], turns: bool) -> Iterator[Patch]:
@@ -287,14 +279,16 @@ def _rings(machine: Machine, how: Microkernel, work: PatchWork, box: tuple[int, 
     shared = machine.spaces["shared"]
     regs, halves = waves_of_roles(machine, how, gathered=False, turns=turns), 1 + turns
     idle = turns and work.tiles(how, box) <= (machine.limits.cores or 1)
-    if max(slides.image(box)) > WIDEST or regs is None or shared.bytes is None or idle:
+    if max(slides.image(box)) > machine.bulk_copy.box_extent or regs is None or shared.bytes is None or idle:
         return
     row = row_bytes(how)
-    halo = ceil(_halo(slides, box, None, how) * row / shared.alignment) * shared.alignment
+    halo = (
+        ceil(_halo(slides, box, None, how, machine.shared_memory.atom_rows) * row / shared.alignment) * shared.alignment
+    )
     room = shared.bytes - (RINGS + turns) * shared.alignment
     tap, chunks = how.columns * row, ceil(k / (how.slab or 1))
     every = chunks * prod(offsets) * tap
-    once = offsets[-1] if tap * offsets[-1] <= LARGE else 1
+    once = offsets[-1] if tap * offsets[-1] <= machine.bulk_copy.taps_bytes else 1
     for stored in STORED:
         left = room - halves * stored * how.rows * row
         ring = max(0, left - HALOS[-1] * halo) // (once * tap)
@@ -323,7 +317,7 @@ def patch_cycles(
 ) -> float:
     """The cycles of some work over boxes; a stage of B has so many offsets, 0: all of B stays in shared memory."""
     (_, k, _), row, shared = work.sizes, row_bytes(how), machine.spaces["shared"]
-    lines = _halo(work.slides, box, walk, how)
+    lines = _halo(work.slides, box, walk, how, machine.shared_memory.atom_rows)
     halo = ceil(lines * row / shared.alignment) * shared.alignment
     taken = lines * overlapping(machine, how, boxed=True) if work.within else halo
     tap, chunks = how.columns * row, ceil(k / (how.slab or 1))

@@ -12,10 +12,6 @@ from tilewright.limits import did_you_mean
 from tilewright.plan.blocking import LANES
 from tilewright.plan.plan import LAUNCH, Plan
 
-UNIT = 8
-"""Registers of a lane are dealt out to roles in such units."""  # why: the assembler's rule
-LEAST = 24
-"""Registers that a lane of a role keeps at least."""  # why: the assembler's rule
 FRESH = 'without plan=, executable.text("plan") prints the plan for these sizes'
 """How a plan is found that is for the sizes at hand."""
 _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")

@@ -52,12 +52,6 @@ STORED = (2, 1)
 FEWEST, MOST = 3, 8
 """Stages of a ring: at least, and at most, unless what these hold together is less than what is under way while as much
 arrives."""
-UNIT = 8
-"""Registers of a lane are given to roles in such units; a lane that loads has two units fewer for each group."""
-LONGEST = 256
-"""Rows of a tile that one copy brings."""
-NARROWEST = 32
-"""Bytes of a row of a result that leaves through shared memory, at least."""
 TOGETHER = (1, 2, 4, 8, 16)
 """Tasks along M that may be walked together."""
 SHOWN = 4
@@ -402,18 +396,18 @@ def rings(
     machine: Machine, atoms: Iterable[MultiplyAtom], work: RingWork, gathered: bool, transposed: bool
 ) -> Iterator[RingCandidate]:
     """The candidates for some work. Nobody takes turns where no core has a second task."""
-    shared, cores = machine.spaces["shared"].bytes, machine.limits.cores or 1
+    shared, cores, bulk = machine.spaces["shared"].bytes, machine.limits.cores or 1, machine.bulk_copy
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
     for atom in atoms:
         for groups, each, turns in product(GROUPS, ATOMS, (False, True)):
             rows = groups * each * atom.shape[0]
             columns = columns_of(atom, work.blocks, *work.sizes[1:])
-            if atom.slab is None or columns is None or rows > LONGEST or (turns and (groups > 1 or gathered)):
+            if atom.slab is None or columns is None or rows > bulk.box_extent or (turns and (groups > 1 or gathered)):
                 continue
             how = Microkernel(atom, rows, columns, groups, transposed=transposed, blocks=work.blocks)
             roles = _roles(machine, how, shared, gathered, turns, work.thin)
-            if roles is not None and (how.tile[1] * work.bits // 8) % NARROWEST == 0:
+            if roles is not None and (how.tile[1] * work.bits // 8) % bulk.row_bytes == 0:
                 m, n, _ = work.sizes
                 tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
                 if turns and tiles <= cores:
@@ -447,9 +441,11 @@ def registers_of(machine: Machine, how: Microkernel, gathered: bool, groups: int
     limits, registers, groups = machine.limits, machine.spaces["register"].bytes, groups or how.groups
     assert registers is not None
     sharing = groups + 1  # who loads is a group too, and all begin alike
-    each = registers // 4 // how.atom.c.lanes // sharing // UNIT * UNIT * sharing  # of a lane of each, together
-    spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * UNIT * groups
-    return spare, min((limits.registers - 15) // UNIT * UNIT, (each - spare) // groups // UNIT * UNIT)
+    file, unit = machine.register_file, machine.register_file.role_unit
+    each = registers // file.word_bytes // how.atom.c.lanes // sharing // unit * unit * sharing  # of a lane of each
+    # one that loads has two units fewer for each group
+    spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * unit * groups
+    return spare, min((limits.registers - file.role_reserved) // unit * unit, (each - spare) // groups // unit * unit)
 
 
 def waves_of_roles(
@@ -467,7 +463,8 @@ def waves_of_roles(
     spare, own = registers_of(machine, how, gathered, groups)
     sums = how.sums
     if how.held_a:  # a step of it, beside what it is computed from
-        sums += 2 * how.rows * row_bytes(how) // (4 * how.groups * how.atom.c.lanes)
+        word = machine.register_file.word_bytes
+        sums += 2 * how.rows * row_bytes(how) // (word * how.groups * how.atom.c.lanes)
     if sums + machine.limits.working_registers > own:
         return None
     waves = how.atom.c.lanes // machine.lanes

@@ -39,7 +39,6 @@ from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import element_bytes, l2, stays_near
-from tilewright.plan.rings import LONGEST
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -508,7 +507,8 @@ class Staged(Factor):
         count = product.how.rows if dim is product.axes.m else product.how.columns
         row, along_k = product.how.slab or 1, product.how.along_k[0 if dim is product.axes.m else 1]
         deep = product.how.deep(most(product.width(product.axes.k)))
-        single = not along_k and count == row and deep <= LONGEST  # slabs of K lie one behind the other: they are one
+        # slabs of K lie one behind the other: one copy brings them
+        single = not along_k and count == row and deep <= product.low.machine.bulk_copy.box_extent
         step = deep if single else row
         sizes = (count, row) if along_k else (count // row, step, row)
         if not product.how.at_once:
@@ -552,7 +552,7 @@ class Staged(Factor):
         p = self.product
         place = [] if step is None else [(step, False)]
         if self.along_k:
-            copies = -(-count // LONGEST)
+            copies = -(-count // p.low.machine.bulk_copy.box_extent)
             with p.w.loop("s", copies, unroll=True) as s:
                 i, c = p.w.axes((count // copies, deep))
                 row = count // copies * s + i
