@@ -30,6 +30,7 @@ from metamorphic_programs import FAMILIES, SHARES, Program, Writing
 import tilewright
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import TilewrightError
+from tilewright.targets.registry import machine
 
 WITHIN, BAR = 0.05, 0.95
 REDRAWN = 1_000_000
@@ -172,7 +173,7 @@ def predicted(pair: Pair, writing: Writing) -> float:
     written = pair.program.written(writing, large=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a lost fast path shows in the time
-        choice = kernel_for(written.kernel, written.sizes, target="gpu:hopper").choice
+        choice = kernel_for(written.kernel, written.sizes, machine=machine("hopper")).choice
     return float(choice.cycles) / choice.machine.limits.clock_ghz * 1e-3
 
 

@@ -78,12 +78,16 @@ class Case:
     make: Callable[[], Any]
     sizes: dict[str, int]
 
-    def executable(self, plan: str | None = None, target: str = "gpu:hopper") -> Any:
-        """The program as planned, or by a plan; a plan that gives up the matrix unit is refused."""
+    def planned(self, plan: str | None = None) -> Any:
+        """The program as planned, or by a plan, without machine code; a plan without the matrix unit is refused."""
         with warnings.catch_warnings():
             warnings.simplefilter("error", FastPathLost)
             warnings.simplefilter("error", MissingAtomWarning)
-            return kernel_for(self.make(), self.sizes, target=target, plan=plan)
+            return kernel_for(self.make(), self.sizes, machine=machine("hopper"), plan=plan)
+
+    def executable(self, plan: str, target: str) -> Any:
+        """The program by a plan, as machine code; where there is a GPU, it is loaded too."""
+        return kernel_for(self.make(), self.sizes, target=target, plan=plan)
 
 
 def _gemm(m: int, n: int, k: int) -> Case:
@@ -122,7 +126,7 @@ CASES = {
 def drawn(name: str, count: int, seed: int) -> list[Timing]:
     """Plans of a program, the chosen one first: candidates and edits that are taken, no two with the same text."""
     rng, case = random.Random(f"{seed} {name}"), CASES[name]
-    best = case.executable()
+    best = case.planned()
     timings = [Timing(name, best.text("plan").strip(), best.choice.cycles, chosen=True)]
     texts = ["\n".join(plan.lines()) for plan in best.choice.candidates]
     candidates = iter(rng.sample(texts, len(texts)))
@@ -140,10 +144,10 @@ def drawn(name: str, count: int, seed: int) -> list[Timing]:
 def predicted(name: str, plan: str) -> float | None:
     """The cycles that a pinned plan should take; None if it is refused, or not done as it says."""
     try:
-        executable = CASES[name].executable(plan)
+        kernel = CASES[name].planned(plan)
     except (TilewrightError, FastPathLost, MissingAtomWarning):
         return None
-    return float(executable.choice.cycles) if executable.text("plan").strip() == plan else None
+    return float(kernel.choice.cycles) if kernel.text("plan").strip() == plan else None
 
 
 def edited(plan: str, rng: random.Random) -> str:
@@ -192,7 +196,7 @@ def _stepped(line: str, words: str, rng: random.Random, step: Callable[[int], in
 def compile_fault(timing: Timing) -> str:
     """Makes a plan's machine code, which is kept; what was raised, or nothing."""
     try:
-        CASES[timing.program].executable(timing.plan).text("asm")
+        CASES[timing.program].executable(timing.plan, "gpu:hopper").text("asm")
     except TilewrightError as fault:
         return f"{timing.program}: {str(fault).splitlines()[0]}\n{timing.plan}"
     return ""
@@ -210,7 +214,7 @@ def measured(timings: list[Timing]) -> tuple[list[Timing], list[str]]:
     from tilewright.runtime.timing import interleaved_medians
 
     case, wrong, samplers = CASES[timings[0].program], [], []
-    arguments = case.executable(timings[0].plan).module.host.args
+    arguments = case.executable(timings[0].plan, "gpu").module.host.args
     shapes = {arg.name: tuple(map(int, arg.type.shape)) for arg in arguments}
     arrays = {a.name: gpu_tensor(shapes[a.name], str(a.type.dtype), a.type.dtype.numpy, 2) for a in arguments}
     result, wanted = arrays[arguments[-1].name], None
