@@ -63,7 +63,7 @@ WRONG = {
     "axis N = (N 40): task 8; axis M = (M 60): task 60; tasks N, M": "says N 40, the program has N 48",
     "axis M = (M 60): task 60; tasks M": "no line says how N is split, such as `axis N = (N 48): whole`",
     "axis N = (N 48): loop 8; axis M = (M 60): task 60; tasks N, M": "the axes with a task are M",
-    "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks N, M; overlap defer": "nothing overlaps without a line `roles`",
+    "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks N, M; overlap defer": "nothing overlaps without",
     "rubbish": "is no statement",
 }
 
