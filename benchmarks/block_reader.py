@@ -245,7 +245,7 @@ def _of_order(line: str, order: list[str], axes: dict[str, Axis], found: Block) 
     letters = {name: {digit[0] for digit in axes[name].digits} for name in order if name in ("rows", "columns")}
     if len(letters) < 2:
         return []
-    first, second = ([x for x in found.loops if x[0].removeprefix("b_")[0] in letters[n]] for n in order[:2])
+    first, second = ([x for x in found.loops if x[0].removeprefix("b_")[0] in letters[n]] for n in letters)
     inside = {name for name, _, around in first if any(other[0] in around for other in second)}
     return [f"`{line}`: the loops {sorted(inside)} are inside the others"] if inside else []
 
