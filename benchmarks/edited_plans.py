@@ -87,8 +87,10 @@ def edited(number: int, seed: int = 0) -> Edited:
             if parse_plan(text) == parse_plan(chosen(case)):
                 continue
             after = parse_plan(text).lines()
-        new = tuple(dict.fromkeys(x for x in (*lines, *after) if x not in before))
-        return Edited(text, kind, new, tuple(x for x in before if x not in (*lines, *after)))
+        moved = [x for n, x in enumerate(lines) if x in before and before[n : n + 1] != [x] and len(lines) >= len(before)]
+        twice = [x for x in lines if lines.count(x) > before.count(x)]
+        new = [*(x for x in (*lines, *after) if x not in before), *twice] or moved
+        return Edited(text, kind, tuple(dict.fromkeys(new)), tuple(x for x in before if x not in (*lines, *after)))
 
 
 def outcome(number: int, seed: int = 0, run: bool = False) -> Outcome:
@@ -120,23 +122,27 @@ def _refusal(message: str, rule: Broken | None, this: Edited) -> str:
     if any(re.search(pattern, message) for pattern in NO_RULES):
         return NO_RULE
     named = any(line in message or repr(line) in message for line in (*this.new, *this.gone))
-    missing = any(" ".join(line.split()[:2]) in message for line in this.gone)
+    missing = any(line.startswith("axis ") and "`axis " in message for line in this.gone)
+    missing = missing or any(re.search(rf"\b{line.split()[line.startswith('axis')]}\b", message) for line in this.gone)
     return BY_RULE if named or missing else NO_LINE
 
 
 def _contradicted(case: int, text: str, printed: str, block: str) -> list[str]:
     """What a plan says that is not done: its own text afterwards, and the block program's, differ from it."""
-    asked, done = parse_plan(text), parse_plan(printed)
-    ways = [line for line in done.lines() if not line.startswith("launch ")]  # a plan need not say how it is launched
-    more = [line for line in asked.lines() if line not in done.lines()]
-    if asked.early is None and asked.then is None:
-        more += [line for line in ways if line not in asked.lines()]
-    if more and asked.then is None and asked.apart is not None:  # then the second kernel is chosen
-        more = []
-    if not more and case in readable():
+    asked, done = parse_plan(text).lines(), parse_plan(printed).lines()
+    more = [line for line in asked if line not in done and line != "overlap none"]
+    said = {_subject(line) for line in asked}
+    if "then" in asked or "then" not in done:  # a kernel of which a plan says nothing is chosen, as are single lines
+        more += [line for line in done if line not in asked and _subject(line) in said]
+    if not more and case in readable() and parse_plan(text).split is None:
         products = {p.name: (_main(case, p.rows), _main(case, p.columns)) for p in shapes(case).products}
         more = contradictions(text, block, products)
     return more
+
+
+def _subject(line: str) -> str:
+    """What a line of a plan is about: an axis, an operand, a product, or what its first word says."""
+    return " ".join(line.split()[: 2 if line.startswith("axis ") else 1])
 
 
 def _main(case: int, dims: tuple[str, ...]) -> str:

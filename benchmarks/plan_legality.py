@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 
-from plan_shapes import OperandShape, ProductShape, Shapes
+from plan_shapes import SUM_BYTES, OperandShape, ProductShape, Shapes
 
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
@@ -121,6 +121,11 @@ class Reading:
             if line.name in known and line.atom in self.machine.multiply
         ]
 
+    @cached_property
+    def result_bytes(self) -> int:
+        """Bytes of an element of what the kernel writes: parts of a sum are written as they are."""
+        return self.shapes.result_bytes if self.plan.split is None else SUM_BYTES
+
     def main(self, dims: tuple[str, ...]) -> str:
         """The dimension of a side of a product that blocks cut: the last one that is wider than 1."""
         return ([d for d in dims if self.shapes.sizes[d] > 1] or list(dims))[-1]
@@ -180,6 +185,8 @@ def sizes(r: Reading) -> Iterator[Broken]:
     for axis in r.plan.axes:
         for digit in axis.digits:
             known = r.shapes.digits.get(digit.name)
+            if known is None and r.plan.split is not None and digit.name.endswith(("_split", "_part")):
+                continue
             if known is None:
                 yield Broken("sizes", str(axis), f"the program has no {digit.name}")
             elif digit.extent != known[0] and not digit.name.endswith(("_split", "_part")):
@@ -196,6 +203,8 @@ def _walk(r: Reading, axis: Axis, digit: str) -> int:
     """How far a digit is walked: to the end of its last block; lines that lie one behind the other, past their end."""
     of = next(d for d in axis.digits if d.name == digit)
     extent, printed = of.extent, r.shapes.digits[digit][1]
+    if axis.name == "rows" and not any(p.form == "lines" for p in r.plan.placed):
+        return extent
     cuts = [c for c in axis.cuts if c.digit in (None, digit)]
     if len(axis.digits) > 1 and not any(c.digit == digit for c in axis.cuts):
         return printed
@@ -261,44 +270,42 @@ def tasks(r: Reading) -> Iterator[Broken]:
 
 
 def stated(r: Reading) -> Iterator[Broken]:
-    """Workgroups of a grid program, and tiles of loops that carry more than sums, are the author's."""
+    """Tiles of loops that carry more than sums are the author's."""
     for each in r.plan.axes:
         for dim in r.dims[each.name]:
-            width, step = r.shapes.workgroups.get(dim), r.shapes.stated_loops.get(dim)
-            task = next((c.size for c in each.cuts if c.role == "task"), None)
-            if width is not None and task != width:
-                yield Broken("stated", str(each), f"the program says {width} of {dim} a workgroup")
+            step = r.shapes.stated_loops.get(dim)
             extent = prod(d.extent for d in each.digits)
             if step is not None and _looped(each) != min(step, extent) and r.plan.apart is None:
                 yield Broken("stated", str(each), f"the program's loop over {dim} has tiles of {step}")
 
 
 def loops(r: Reading) -> Iterator[Broken]:
-    """A loop goes over an axis in pieces no longer than it; one over rows or columns needs blocks of sums."""
+    """A loop's pieces are no longer than its axis, padded to whole blocks; a loop goes over what a product sums, over a loop of the
+    program, or over blocks of sums."""
+    over = {d for product in r.shapes.products for d in (*product.rows, *product.columns, *product.kept, *product.summed)}
     for each in r.plan.axes:
         walked = prod(max(d.walked, d.extent) for d in each.digits)
-        summed = set(r.dims[each.name]) & r.shapes.reduced
+        unit = _padded_to(r, each)
         for cut in each.cuts:
             of = next((d.walked for d in each.digits if d.name == cut.digit), walked)
-            if cut.role == "loop" and not summed and not r.shapes.products and r.plan.atom is None:
-                yield Broken("loops", str(each), "nothing goes over it in blocks")
-            unit = _shared_unit(r, each)
-            if cut.role == "loop" and cut.size > -(-of // unit) * unit:
-                yield Broken("loops", str(each), f"it has {of} elements")
-            if cut.role == "unit" and cut.size > of and r.plan.atom is None:
+            if cut.role == "loop" and not set(r.dims[each.name]) & (over | r.shapes.stated_loops.keys()):
+                yield Broken("loops", str(each), "no product and no loop of the program goes over it")
+            if cut.size > -(-of // unit) * unit and cut.role != "task":  # a task that is longer has all of it
                 yield Broken("loops", str(each), f"it has {of} elements")
 
 
-def _shared_unit(r: Reading, axis: Axis) -> int:
-    """To what multiple a step of an axis is padded: whole rows of shared memory along K, whole blocks elsewhere."""
+def _padded_to(r: Reading, axis: Axis) -> int:
+    """To what multiple an axis is padded: whole rows of shared memory along K, whole blocks along rows and columns."""
     units = [1]
-    for line, product, atom in r.products:
+    for line, product, mine in r.products:
         if set(r.dims[axis.name]) & set(product.summed):
-            units.append(atom.slab or atom.shape[2])
-        elif set(r.dims[axis.name]) & {*product.rows, *product.columns}:
-            units.append(max(line.rows, line.columns))
+            units.append(mine.slab or mine.shape[2])
+        if r.main(product.rows) in r.dims[axis.name]:
+            units.append(line.rows)
+        if r.main(product.columns) in r.dims[axis.name]:
+            units.append(line.columns)
     if r.plan.atom is not None:
-        units += [c.size for c in axis.cuts]
+        units += [c.size for c in axis.cuts if c.role != "task"]
     return max(units)
 
 
@@ -372,9 +379,10 @@ def _unfit(r: Reading, mine: MultiplyAtom, product: ProductShape, text: str) -> 
     types = (product.types[1], product.types[0]) if turned else product.types[:2]
     takes = str(mine.a.dtype), str(mine.b.dtype)
     wide = (product.types[2], product.types[2])
+    own = [x for x in r.machine.multiply.values() if (str(x.a.dtype), str(x.b.dtype)) == types]
     if not product.has_rows:
         return "an operand has no dimension of its own"
-    if str(mine.c.dtype) != product.types[2] or (takes != types and (r.plan.roles is not None or takes != wide)):
+    if str(mine.c.dtype) != product.types[2] or (takes != types and (r.plan.roles is not None or own or takes != wide)):
         return f"it multiplies {' by '.join(takes)} in {mine.c.dtype}, here are {' by '.join(types)} in {product.types[2]}"
     if mine.rounds not in (None, product.precision):
         return f"it rounds to {mine.rounds}, and nobody asks for that"
@@ -433,7 +441,7 @@ def divisible(r: Reading) -> Iterator[Broken]:
         flat = [c for c in each.cuts if c.digit is None]
         extent = prod(d.walked for d in each.digits)
         for outer, inner in zip(flat, flat[1:], strict=False):
-            if outer.size % inner.size and outer.size < extent:
+            if outer.size % inner.size and outer.size != extent:
                 yield Broken("divisible", str(each), f"`{outer}` is no whole number of `{inner}`")
         units = prod(c.size for c in each.cuts if c.role == "unit" and c.digit is not None)
         if r.on_gpu and flat and units > 1 and flat[0].size % units:
@@ -616,14 +624,12 @@ def stages(r: Reading) -> Iterator[Broken]:
     halo = any(p.form == "halo" for p in r.plan.placed)
     if min(roles.stages, roles.stored, roles.once) < 1 or halo != (roles.halo > 0):
         yield Broken("stages", str(roles), "a ring has a stage at least, and halo tiles have a ring")
-    if roles.together and (r.plan.overlap != "none" or len(r.products) < 2):
-        yield Broken("stages", str(roles), "several products of one step share what is loaded together")
+    if roles.together and r.plan.overlap != "none":
+        yield Broken("stages", str(roles), "what products use one ahead of the other is not loaded together")
     if roles.pingpong and len(r.shapes.products) > 1:
         yield Broken("stages", str(roles), "halves take turns at one product")
     if roles.once > 1 and not _staged(r)[1]:
         yield Broken("stages", str(roles), "nothing is loaded once a task")
-    if roles.apart and (r.groups < 2 or roles.pingpong):
-        yield Broken("stages", str(roles), "one group stores its results by itself")
 
 
 def shared_memory(r: Reading) -> Iterator[Broken]:
@@ -665,9 +671,9 @@ def _result_bytes(r: Reading) -> int:
         return 0
     if line.transposed:
         rows = max(n for n in range(1, SHORT_ROWS + 1) if line.rows % n == 0)
-        return rows * line.columns * r.shapes.result_bytes
+        return rows * line.columns * r.result_bytes
     across = max(1, r.groups // max(1, _atoms(line, mine)[0]))
-    return line.rows * min(line.columns * r.shapes.result_bytes, ROW) * across
+    return line.rows * min(line.columns * r.result_bytes, ROW) * across
 
 
 def _k_of(r: Reading) -> int:
@@ -734,7 +740,7 @@ def parts(r: Reading) -> Iterator[Broken]:
     if not exact or (r.shapes.products and (inner.extent % step or (count - 1) * inner.extent >= extent)):
         yield Broken("parts", line, f"parts are whole steps of {step} that cover {extent}")
     for a in r.plan.axes:
-        if a.digits[0] is outer and [(c.role, c.size) for c in a.cuts] != [("task", 1)]:
+        if a.digits[0] is outer and r.shapes.products and [(c.role, c.size) for c in a.cuts] != [("task", 1)]:
             yield Broken("parts", str(a), "each part is a task of its own")
 
 
@@ -855,23 +861,21 @@ def copies(r: Reading) -> Iterator[Broken]:
         if (rows > LONGEST_COPY and not halo_tile) or line.columns > LONGEST_COPY * max(1, _atoms(line, mine)[1]):
             yield Broken("copies", str(line), f"one copy brings {LONGEST_COPY} rows")
     line = r.products[-1][0] if r.products else None
-    if line is not None and line.columns * r.shapes.result_bytes % NARROWEST_ROW and len(r.products) == 1:
+    if line is not None and line.columns * r.result_bytes % NARROWEST_ROW and len(r.products) == 1:
         yield Broken("copies", str(line), f"a row of its result is no multiple of {NARROWEST_ROW} bytes")
 
 
 def schedule(r: Reading) -> Iterator[Broken]:
-    """Tasks are grouped for the cache that cores share, dealt out dynamically, or walked backward, on GPUs only; a
-    group is no larger than what there is of its axis."""
+    """Tasks of two axes are grouped where roles walk them, for the cache that cores share; kernels without products are
+    walked backward on GPUs. Any worker may take tasks strided, contiguous or one by one."""
     plan = r.plan
     line = next((x for x in plan.lines() if x.startswith("tasks ")), "tasks")
-    if not r.on_gpu and (plan.group != 1 or plan.schedule in ("dynamic", "backward")):
-        yield Broken("schedule", line, "workers of a CPU have shares, strided or contiguous")
+    if not r.on_gpu and (plan.group != 1 or plan.schedule == "backward"):
+        yield Broken("schedule", line, "workers of a CPU have shares, strided or contiguous, or take tasks one by one")
     if plan.group < 1:
         yield Broken("schedule", line, "a group has one task at least")
     if plan.group > 1 and (plan.roles is None or len(plan.tasks) < 2):
         yield Broken("schedule", line, "tasks of two axes are grouped, where roles walk them")
-    if plan.schedule == "dynamic" and plan.roles is None:
-        yield Broken("schedule", line, "a role that loads takes tasks one by one")
     if plan.schedule == "backward" and (plan.roles is not None or r.products):
         yield Broken("schedule", line, "only kernels without products are walked backward")
 
@@ -893,8 +897,8 @@ def overlap(r: Reading) -> Iterator[Broken]:
 
 def launch(r: Reading) -> Iterator[Broken]:
     """A kernel begins while the one before it ends only where the machine has such launches."""
-    if r.plan.early is not None and not r.machine.launches:
-        yield Broken("launch", f"launch {'early' if r.plan.early else 'plain'}", f"{r.machine.name} has one way to launch")
+    if r.plan.early and not r.machine.launches:
+        yield Broken("launch", "launch early", f"{r.machine.name} has one way to launch")
 
 
 RULES: dict[str, Callable[[Reading], Iterator[Broken]]] = {

@@ -17,6 +17,8 @@ from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.plan.reading import parse_plan
 
+SUM_BYTES = 4
+"""Bytes of a sum that goes through memory to another kernel."""
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 ADDS = ("read", "mma", "yield", "cast", "mul", "add", "sub", "broadcast", "permute", "fill", "scalar")
 """What the body of a loop has that only adds products: its tile changes nothing but the order of a sum."""
@@ -83,7 +85,13 @@ class Shapes:
     def first(self) -> Shapes:
         """The program up to its first product."""
         product = self.products[0]
-        return replace(self, products=self.products[:1], reduced=frozenset(product.summed))
+        return replace(
+            self,
+            products=self.products[:1],
+            reduced=frozenset(product.summed),
+            result_bytes=SUM_BYTES,
+            writes_tiles=True,
+        )
 
     @property
     def second(self) -> Shapes:
