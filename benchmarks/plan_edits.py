@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 from plan_shapes import ProductShape, Shapes
 
@@ -103,9 +103,7 @@ def batch_size(c: Context) -> list[str] | None:
     axes = [n for n, line in enumerate(c.lines) if re.search(r": task \d+$", line)]
     blocks = {size for line in c.lines for m in [PRODUCT.fullmatch(line)] if m for size in (m[3], m[4])}
     free = [n for n in axes if c.lines[n].rsplit(" ", 1)[1] not in blocks]
-    return (
-        _numbered(c, c.rng.choice(free), r"\d+$", lambda n: [n // 2, 2 * n, n + 1, 4 * n, n - 1]) if free else None
-    )
+    return _numbered(c, c.rng.choice(free), r"\d+$", lambda n: [n // 2, 2 * n, n + 1, 4 * n, n - 1]) if free else None
 
 
 def ring_stages(c: Context) -> list[str] | None:
@@ -143,7 +141,14 @@ def block_alone(c: Context) -> list[str] | None:
     rows, columns = (columns, rows) if m[5] else (rows, columns)
     tall, wide = int(m[3]), int(m[4])
     size = c.rng.choice(
-        [(tall + rows, wide), (2 * tall, wide), (tall, wide + columns), (rows, columns), (tall - rows, wide), (tall, wide // 2)]
+        [
+            (tall + rows, wide),
+            (2 * tall, wide),
+            (tall, wide + columns),
+            (rows, columns),
+            (tall - rows, wide),
+            (tall, wide // 2),
+        ]
     )
     if min(size) < 1 or size == (tall, wide):
         return None
@@ -222,7 +227,9 @@ def role_words(c: Context) -> list[str] | None:
     if word == ", pingpong":
         line = line.replace(word, "") if word in line else line + word
     elif word == " apart":
-        line = re.sub(r"(stored \d+) apart", r"\1", line) if word in line else re.sub(r"(stored \d+)", r"\1 apart", line)
+        line = (
+            re.sub(r"(stored \d+) apart", r"\1", line) if word in line else re.sub(r"(stored \d+)", r"\1 apart", line)
+        )
     elif word == " together":
         line = line.replace(word, "") if word in line else re.sub(r"(ring \d+)", r"\1 together", line)
     else:
@@ -256,7 +263,10 @@ def placement(c: Context) -> list[str] | None:
 
 def panel(c: Context) -> list[str] | None:
     """B loaded at another loop, with as many taps at a time as lie inside it."""
-    n, order = next((n for n, line in enumerate(c.lines) if " as panel" in line and "start" not in line), None), c.place("order ")
+    n, order = (
+        next((n for n, line in enumerate(c.lines) if " as panel" in line and "start" not in line), None),
+        c.place("order "),
+    )
     if n is None or order is None or c.place("roles ") is None:
         return None
     names = c.lines[order].removeprefix("order ").split(", ")
@@ -384,7 +394,7 @@ def box(c: Context) -> list[str] | None:
     found, roles = c.product(), c.place("roles ")
     if found is None or roles is None:
         return None
-    n, m, product = found
+    n, _m, product = found
     rows = c.axis_of(product.rows)
     if rows is None or not re.search(r"task \w+ \d+", c.lines[rows]):
         return None
@@ -393,12 +403,16 @@ def box(c: Context) -> list[str] | None:
     sizes[-1], sizes[-2] = c.rng.choice(((8, 8), (8, 16), (8, 24), (8, 4), (64, 1), (16, 8), (64, 2)))
     if len(sizes) > 2:
         sizes[-3] = c.rng.choice((1, 1, 2, 4))
-    line = f"{c.lines[rows].split('): ')[0]}): " + ", ".join(f"task {d} {s}" for d, s in zip(digits, sizes, strict=True))
+    line = f"{c.lines[rows].split('): ')[0]}): " + ", ".join(
+        f"task {d} {s}" for d, s in zip(digits, sizes, strict=True)
+    )
     total = prod(sizes)
     groups = c.rng.choice((1, 2)) if total % 128 == 0 else 1
     text = re.sub(r"multiply \d+ waves? \d+", f"multiply {4 * groups} waves {REGISTERS[groups]}", c.lines[roles])
     text = re.sub(r"load (\d+ waves?) \d+", r"load \1 40", text).replace(", pingpong", "")
-    text = re.sub(r"ring \d+, halo \d+, stored \d+", f"ring {c.rng.choice((2, 3))}, halo {c.rng.choice((1, 2))}, stored 1", text)
+    text = re.sub(
+        r"ring \d+, halo \d+, stored \d+", f"ring {c.rng.choice((2, 3))}, halo {c.rng.choice((1, 2))}, stored 1", text
+    )
     block = re.sub(r"block \d+", f"block {total}", c.lines[n])
     return c.put({rows: line, roles: text, n: block})
 
@@ -516,7 +530,7 @@ def split_k(c: Context) -> list[str] | None:
         return None
     extent = c.shapes.sizes[m[1]]
     step = next((int(x) for x in re.findall(r"loop (\d+)", c.lines[inner])), 1)
-    part = -(-(-(-extent // count)) // step) * step if step > 1 else extent // count
+    part = ceil(ceil(extent / count) / step) * step if step > 1 else extent // count
     return c.put(
         {
             n: f"split {m[1]} {count}",
@@ -552,7 +566,7 @@ def delete_word(c: Context) -> list[str] | None:
 def misspell(c: Context) -> list[str] | None:
     """Two letters of a word are exchanged, or one is missing."""
     n = c.rng.randrange(len(c.lines))
-    places = [m for m in re.finditer(r"[A-Za-z_]{3,}", c.lines[n])]
+    places = list(re.finditer(r"[A-Za-z_]{3,}", c.lines[n]))
     if not places:
         return None
     m = c.rng.choice(places)
@@ -588,7 +602,7 @@ KINDS: dict[Edit, int] = {
 
 
 def edit(lines: list[str], shapes: Shapes, machine: Machine, rng: random.Random) -> tuple[str, list[str]]:
-    """(the kind of an edit, the lines of a plan so edited); one of the kernels of the plan is changed, now and then in two ways."""
+    """(the kind of an edit, the lines of a plan so edited): of one of its kernels, now and then in two ways."""
     for _ in range(1000):
         start, end = _kernel(lines, rng)
         kinds = list(KINDS)
@@ -612,4 +626,3 @@ def _kernel(lines: list[str], rng: random.Random) -> tuple[int, int]:
         return 0, len(lines)
     at = lines.index("then")
     return rng.choice(((0, at), (at + 1, len(lines))))
-

@@ -9,6 +9,7 @@ machines, are used: a planner that refuses a legal plan, or does an illegal one,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -239,8 +240,9 @@ def levels(r: Reading) -> Iterator[Broken]:
     for each in r.plan.axes:
         roles = [ORDER.index(c.role) for c in each.cuts]
         mixed = len({c.digit is None for c in each.cuts if c.role == "task"}) > 1
-        if mixed or any(a == b == 0 for a, b in zip(roles, roles[1:], strict=False)) and any(
-            c.digit is None for c in each.cuts if c.role == "task"
+        if mixed or (
+            any(a == b == 0 for a, b in itertools.pairwise(roles))
+            and any(c.digit is None for c in each.cuts if c.role == "task")
         ):
             yield Broken("levels", str(each), "tasks split it twice")
         by_digit: dict[str | None, list[tuple[int, int]]] = {}
@@ -249,10 +251,14 @@ def levels(r: Reading) -> Iterator[Broken]:
         for cuts in by_digit.values():
             if [level for level, _ in cuts] != sorted(level for level, _ in cuts):
                 yield Broken("levels", str(each), "splits stand outermost first: task, loop, unit")
-            if any(outer < inner for (_, outer), (_, inner) in zip(cuts, cuts[1:], strict=False)):
+            if any(outer < inner for (_, outer), (_, inner) in itertools.pairwise(cuts)):
                 yield Broken("levels", str(each), "a split is a part of the one before it")
         flat = [c for c in each.cuts if c.digit is None]
-        if each.cuts and flat and any(c.digit is not None and c.role == "task" for c in each.cuts[each.cuts.index(flat[0]) + 1 :]):
+        if (
+            each.cuts
+            and flat
+            and any(c.digit is not None and c.role == "task" for c in each.cuts[each.cuts.index(flat[0]) + 1 :])
+        ):
             yield Broken("levels", str(each), "tasks stand before loops")
 
 
@@ -280,9 +286,11 @@ def stated(r: Reading) -> Iterator[Broken]:
 
 
 def loops(r: Reading) -> Iterator[Broken]:
-    """A loop's pieces are no longer than its axis, padded to whole blocks; a loop goes over what a product sums, over a loop of the
-    program, or over blocks of sums."""
-    over = {d for product in r.shapes.products for d in (*product.rows, *product.columns, *product.kept, *product.summed)}
+    """A loop's pieces are no longer than its axis, padded to whole blocks; a loop goes over what a product sums, over a
+    loop of the program, or over blocks of sums."""
+    over = {
+        d for product in r.shapes.products for d in (*product.rows, *product.columns, *product.kept, *product.summed)
+    }
     for each in r.plan.axes:
         walked = prod(max(d.walked, d.extent) for d in each.digits)
         unit = _padded_to(r, each)
@@ -383,7 +391,9 @@ def _unfit(r: Reading, mine: MultiplyAtom, product: ProductShape, text: str) -> 
     if not product.has_rows:
         return "an operand has no dimension of its own"
     if str(mine.c.dtype) != product.types[2] or (takes != types and (r.plan.roles is not None or own or takes != wide)):
-        return f"it multiplies {' by '.join(takes)} in {mine.c.dtype}, here are {' by '.join(types)} in {product.types[2]}"
+        return (
+            f"it multiplies {' by '.join(takes)} in {mine.c.dtype}, here are {' by '.join(types)} in {product.types[2]}"
+        )
     if mine.rounds not in (None, product.precision):
         return f"it rounds to {mine.rounds}, and nobody asks for that"
     if r.plan.roles is None and mine.slab is not None and isinstance(mine.a, RegisterOperand):
@@ -440,7 +450,7 @@ def divisible(r: Reading) -> Iterator[Broken]:
     for each in r.plan.axes:
         flat = [c for c in each.cuts if c.digit is None]
         extent = prod(d.walked for d in each.digits)
-        for outer, inner in zip(flat, flat[1:], strict=False):
+        for outer, inner in itertools.pairwise(flat):
             if outer.size % inner.size and outer.size != extent:
                 yield Broken("divisible", str(each), f"`{outer}` is no whole number of `{inner}`")
         units = prod(c.size for c in each.cuts if c.role == "unit" and c.digit is not None)
@@ -491,7 +501,7 @@ def _steps_of_depth(r: Reading) -> Iterator[Broken]:
             yield Broken("k step", str(depth), f"{digit.name} is split once, by 1")
     last = [c for c in depth.cuts if c.digit in (None, depth.digits[-1].name)]
     whole = depth.digits[-1].walked
-    for outer, inner in zip(last, last[1:], strict=False):
+    for outer, inner in itertools.pairwise(last):
         if outer.size % inner.size or whole % outer.size:
             yield Broken("k step", str(depth), f"steps of {outer.size} are whole atoms that divide {whole}")
 
@@ -551,7 +561,7 @@ def registers(r: Reading) -> Iterator[Broken]:
 
 
 def _alive(r: Reading) -> int:
-    """Registers of a lane for what is alive at once: all accumulators of a loop, and operands that stay in registers."""
+    """Registers of a lane for what is alive at once: all accumulators of a loop, operands that stay in registers."""
     sums, held = [], 0
     for line, product, mine in r.products:
         down, across = _atoms(line, mine)
@@ -580,7 +590,11 @@ def _fragments(r: Reading) -> Iterator[Broken]:
             used, most, what = mine.c.values * down * across, r.machine.limits.registers - 1, "registers"
         elif m > 1:
             parts = [x.values for x in (mine.a, mine.b, mine.c) if isinstance(x, RegisterOperand)]
-            used, most, what = down * parts[0] + across * parts[1] + down * across * parts[2], r.machine.limits.registers, "registers"
+            used, most, what = (
+                down * parts[0] + across * parts[1] + down * across * parts[2],
+                r.machine.limits.registers,
+                "registers",
+            )
         else:
             more = across + 1 if mine.picks == 1 else 2 * across + rows
             used, most, what = rows * across + more, r.machine.limits.registers, "vector registers"
@@ -612,7 +626,9 @@ def register_file(r: Reading) -> Iterator[Broken]:
     begins = file // 4 // (groups * each) // REGISTER_UNIT * REGISTER_UNIT
     used = ceil(roles.load[0] * lanes / each) * roles.load[1] + roles.multiply[0] * lanes // each * roles.multiply[1]
     if used > begins * groups:
-        yield Broken("register file", str(roles), f"{used} registers of {begins * groups} that {groups} groups begin with")
+        yield Broken(
+            "register file", str(roles), f"{used} registers of {begins * groups} that {groups} groups begin with"
+        )
 
 
 def stages(r: Reading) -> Iterator[Broken]:
@@ -664,8 +680,8 @@ def shared_bytes(r: Reading) -> int:
 
 
 def _result_bytes(r: Reading) -> int:
-    """Bytes of one stage of results: a row of shared memory of every row of C; of a transposed block, up to 64 rows of C
-    with all of their columns."""
+    """Bytes of one stage of results: a row of shared memory of every row of C; of a transposed block, up to 64 rows
+    of C with all of their columns."""
     line, _, mine = r.products[-1]
     if not r.shapes.writes_tiles and r.plan.apart is None:
         return 0
@@ -700,7 +716,9 @@ def _staged(r: Reading) -> tuple[list[int], list[int]]:
         for d in r.dims[a.name]
         if any(c.role == "loop" and c.size < prod(x.extent for x in a.digits) for c in a.cuts)
     }
-    stepped = any(d in looping for _, product, _ in r.products for d in product.summed if d not in r.shapes.stated_loops)
+    stepped = any(
+        d in looping for _, product, _ in r.products for d in product.summed if d not in r.shapes.stated_loops
+    )
     for line, product, mine in r.products:
         deep, taps = r.k_step(product.summed, mine.slab or mine.shape[2])
         for operand, count in ((product.a, line.rows), (product.b, line.columns)):
@@ -736,7 +754,7 @@ def parts(r: Reading) -> Iterator[Broken]:
         return
     step = r.products[0][2].slab or 1 if r.products else 1
     short = extent // count if not r.shapes.products else -(-extent // count // step) * step
-    exact = inner.extent in (short, -(-(-(-extent // count)) // step) * step)
+    exact = inner.extent in (short, ceil(ceil(extent / count) / step) * step)
     if not exact or (r.shapes.products and (inner.extent % step or (count - 1) * inner.extent >= extent)):
         yield Broken("parts", line, f"parts are whole steps of {step} that cover {extent}")
     for a in r.plan.axes:
@@ -807,7 +825,7 @@ def halo(r: Reading) -> Iterator[Broken]:
     one copy brings the halo tile."""
     if not any(p.form == "halo" for p in r.plan.placed) or not r.products:
         return
-    line, product, mine = r.products[0]
+    _line, product, mine = r.products[0]
     (each,) = r.axes_of(r.main(product.rows))
     box = [next((c.size for c in each.cuts if c.digit == d.name and c.role == "task"), None) for d in each.digits]
     if None in box:
@@ -825,7 +843,7 @@ def halo(r: Reading) -> Iterator[Broken]:
     order = list(r.plan.order)
     taps = {n: _looped(r.plan.axis(n)) for n in order[1:]}
     if panel is not None and panel.at == "start":
-        others = [d for d in (*product.columns, *product.kept)]
+        others = [*product.columns, *product.kept]
         if any((r.tile(d) or r.shapes.sizes[d]) < r.shapes.sizes[d] for d in others):
             yield Broken("halo", str(panel), "all of it stays only where tasks share its columns")
         if any(n != 1 for n in taps.values()):
@@ -867,16 +885,16 @@ def copies(r: Reading) -> Iterator[Broken]:
 
 def schedule(r: Reading) -> Iterator[Broken]:
     """Tasks of two axes are grouped where roles walk them, for the cache that cores share; kernels without products are
-    walked backward on GPUs. Any worker may take tasks strided, contiguous or one by one."""
+    walked backward. Any worker may take tasks strided, contiguous or one by one."""
     plan = r.plan
     line = next((x for x in plan.lines() if x.startswith("tasks ")), "tasks")
-    if not r.on_gpu and (plan.group != 1 or plan.schedule == "backward"):
-        yield Broken("schedule", line, "workers of a CPU have shares, strided or contiguous, or take tasks one by one")
+    if not r.on_gpu and plan.group != 1:
+        yield Broken("schedule", line, "workers of a CPU take tasks in order")
     if plan.group < 1:
         yield Broken("schedule", line, "a group has one task at least")
     if plan.group > 1 and (plan.roles is None or len(plan.tasks) < 2):
         yield Broken("schedule", line, "tasks of two axes are grouped, where roles walk them")
-    if plan.schedule == "backward" and (plan.roles is not None or r.products):
+    if plan.schedule == "backward" and (plan.roles is not None or r.shapes.products):
         yield Broken("schedule", line, "only kernels without products are walked backward")
 
 

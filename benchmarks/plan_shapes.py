@@ -1,4 +1,4 @@
-"""What a checker of plans knows of a program: its dimensions, its products, how operands lie. Read from the tile program.
+"""What a checker of plans knows of a program: its dimensions, its products, how operands lie.
 
 Nothing here comes from the planner: dimensions and accesses are read from the traced program. Only the digits in which
 a dimension counts (`M_2 32, M_1 56, M_0 56`) are taken from the text of a plan that was printed for these sizes: they

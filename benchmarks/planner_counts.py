@@ -14,17 +14,18 @@ places that build lowering parameters
     Modules of P with a function that constructs the dataclass that the lowering of tiles takes (`Cuts`).
 ways to match a pinned plan
     Functions of P with a parameter for a pinned plan (called `given`, or `said` of a type of plans) that compare it, or
-    a part of it, with a planned one: by ==, != or in, or by a method `require_...` of it. Functions that only read, print or
-    look up the plan (plan/plan.py, reading.py, words.py, naming of lines in pinned.py) and bind*.py count as no way.
+    a part of it, with a planned one: by ==, != or in, or by a method `require_...` of it. Functions that only read,
+    print or look up the plan (plan/plan.py, reading.py, words.py) and bind*.py count as no way.
 functions that return a GPU kernel's time
-    Functions of P that ran in a GPU probe, return a float (or a dataclass with `cycles`), take the machine and whose
-    docstring says that a program, kernel, plan, candidate or all of the tasks take it.
+    Functions of P that ran in a GPU probe, return a float (or floats, or a dataclass with `cycles` and no plan) and
+    count the launch (they read `launch_cycles` or `following_cycles` of the row, or are what the planner adds it to: the
+    docstring says cycles, and a program, tasks or products).
 rooflines
-    Functions of P that ran in a GPU probe, divide bytes of arguments by the bandwidth of memory (`far_rate`) and return
-    the least time that leaves.
+    Functions of P that divide bytes of arguments by the bandwidth of memory (`far_rate`, or a function that reads it)
+    and whose docstring says that they give a bound: roofline, what no plan can beat, what moving the arguments takes.
 tile enumerations, cost evaluations
-    Calls, in one compile, of the functions that list tiles (those that build candidates in a loop: ENUMERATIONS), and of
-    the functions that return a time (the third count's, and COSTS). A name that is gone counts nothing and is said.
+    Calls, in one compile, of the functions that list tiles (those that build candidates in a loop: ENUMERATIONS), and
+    of the functions that return a time (COSTS); caches are emptied before. A name that is gone is said.
 flags and except clauses that steer planning
     `except` clauses of passes/pipeline.py and passes/choosing.py, and fields of the job with a default (False, 0, "",
     None, an empty dict) that pipeline.py sets after a lowering and that a planning module of passes/ reads.
@@ -67,7 +68,16 @@ COSTS = (
 )
 """Functions that evaluate the cost of one candidate."""
 PROBES = (
-    *("gemm nt", "gemm split K", "conv halo", "conv stem", "conv diagonal", "conv depthwise", "attention", "gated unit"),
+    *(
+        "gemm nt",
+        "gemm split K",
+        "conv halo",
+        "conv stem",
+        "conv diagonal",
+        "conv depthwise",
+        "attention",
+        "gated unit",
+    ),
     *("low rank", "two kernels", "softmax", "sum in parts"),
 )
 WATCHED: dict[str, tuple[Callable[[], Any], dict[str, int]]] = {
@@ -77,10 +87,14 @@ WATCHED: dict[str, tuple[Callable[[], Any], dict[str, int]]] = {
         {"N": 32, "H": 224, "W": 224, "C": 3, "F": 64},
     ),
 }
-TIME = re.compile(r"\b(cycles|time|take|takes|took|cost|costs)\b")
-WHOLE = re.compile(r"\b(program|kernel|plan|candidate|tasks|tiles|loop|products)\b")
+NEUTRAL = (0, 1, (0.0, 0.0))
+"""Defaults that describe no machine: nothing, or a factor that changes nothing."""
+LAUNCH = ("launch_cycles", "following_cycles")
+TIME = re.compile(r"\b[Cc]ycles\b")
+WHOLE = re.compile(r"\b(program should|kernel|all tasks|all of its tasks)\b")
 OF_MACHINE = re.compile(
-    r"\b(bytes?|registers?|lanes?|cycles?|cache|lines?|shared memory|one copy|assembler|measured|row of|rows that)\b", re.I
+    r"\b(bytes?|registers?|lanes?|cycles?|cache|lines?|shared memory|one copy|assembler|measured|row of|rows that)\b",
+    re.I,
 )
 OF_SEARCH = re.compile(r"\b(tried|candidates?|explain|may be walked|factors of|ways)\b", re.I)
 
@@ -207,14 +221,20 @@ def pins(sources: Sources) -> list[str]:
     for path, node in sources.functions():
         if path.stem in ("plan", "reading", "words") or path.stem.startswith("bind"):
             continue
-        names = {a.arg for a in (*node.args.args, *node.args.kwonlyargs) if a.arg in ("given", "said", "plan", "pinned")}
+        names = {
+            a.arg for a in (*node.args.args, *node.args.kwonlyargs) if a.arg in ("given", "said", "plan", "pinned")
+        }
         typed = {
             a.arg
             for a in (*node.args.args, *node.args.kwonlyargs)
             if a.annotation is not None and re.search(r"\bPlan\b", ast.unparse(a.annotation))
         }
         names &= typed | {"given"}
-        if names and any(_compares(x, names) for x in ast.walk(node)) and "ArgumentError" not in ast.unparse(node.returns or ast.Constant(None)):
+        if (
+            names
+            and any(_compares(x, names) for x in ast.walk(node))
+            and "ArgumentError" not in ast.unparse(node.returns or ast.Constant(None))
+        ):
             found.append(_name(path, node))
     return sorted(found)
 
@@ -243,9 +263,8 @@ def times(sources: Sources, ran: set[str]) -> list[str]:
         doc = (ast.get_docstring(node) or "").split(". ")[0]
         kind = re.sub(r"tuple\[(\w+).*", r"\1", returns)
         plans = "Plan" in " ".join(_fields_of(sources, kind).values())
-        arguments = " ".join(ast.unparse(a.annotation) for a in node.args.args if a.annotation is not None)
-        takes = re.search(r"\b(Machine|ChainedProducts|Job|Facts)\b", arguments)
-        if kind in timed and not plans and takes and TIME.search(doc) and WHOLE.search(doc) and _name(path, node) in ran:
+        counted = any(_reads(node, field) for field in LAUNCH) or (TIME.search(doc) and WHOLE.search(doc))
+        if kind in timed and not plans and counted and _name(path, node) in ran:
             found.append(_name(path, node))
     return sorted(found)
 
@@ -254,15 +273,14 @@ def _fields_of(sources: Sources, name: str) -> dict[str, str]:
     return next((_fields(node) for _, node in sources.classes() if node.name == name), {})
 
 
-def rooflines(sources: Sources, ran: set[str]) -> list[str]:
+def rooflines(sources: Sources) -> list[str]:
     """Functions that return the least time that memory leaves."""
     moving = {node.name for _, node in sources.functions() if _reads(node, "far_rate")}
     found = []
     for path, node in sources.functions():
         doc = (ast.get_docstring(node) or "").lower()
-        least = re.search(r"roofline|bound|least|moving the arguments", f"{node.name} {doc}".lower())
-        returns = ast.unparse(node.returns) if node.returns is not None else ""
-        if least and "float" in returns and (_reads(node, "far_rate") or _calls(node) & moving) and _name(path, node) in ran:
+        bound = re.search(r"roofline|no plan can beat|moving (its|the) arguments", doc)
+        if bound and (_reads(node, "far_rate") or _calls(node) & moving):
             found.append(_name(path, node))
     return sorted(found)
 
@@ -301,7 +319,10 @@ def steering() -> tuple[list[str], list[str]]:
         for name in PLANNING
         if name in trees
         for y in ast.walk(trees[name])
-        if isinstance(y, ast.Attribute) and isinstance(y.ctx, ast.Load) and isinstance(y.value, ast.Name) and y.value.id == "job"
+        if isinstance(y, ast.Attribute)
+        and isinstance(y.ctx, ast.Load)
+        and isinstance(y.value, ast.Name)
+        and y.value.id == "job"
     }
     results = {"plan", "choice", "lowered", "contraction", "module", "why", "patched", "aligned", "parts", "split"}
     return sorted(plain & set_here & read - results), clauses
@@ -324,9 +345,10 @@ def constants() -> list[str]:
                     found += [f"{folder}/{path.stem}.{name}" for name in names]
     for path, node in Sources("machine").classes():
         for x in node.body:
-            if isinstance(x, ast.AnnAssign) and x.value is not None and _is_number(x.value):
-                if ast.literal_eval(ast.unparse(x.value)) not in (0, 1, 0.0, 1.0, (0.0, 0.0), False, True):
-                    found.append(f"machine/{path.stem}.{node.name}.{ast.unparse(x.target)}")
+            if not isinstance(x, ast.AnnAssign) or x.value is None or not _is_number(x.value):
+                continue
+            if ast.literal_eval(ast.unparse(x.value)) not in NEUTRAL:
+                found.append(f"machine/{path.stem}.{node.name}.{ast.unparse(x.target)}")
     return found
 
 
@@ -334,8 +356,10 @@ def _is_number(node: ast.AST) -> bool:
     """Whether an expression is made of numbers alone."""
     kinds = (ast.Constant, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.expr_context)
     values = [x.value for x in ast.walk(node) if isinstance(x, ast.Constant)]
-    return all(isinstance(x, kinds) for x in ast.walk(node)) and bool(values) and all(
-        isinstance(v, int | float) and not isinstance(v, bool) for v in values
+    return (
+        all(isinstance(x, kinds) for x in ast.walk(node))
+        and bool(values)
+        and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     )
 
 
@@ -352,10 +376,14 @@ def main() -> int:
         rows.append((measure, len(names), bar, names))
 
     row("planners of GPU kernels", "1", planners(sources, ran))
-    row("places that build lowering parameters", "1", sorted({x.rpartition(".")[0] for x in lowering_parameters(sources)}))
+    row(
+        "places that build lowering parameters",
+        "1",
+        sorted({x.rpartition(".")[0] for x in lowering_parameters(sources)}),
+    )
     row("ways to match a pinned plan", "1", pins(sources))
     row("functions that return a GPU kernel's time", "1", times(sources, ran))
-    row("rooflines", "1", rooflines(sources, ran))
+    row("rooflines", "1", rooflines(sources))
     for name, (make, sizes) in WATCHED.items():
         calls = watched(make, sizes)
         for what, functions, bar in (
