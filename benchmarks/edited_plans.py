@@ -5,11 +5,11 @@
 A plan that was chosen is changed as one does by hand (`plan_edits.py`), of the cases of `edit_cases.py` in turn. A
 checker that knows nothing of the planner (`plan_legality.py`) says whether the edit is legal. What is done is read
 again in the block text, by a reader that knows nothing of the compiler (`block_reader.py`), and its printed plan must
-be the edited one; with `--run` it is also interpreted, and must give what the executor gives. What is refused must name the line, and
-a rule: `is not done here` is none. Bars: 98 % of the legal edits are done, all others are refused by a rule and a line.
-The exit code is 1 where a bar is missed, or there is a finding: an illegal plan that is done, a plan that is done
-otherwise than it says, another result, an error that is no `ArgumentError`. `--classes` lists the legal edits that are
-refused, by the kind of the edit and what the refusal says.
+be the edited one; with `--run` it is also interpreted, and must give what the executor gives. What is refused must
+name the line, and a rule: `is not done here` is none. Bars: 98 % of the legal edits are done, all others are refused by
+a rule and a line. The exit code is 1 where a bar is missed, or there is a finding: an illegal plan that is done, a plan
+that is done otherwise than it says, another result, an error that is no `ArgumentError`. `--classes` lists the legal
+edits that are refused, by the kind of the edit and what the refusal says.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ ways to match a pinned plan
     print or look up the plan (plan/plan.py, reading.py, words.py) and bind*.py count as no way.
 functions that return a GPU kernel's time
     Functions of P that ran in a GPU probe, return a float (or floats, or a dataclass with `cycles` and no plan) and
-    count the launch (they read `launch_cycles` or `following_cycles` of the row, or are what the planner adds it to: the
-    docstring says cycles, and a program, tasks or products).
+    count the launch (they read `launch_cycles` or `following_cycles` of the row, or are what the planner adds it to:
+    the docstring says cycles, and a program, tasks or products).
 rooflines
     Functions of P that divide bytes of arguments by the bandwidth of memory (`far_rate`, or a function that reads it)
     and whose docstring says that they give a bound: roofline, what no plan can beat, what moving the arguments takes.
@@ -221,9 +221,7 @@ def pins(sources: Sources) -> list[str]:
     for path, node in sources.functions():
         if path.stem in ("plan", "reading", "words") or path.stem.startswith("bind"):
             continue
-        names = {
-            a.arg for a in (*node.args.args, *node.args.kwonlyargs) if a.arg in ("given", "said", "plan", "pinned")
-        }
+        names = {a.arg for a in (*node.args.args, *node.args.kwonlyargs) if a.arg in ("given", "said", "pinned")}
         typed = {
             a.arg
             for a in (*node.args.args, *node.args.kwonlyargs)
