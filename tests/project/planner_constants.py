@@ -21,6 +21,7 @@ _SHOWN = "what messages show"
 _MEANING = "part of what is computed or written down"
 
 ALLOWED = {
+    "plan/bind_pipeline.py: NAMES": "characters of a message",
     "plan/boxes.py: RUN": _SEARCH,
     "plan/boxes.py: ROWS": _SEARCH,
     "plan/boxes.py: TABLED": _WORK,

@@ -35,7 +35,7 @@ from tilewright.plan.bind_axes import refused
 from tilewright.plan.bind_grid import bind_grid
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import dims_of
-from tilewright.plan.kernel import Kernel
+from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.plan import LAUNCH, Plan
 from tilewright.plan.terms import box_said, product_by_terms
@@ -50,7 +50,7 @@ def bind_plan(job: Job, plan: Plan, choose: Choose, planned: object = None) -> N
     `planned` are the jobs of several kernels, where they are planned already.
     """
     job.parts = job.aligned = job.split = job.patched = job.looped = None
-    plan = replace(plan.opened(()), early=None)
+    plan = plan.opened(()) if plan.apart is not None else replace(plan.opened(()), early=None)
     if job.workgroups is not None:
         job.cuts = bind_grid(job.program, job.sizes, job.machine, job.free, job.open_extents, plan)
     elif plan.apart is not None:
@@ -65,10 +65,10 @@ def bind_plan(job: Job, plan: Plan, choose: Choose, planned: object = None) -> N
         _bind_one(job, plan)
 
 
-def kernel_of(job: Job, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> Kernel:
+def kernel_of(job: Job, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> KernelProgram:
     """A program of a job, as one kernel."""
     opened = job.open_extents
-    return Kernel(program, sizes, job.machine, free, opened, job.typical, job.logs, is_ordered(program))
+    return KernelProgram(program, sizes, job.machine, free, opened, job.typical, job.logs, is_ordered(program))
 
 
 def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:

@@ -22,14 +22,14 @@ from tilewright.machine import Machine
 from tilewright.plan.bind_axes import axes_of, loop_of, refused, tile_of_loop, widths_of
 from tilewright.plan.bind_pipeline import bind_pipeline
 from tilewright.plan.general import Cuts
-from tilewright.plan.kernel import Kernel
+from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.lane_boxes import Terms, written_out
 from tilewright.plan.microkernel import Microkernel, axes_in, products_of, taken
 from tilewright.plan.model import Size
 from tilewright.plan.plan import Axis, Plan
 
 
-def bind(kernel: Kernel, plan: Plan, terms: Terms | None = None) -> Cuts:
+def bind(kernel: KernelProgram, plan: Plan, terms: Terms | None = None) -> Cuts:
     """The parameters that a plan gives for a kernel; with `terms`, lanes compute products without atoms."""
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -42,7 +42,7 @@ def bind(kernel: Kernel, plan: Plan, terms: Terms | None = None) -> Cuts:
 
 
 def _without_pipeline(
-    kernel: Kernel,
+    kernel: KernelProgram,
     plan: Plan,
     axes: Mapping[Expr, Axis],
     widths: dict[Expr, int],
@@ -109,7 +109,7 @@ def _waves(plan: Plan, products: Mapping[Op, Microkernel | None], machine: Machi
 
 
 def _blocks(
-    kernel: Kernel,
+    kernel: KernelProgram,
     axes: Mapping[Expr, Axis],
     products: Mapping[Op, Microkernel | None],
     parallel: tuple[Expr, ...],

@@ -9,7 +9,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op
 from tilewright.limits import did_you_mean
 from tilewright.plan.boxes import why_whole
-from tilewright.plan.kernel import Kernel
+from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.pinned import FRESH
 from tilewright.plan.plan import Axis, Plan
 
@@ -22,14 +22,15 @@ def refused(line: object, why: str) -> ArgumentError:
     return ArgumentError(f"plan: `{line}`: {why}")
 
 
-def axes_of(kernel: Kernel, plan: Plan) -> dict[Expr, Axis]:
+def axes_of(kernel: KernelProgram, plan: Plan) -> dict[Expr, Axis]:
     """The axis of every dimension. Every dimension has one axis, of its own extent."""
     axes: dict[Expr, Axis] = {}
     for axis in plan.axes:
         d = kernel.dims.get(axis.name)
         if d is None:
             near = did_you_mean(axis.name, kernel.dims)
-            raise refused(axis, f"there is no dimension {axis.name}; there are {', '.join(kernel.dims)}{near}")
+            here = "" if kernel.machine.lanes else ", where a plan has no line `atom`"
+            raise refused(axis, f"there is no dimension {axis.name}; there are {', '.join(kernel.dims)}{here}{near}")
         extent = max(1, kernel.size(d))
         if [digit.name for digit in axis.digits] != [axis.name]:
             raise refused(axis, f"{axis.name} is one number here: `({axis.name} {extent})`")
@@ -47,7 +48,9 @@ def axes_of(kernel: Kernel, plan: Plan) -> dict[Expr, Axis]:
     return axes
 
 
-def widths_of(kernel: Kernel, plan: Plan, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]) -> dict[Expr, int]:
+def widths_of(
+    kernel: KernelProgram, plan: Plan, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
+) -> dict[Expr, int]:
     """The width of a task along each dimension that tasks split, in the order of the line `tasks`."""
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():
@@ -75,7 +78,7 @@ def loop_of(axis: Axis) -> int | None:
     return None if cut is None else cut.size
 
 
-def tile_of_loop(kernel: Kernel, op: Op, axis: Axis) -> int:
+def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
     """The tile of a loop of the program: what its axis says; a stated tile of a loop that is not free must stay."""
     d = kernel.loops[op]
     extent = kernel.size(d)

@@ -25,12 +25,12 @@ def bind_grid(
 ) -> Cuts:
     """The parameters that a plan gives for a grid program."""
     grid = Grid(program, sizes, machine, free, opened)
-    axes = _axes(grid, plan)
+    axes, loops = _axes(grid, plan)
     for op in grid.tiles:
-        axis = axes.get(str(op.attrs["axis"]))
+        axis = loops.get(str(op.attrs["axis"]))
         if axis is not None:
             grid.tiles[op] = loop_of(axis) or grid.size(op.attrs["axis"])
-    pieces = {d: n for d in grid.dims if (n := _piece(axes[str(d)])) is not None}
+    pieces = {d: n for d in grid.dims if (n := loop_of(axes[str(d)])) is not None}
     alone = grid.alone()
     if pieces and alone is None:
         raise refused(next(iter(axes.values())), "only the sums of one product stay in registers over a loop")
@@ -45,15 +45,11 @@ def bind_grid(
     return Cuts(blocks=blocks, products=products, tiles=grid.tiles)
 
 
-def _piece(axis: Axis) -> int | None:
-    """The loop of a workgroup's dimension."""
-    return loop_of(axis)
-
-
-def _axes(grid: Grid, plan: Plan) -> dict[str, Axis]:
-    """The axis of every dimension that a constraint names; workgroup tiles are the constraints'."""
+def _axes(grid: Grid, plan: Plan) -> tuple[dict[str, Axis], dict[str, Axis]]:
+    """(the axes of workgroups, those of loops), by dimension; workgroup tiles are the constraints'."""
     names = {word: name for name, word in grid.words.items()}
     axes: dict[str, Axis] = {}
+    loops: dict[str, Axis] = {}
     for axis in plan.axes:
         if axis.name not in names:
             near = did_you_mean(axis.name, names)
@@ -63,23 +59,24 @@ def _axes(grid: Grid, plan: Plan) -> dict[str, Axis]:
         if [d.extent for d in axis.digits] != [max(1, extent)]:
             raise refused(axis, f"plans are for sizes: here {name} has {extent}")
         levels = [cut.role for cut in axis.cuts]
-        if name in grid.tasks:
+        if name in grid.tasks and (name in axes) < (name not in grid.loops or levels[:1] == ["task"]):
             if levels not in (["task"], ["task", "loop"]) or axis.cuts[0].size != grid.tasks[name]:
                 raise refused(axis, f"its constraint says `task {grid.tasks[name]}`, then perhaps a loop")
+            axes[name] = axis
         elif levels not in ([], ["loop"]):
             raise refused(axis, "its constraint is a loop's tile")
         else:
             _check_loop(grid, name, axis)
-        axes[name] = axis
+            loops[name] = axis
     for word, name in names.items():
-        if name not in axes:
+        if (name in grid.tasks and name not in axes) or (name in grid.loops and name not in loops):
             raise refused(plan.lines()[0], f"no line says `axis {word}`")
     if plan.tasks != tuple(grid.words[name] for name in grid.tasks):
         there = ", ".join(grid.words[name] for name in grid.tasks)
         raise refused(f"tasks {', '.join(plan.tasks)}", f"workgroups are ordered by the constraints: `tasks {there}`")
     for line in (*plan.placed, *([plan.roles] if plan.roles else [])):
         raise refused(line, "a grid program's plan has no such line")
-    return axes
+    return axes, loops
 
 
 def _check_loop(grid: Grid, name: str, axis: Axis) -> None:

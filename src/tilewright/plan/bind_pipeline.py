@@ -12,24 +12,28 @@ from functools import cached_property
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op
+from tilewright.limits import shown
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.bind_axes import loop_of, refused, tile_of_loop
 from tilewright.plan.chains import adds_products, chained_products
 from tilewright.plan.general import Cuts
-from tilewright.plan.kernel import Kernel
+from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
 from tilewright.plan.plan import Axis, Multiplied, Plan, Roles
 from tilewright.plan.rings import is_along, why_no_pipeline
 
+NAMES = 200
+"""Characters of a list of atoms that a message shows."""
 
-def bind_pipeline(kernel: Kernel, plan: Plan, axes: Mapping[Expr, Axis], widths: dict[Expr, int]) -> Cuts:
+
+def bind_pipeline(kernel: KernelProgram, plan: Plan, axes: Mapping[Expr, Axis], widths: dict[Expr, int]) -> Cuts:
     """The parameters of a kernel whose producer waves copy operands that consumer waves multiply."""
     return _Pipelined(kernel, plan, axes, widths).cuts()
 
 
 @dataclass(frozen=True, eq=False)
 class _Pipelined:
-    kernel: Kernel
+    kernel: KernelProgram
     plan: Plan
     axes: Mapping[Expr, Axis]
     widths: dict[Expr, int]
@@ -170,9 +174,11 @@ class _Pipelined:
         axes, row = self.of[op], atom.slab or 1
         if axes.k in self.looped:
             return 0
+        if axes.k not in self.axes:  # an expression of sizes, of which a plan has no axis
+            return 1
         step = loop_of(self.axes[axes.k])
         for d in axes.deep:
-            if (loop_of(self.axes[d]) or self.kernel.size(d)) > 1:
+            if d in self.axes and (loop_of(self.axes[d]) or self.kernel.size(d)) > 1:
                 raise refused(self.axes[d], f"K steps are along {axes.k}: here `loop 1`")
         if step is None:
             return 0
@@ -187,9 +193,8 @@ class _Pipelined:
         along = [is_along(x, axes.k, self.kernel.program) for x in axes.factors(op)]
         fitting = shared_atoms(machine, types, (along[0], along[1]), precision_of(op), how.held_a)
         if how.atom not in fitting:
-            names = ", ".join(x.name for x in fitting[:6]) or "none"
-            more = ", ..." if len(fitting) > 6 else ""
-            raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}{more}")
+            names = shown(", ".join(x.name for x in fitting) or "none", NAMES)
+            raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
 
     def _check_tile(self, op: Op, how: Microkernel) -> None:
         """Refuses a task that is no accumulator tile."""

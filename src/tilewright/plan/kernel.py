@@ -16,7 +16,7 @@ from tilewright.plan.microkernel import names_of
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class KernelProgram:
     """A program with its sizes and its machine.
 
     `free` are the loops that give the same result for every tile size. Sizes that are `opened` are known only at a
