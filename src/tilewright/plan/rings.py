@@ -276,16 +276,21 @@ def _elements(memory: MemoryType, size: Callable[[Expr], int]) -> int:
 
 
 def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
-    """How many tasks along M to walk together: those that run at a time then read least of A and B."""
+    """How many tasks along M to walk together: those that run at a time then read least of A and B.
+
+    Where all run at a time, neighbours share what is longer: few tiles along M are walked first. 256x4096x4096 takes
+    13.7 us so on an H200, and 17.0 us with N first; 2048x512x4096 takes 13.5 us with N first, and 21.1 us with M first.
+    """
     rows, each = how.tile
     tall, wide = ceil(m / rows), ceil(n / each)
     running = min(machine.limits.cores or 1, tall * wide)
 
-    def read(group: int) -> int:
+    def read(group: int) -> tuple[int, int]:
         columns = min(wide, ceil(running / min(group, tall)))
-        return ceil(running / columns) * rows + columns * each
+        return ceil(running / columns) * rows + columns * each, -group if tall < wide else group
 
-    return min((g for g in TOGETHER if g <= tall), key=read)
+    choices = {g for g in TOGETHER if g <= tall} | ({tall} if tall <= TOGETHER[-1] else set())
+    return min(choices, key=read)
 
 
 def product_of(program: Program, size: Callable[[Expr], int], free: Collection[Op]) -> tuple[Op, Axes] | str:

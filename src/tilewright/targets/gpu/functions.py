@@ -1,10 +1,10 @@
-"""Instructions of a function of one element of f32 on GPUs, beside the loads and stores of it.
+"""What a function of one element of f32 takes on GPUs, in operations of the simplest kind, beside loads and stores.
 
-NVIDIA's were counted in machine code that the assembler makes for sm_90a of what `targets/nvidia/functions.py` and
-`codegen/mathematics` write: code of 32 values less code of 16. They are those of results that are rounded to 16 bits,
-as results of products mostly are; where all of f32 is asked for, exp takes 8, tanh 37 and sigmoid 44. Functions that
-are called are counted by their bodies. A figure of the special unit, such as 2^x, counts 1 here; `Limits.function_rate`
-bounds it.
+NVIDIA's were measured on an H200: the time that a function adds to the epilogue of a product of 8192x8192x256, whose
+results are rounded to bf16, as results of products mostly are (medians of interleaved replays; a chain of products and
+sums takes as many operations as it has there; erf also in gelu after a product of 8192x4096x4096, where it takes
+more: 19 and 25). Functions without a figure of that run (log10, sinh, cosh, powf) are
+estimated from those that they are made of. Where all of f32 is asked for, exp takes 8, tanh 37 and sigmoid 44.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 NVIDIA: Mapping[str, float] = {
-    "div": 16, "exp": 2, "exp2": 1, "erf": 18, "tanh": 9, "sigmoid": 4, "reciprocal": 15, "sqrt": 15, "rsqrt": 28,
-    "log": 45, "log2": 55, "log10": 57, "sin": 146, "cos": 145, "sinh": 55, "cosh": 45, "cbrt": 60, "powf": 100,
+    "div": 17, "exp": 5, "exp2": 4, "erf": 23, "tanh": 14, "sigmoid": 13, "reciprocal": 36, "sqrt": 27, "rsqrt": 63,
+    "log": 96, "log2": 103, "log10": 105, "sin": 100, "cos": 98, "sinh": 60, "cosh": 50, "cbrt": 470, "powf": 200,
 }  # fmt: skip
 
 OTHERS: Mapping[str, float] = {
