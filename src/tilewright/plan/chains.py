@@ -110,7 +110,8 @@ def chained_products(
     """The products and their dimensions; or why their values do not stay in registers."""
     if not names_of(program):
         return "it has no product"
-    dims, (_, tilings) = cut_dims(program, size), tiles_of(program, sizes)
+    single = _single_rows(program, size)
+    dims, (_, tilings) = cut_dims(program, lambda d: 2 if d in single else size(d)), tiles_of(program, sizes)
     if any(x.name in WRITES and (x.name != "write" or x.attrs.get("lookups")) for x in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
     looped: dict[Expr, int] = {}
@@ -129,7 +130,8 @@ def chained_products(
     axes: dict[Op, Axes] = {}
     held: dict[Op, bool] = {}
     for op in names_of(program).values():
-        across |= {d for d in op.operands[0].type.dims if d not in op.operands[1].type.dims}
+        rows = _rows_of(op)
+        across |= set(([d for d in rows if d in dims] or rows)[-1:])  # a task has one of the other rows
         each = axes_in(op, width)
         if isinstance(each, str):
             return each
@@ -152,6 +154,18 @@ def chained_products(
     factors = {op: computed_factor(program, x.factors(op)[0]) for op, x in axes.items()}
     computed = {op: x for op, x in factors.items() if isinstance(x, ComputedFactor)}
     return ChainedProducts(program, machine, size, axes, held, computed, looped, row, dims)
+
+
+def _rows_of(op: Op) -> list[Expr]:
+    """The dimensions of a product that its first operand alone has."""
+    a, b, _ = (v.type.dims for v in op.operands)
+    return [d for d in a if d not in b]
+
+
+def _single_rows(program: Program, size: Size) -> set[Expr]:
+    """The last dimension of rows of each product that has a single row: a task has it all the same."""
+    every = [_rows_of(op) for op in names_of(program).values()]
+    return {rows[-1] for rows in every if rows and all(size(d) == 1 for d in rows)}
 
 
 def adds_products(op: Op) -> bool:

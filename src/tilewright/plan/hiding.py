@@ -76,6 +76,8 @@ def _abstract(op: Op, said: list[_Known]) -> _Known:
         if isinstance(a, Value) and a is b:
             return 0.0
         return a if isinstance(a, float) and isinf(a) and isinstance(b, Value) else None
+    if op.name == "select":  # a mask of a mask
+        return b if b == said[2] else None
     if op.name == "exp" and isinstance(a, float):
         return exp(a) if a in (0.0, -inf) else None
     if op.name == "mul" and 1.0 in (a, b):
