@@ -31,13 +31,13 @@ from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import halves, step_of, sum_of
 from tilewright.plan.bind import bind
-from tilewright.plan.bind_axes import refused
 from tilewright.plan.bind_grid import bind_grid
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import dims_of
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.plan import LAUNCH, Plan
+from tilewright.plan.refusals import refused
 from tilewright.plan.terms import box_said, product_by_terms
 
 Choose = Callable[[Job], None]

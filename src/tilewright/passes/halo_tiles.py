@@ -11,13 +11,14 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import digits_of
 from tilewright.passes.tile.patches import Patched, in_patches
-from tilewright.plan.bind_axes import loop_of, refused
-from tilewright.plan.bind_pipeline import check_groups, check_registers, check_waves
+from tilewright.plan.bind_axes import loop_of
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import Cuts, dims_of
+from tilewright.plan.legality import check_registers, check_roles, check_sharing, groups_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
 from tilewright.plan.patches import SlidingWindow, ends, factors, patch_cycles, patch_work, rows_of, window
 from tilewright.plan.plan import Axis, Multiplied, Placed, Plan
+from tilewright.plan.refusals import refused
 from tilewright.plan.rings import atoms_of, bound_by_memory, product_of
 from tilewright.plan.tiled import Walk
 
@@ -81,10 +82,13 @@ class _HaloTile:
         atom = self._atom(line)
         slides = self.window()
         assert self.plan.roles is not None
-        check_waves(self.plan.roles, self.job.machine)
-        groups = check_groups(self.plan.roles, atom, self.job.machine, 1)
-        how = Microkernel(atom, line.rows, line.columns, groups, blocks=self.op.attrs.get("blocks", 1))
-        check_registers(self.plan.roles, {self.op: how}, self.job.machine)
+        roles, machine = self.plan.roles, self.job.machine
+        check_roles(roles, machine)
+        how = Microkernel(
+            atom, line.rows, line.columns, groups_of(roles, line, atom, machine), blocks=self.op.attrs.get("blocks", 1)
+        )
+        check_sharing(roles, line, how)
+        check_registers(roles, (line,), {self.op: how}, machine)
         box, walk = self.box(slides, how)
         lines = None if walk is None else (rows_of(walk, how), walk.pitch)
         patched = in_patches(self.program, self.sizes, self.rows.name, self.digits, box, lines)

@@ -195,10 +195,8 @@ class Tasks:
             (dim, part, condition), *rest = chosen
             with self.low.at(dim, part), self.low.branch(condition):
                 self._task(rest)
-        elif self.low.tiled is not None:
-            self.low.tiled.write()
         else:
-            self.pieces(list(self.cuts.blocks))
+            self.pieces(list(self.cuts.blocks) if self.low.tiled is None else self.low.tiled.one_by_one)
 
     # -- piece by piece -----------------------------------------------------------------------------------
 
@@ -227,6 +225,9 @@ class Tasks:
         """
         low = self.low
         left = low.program.body.ops if ops is None else ops
+        if not dims and low.tiled is not None:
+            low.tiled.write()
+            return
         if not dims:
             with low.scope():
                 low.block(Block((), left))
