@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from plan_shapes import SUM_BYTES, OperandShape, ProductShape, Shapes
 
@@ -456,6 +456,11 @@ def divisible(r: Reading) -> Iterator[Broken]:
             if outer.size % inner.size and outer.size != extent:
                 yield Broken("divisible", str(each), f"`{outer}` is no whole number of `{inner}`")
         units = prod(c.size for c in each.cuts if c.role == "unit" and c.digit is not None)
+        long = [
+            d for d in each.digits for c in each.cuts if (c.role, c.digit) == ("unit", d.name) and c.size > d.extent
+        ]
+        if r.on_gpu and long:
+            yield Broken("divisible", str(each), f"a lane's box is a part of {long[0].name}")
         if r.on_gpu and flat and units > 1 and flat[0].size % units:
             yield Broken("divisible", str(each), f"`{flat[0]}` is no whole number of boxes of {units}")
     if r.plan.atom is not None and r.plan.atom in r.machine.multiply:
@@ -906,6 +911,15 @@ def schedule(r: Reading) -> Iterator[Broken]:
         yield Broken("schedule", line, "a group has one task at least")
     if plan.group > 1 and (plan.roles is None or len(plan.tasks) < 2):
         yield Broken("schedule", line, "tasks of two axes are grouped, where roles walk them")
+    if plan.schedule == "dynamic" and plan.roles is not None and r.products:
+        rows = next((n for n in plan.tasks if r.main(r.products[0][1].rows) in r.dims[n]), None)
+        around, left = plan.tasks[: plan.tasks.index(rows)] if rows is not None else (), plan.group
+        for name in reversed(around):
+            left //= gcd(left, plan.axis(name).tasks)
+        if left > 1 and rows is not None:
+            yield Broken(
+                "schedule", line, "dynamic tasks are grouped along the axes before rows, in whole tasks of these"
+            )
     if plan.schedule == "backward" and (plan.roles is not None or r.shapes.products):
         yield Broken("schedule", line, "only kernels without products are walked backward")
 

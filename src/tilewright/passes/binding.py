@@ -88,6 +88,12 @@ def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:
         raise refused(line, split)
     if split.parts != count:
         raise refused(line, f"in whole steps there are {split.parts} parts")
+    axis = next((a for a in plan.axes if a.name == f"{name}_split"), None)
+    if axis is None or axis.digits[0].extent != count:
+        raise refused(
+            (line, *([axis] if axis else [])),
+            f"its axes are `axis {name}_split = ({name}_split {count})` and {name}_part",
+        )
     job.split = split
     job.cuts = bind(kernel_of(job, split.first, {**job.sizes, **split.sizes}, ()), replace(plan, split=None))
 

@@ -21,11 +21,12 @@ from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.bind_axes import axes_of, loop_of, tile_of_loop, widths_of
 from tilewright.plan.bind_pipeline import bind_pipeline
+from tilewright.plan.bind_products import taken
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.lane_boxes import Terms, written_out
 from tilewright.plan.legality import check_length
-from tilewright.plan.microkernel import Microkernel, axes_in, products_of, taken
+from tilewright.plan.microkernel import Microkernel, axes_in, products_of
 from tilewright.plan.model import Size
 from tilewright.plan.plan import Axis, Plan
 from tilewright.plan.refusals import refused, tasks_line

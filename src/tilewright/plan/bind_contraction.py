@@ -100,10 +100,11 @@ class _Lines:
         levels = [cut.role for cut in axis.cuts]
         wanted = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
         if levels != wanted:
-            raise refused(axis, f"its levels are {', '.join(levels) or 'none'}; it takes {', '.join(wanted)}")
+            said = f"its levels are {', '.join(levels) or 'none'}; it takes {', '.join(wanted)}"
+            raise refused((axis, f"atom {self.atom.name}"), said)
         loop, last = axis.cuts[-2:]
         if last.size != unit:
-            raise refused(axis, f"`{last}` is not what {self.atom.name} takes: `unit {unit}`")
+            raise refused((axis, f"atom {self.atom.name}"), f"the atom takes `unit {unit}`")
         if loop.size % last.size:
             raise refused(axis, f"`{loop}` is no multiple of `{last}`")
 
@@ -155,4 +156,5 @@ class _Lines:
             digits = f"`({', '.join(map(str, wanted.digits))})`"
             if said != here:
                 raise refused(axis, f"plans are for sizes: the program has {digits}; {FRESH}")
-            raise refused(axis, f"blocks go on to the end of the last one, and stages to the next line: {digits}")
+            lines = (axis, self.plan.operand(self.c.a.name)) if axis.name == ROWS else axis
+            raise refused(lines, f"blocks go on to the end of the last one, and staged lines to the next: {digits}")

@@ -18,7 +18,7 @@ from tilewright.plan.bind_axes import loop_of, tile_of_loop
 from tilewright.plan.chains import adds_products, chained_products
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
-from tilewright.plan.legality import check_registers, check_roles, check_sharing, groups_of, k_rows
+from tilewright.plan.legality import check_group, check_registers, check_roles, check_sharing, groups_of, k_rows
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
 from tilewright.plan.plan import Axis, Multiplied, Plan, Roles
 from tilewright.plan.refusals import refused
@@ -51,6 +51,7 @@ class _Pipelined:
             self._check_tile(op, how)
         check_registers(self.roles, plan.products, products, self.kernel.machine)
         self._check_overlap(products)
+        check_group(plan, str(next(iter(self.of.values())).m))
         blocks = {
             d: n
             for op in products

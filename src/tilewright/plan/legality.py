@@ -6,12 +6,13 @@ Each rule refuses the lines that break it together; shared memory is counted whe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import gcd
 
 from tilewright.ir.core import Op
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.plan import Axis, Multiplied, Plan, Roles
-from tilewright.plan.refusals import refused
+from tilewright.plan.refusals import refused, tasks_line
 
 
 def check_roles(roles: Roles, machine: Machine) -> None:
@@ -90,6 +91,18 @@ def k_rows(axis: Axis, step: int, extent: int, line: Multiplied, row: int) -> in
     if step > -(-extent // row) * row:
         raise refused(axis, f"a K step of {step} is longer than K: {extent}, in whole rows of shared memory {row}")
     return step // row
+
+
+def check_group(plan: Plan, rows: str) -> None:
+    """Refuses a group that is no whole tasks of the axes before rows, where tasks are taken one by one."""
+    if plan.schedule != "dynamic" or rows not in plan.tasks:
+        return
+    left, around = plan.group, plan.tasks[: plan.tasks.index(rows)]
+    for name in reversed(around):
+        left //= gcd(left, plan.axis(name).tasks)
+    if left > 1:
+        there = f"along the axes before {rows}, {', '.join(around) or 'none'}"
+        raise refused(tasks_line(plan), f"dynamic tasks are grouped {there}: {plan.group} do not divide theirs")
 
 
 def check_length(axis: Axis, tile: int, extent: int, unit: int) -> None:
