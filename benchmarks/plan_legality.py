@@ -917,9 +917,7 @@ def schedule(r: Reading) -> Iterator[Broken]:
         for name in reversed(around):
             left //= gcd(left, plan.axis(name).tasks)
         if left > 1 and rows is not None:
-            yield Broken(
-                "schedule", line, "dynamic tasks are grouped along the axes before rows, in whole tasks of these"
-            )
+            yield Broken("schedule", line, "dynamic tasks are grouped along the axes before rows")
     if plan.schedule == "backward" and (plan.roles is not None or r.shapes.products):
         yield Broken("schedule", line, "only kernels without products are walked backward")
 

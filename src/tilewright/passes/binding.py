@@ -88,12 +88,10 @@ def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:
         raise refused(line, split)
     if split.parts != count:
         raise refused(line, f"in whole steps there are {split.parts} parts")
-    axis = next((a for a in plan.axes if a.name == f"{name}_split"), None)
-    if axis is None or axis.digits[0].extent != count:
-        raise refused(
-            (line, *([axis] if axis else [])),
-            f"its axes are `axis {name}_split = ({name}_split {count})` and {name}_part",
-        )
+    parts = [a for a in plan.axes if a.name == f"{name}_split"]
+    if [x.extent for a in parts for x in a.digits] != [count]:
+        there = f"`axis {name}_split = ({name}_split {count}): task 1` and `axis {name}_part`"
+        raise refused((line, *parts), f"its axes are {there}")
     job.split = split
     job.cuts = bind(kernel_of(job, split.first, {**job.sizes, **split.sizes}, ()), replace(plan, split=None))
 

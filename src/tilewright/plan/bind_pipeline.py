@@ -165,6 +165,7 @@ class _Pipelined:
             transposed=line.transposed,
             blocks=blocks,
             slabs=max(1, steps),
+            taps=self._taps(line, op, atom) if steps else (),
         )
         check_sharing(self.roles, line, how)
         return how
@@ -177,10 +178,22 @@ class _Pipelined:
         if axes.k not in self.axes:  # an expression of sizes, of which a plan has no axis
             return 1
         step = loop_of(self.axes[axes.k])
-        for d in axes.deep:
-            if d in self.axes and (loop_of(self.axes[d]) or self.kernel.size(d)) > 1:
-                raise refused(self.axes[d], f"K steps are along {axes.k}: here `loop 1`")
+        several = any(self.kernel.size(d) > 1 for d in axes.deep)
+        if step is None and several:  # all of K, for one tap after the other
+            step = -(-self.kernel.size(axes.k) // row) * row
         return 0 if step is None else k_rows(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
+
+    def _taps(self, line: Multiplied, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
+        """How many places a K step has along each dimension that is summed beside K."""
+        taps = []
+        for d in self.of[op].deep:
+            extent, axis = self.kernel.size(d), self.axes.get(d)
+            taps.append(1 if axis is None else loop_of(axis) or extent)
+            if extent % taps[-1]:
+                raise refused(axis, f"steps of {taps[-1]} do not divide its {extent}")
+            if taps[-1] > 1 and (op.attrs.get("blocks", 1) > 1 or Microkernel(atom, 1, 1).held_a):
+                raise refused((axis, line), f"{atom.name} reads one place of {d} after the other: `loop 1`")
+        return tuple(taps) if any(n > 1 for n in taps) else ()
 
     def _check_atom(self, line: Multiplied, op: Op, how: Microkernel) -> None:
         """Refuses an atom that takes other types, or operands that lie otherwise."""

@@ -48,6 +48,8 @@ class Microkernel:
     """Products side by side, each of an atom's columns and of as many of K: a block of sums has those of all."""
     slabs: int = 1
     """Of an atom that reads shared memory step by step: rows there, one behind the other along K, that a step has."""
+    taps: tuple[int, ...] = ()
+    """Of such an atom: how many places a step has along each dimension that is summed beside K; none: one of each."""
 
     @property
     def waves(self) -> tuple[int, int]:
