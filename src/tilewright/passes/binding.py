@@ -8,6 +8,7 @@
 | `task p 8, task q 16`, `as halo`     | rows as boxes of their digits                                            |
 | `unit q 4`                           | rows as boxes of lanes                                                   |
 | `axis F: loop 64` between products   | a loop over what lies between two MMAs                                   |
+| `axis D: loop 32`, without a pipeline | a loop around products that sum all of D at once                        |
 
 Nothing is searched, but for kernels of which a plan says nothing: those that repack, those that add up parts, and a
 second kernel without lines of its own. These are planned as any other program.
@@ -30,6 +31,7 @@ from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import halves, step_of, sum_of
+from tilewright.passes.tile.stepping import in_steps, products_over
 from tilewright.plan.bind import bind
 from tilewright.plan.bind_grid import bind_grid
 from tilewright.plan.boxes import numbers_of
@@ -99,6 +101,8 @@ def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:
 def _bind_one(job: Job, plan: Plan) -> None:
     """One kernel on the program as it is, on boxes of lanes, or with a loop between two MMAs."""
     _take_program(job, plan)
+    if plan.roles is None:
+        _take_steps(job, plan)
     if plan.roles is None and _bind_lanes(job, plan):
         return
     program = job.program
@@ -116,6 +120,19 @@ def _take_program(job: Job, plan: Plan) -> None:
     flat, digits = ({str(d) for d in dims_of(program)} for program in (job.undivided[0], job.program))
     if names & (flat - digits) and not names & (digits - flat):
         job.program, job.free = job.undivided
+
+
+def _take_steps(job: Job, plan: Plan) -> None:
+    """Takes the program with a loop around products that sum a dimension at once, where the plan has a loop there."""
+    for axis in plan.axes:
+        d = next((d for d in dims_of(job.program) if str(d) == axis.name), None)
+        loop = axis.cut("loop")
+        if d is None or loop is None or loop.size >= job.size(d) or not products_over(job.program, d):
+            continue
+        stepped = in_steps(job.program, job.free, d)
+        if isinstance(stepped, str):
+            raise refused(axis, stepped)
+        job.program, job.free = stepped
 
 
 def _bind_lanes(job: Job, plan: Plan) -> bool:
