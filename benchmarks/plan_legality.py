@@ -253,7 +253,8 @@ def levels(r: Reading) -> Iterator[Broken]:
         for cuts in by_digit.values():
             if [level for level, _ in cuts] != sorted(level for level, _ in cuts):
                 yield Broken("levels", str(each), "splits stand outermost first: task, loop, unit")
-            if any(outer < inner for (_, outer), (_, inner) in itertools.pairwise(cuts)):
+            extent = prod(d.extent for d in each.digits)
+            if any(outer < min(inner, extent) for (_, outer), (_, inner) in itertools.pairwise(cuts)):
                 yield Broken("levels", str(each), "a split is a part of the one before it")
         flat = [c for c in each.cuts if c.digit is None]
         if (
@@ -453,7 +454,7 @@ def divisible(r: Reading) -> Iterator[Broken]:
         flat = [c for c in each.cuts if c.digit is None]
         extent = prod(d.walked for d in each.digits)
         for outer, inner in itertools.pairwise(flat):
-            if outer.size % inner.size and outer.size != extent:
+            if outer.size % inner.size and outer.size < extent:
                 yield Broken("divisible", str(each), f"`{outer}` is no whole number of `{inner}`")
         units = prod(c.size for c in each.cuts if c.role == "unit" and c.digit is not None)
         long = [

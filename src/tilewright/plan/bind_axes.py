@@ -53,9 +53,9 @@ def widths_of(
         levels = [cut.role for cut in axis.cuts]
         if levels != [level for level in LEVELS if level in levels]:
             raise refused(axis, f"its levels are {', '.join(levels)}; here they are at most one task, then one loop")
-        if levels == [*LEVELS] and axis.cuts[1].size > axis.cuts[0].size:
+        if levels == [*LEVELS] and axis.cuts[0].size < min(axis.cuts[1].size, kernel.size(d)):
             raise refused(
-                axis, f"`{axis.cuts[1]}` is no part of `{axis.cuts[0]}`: a level is a part of the one before it"
+                axis, f"a level is a part of the one before it; `{axis.cuts[1]}` is more than `{axis.cuts[0]}`"
             )
         if levels[:1] != ["task"]:
             continue
