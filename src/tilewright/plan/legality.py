@@ -74,10 +74,8 @@ def check_registers(
     each = file // machine.register_file.word_bytes // how.atom.c.lanes // (groups + 1) // unit * unit
     used, there = roles.load[1] + groups * roles.multiply[1], (groups + 1) * each
     if used > there:
-        begin = f"{groups + 1} groups begin with {each}"
-        raise refused(
-            roles, f"lanes of {groups} groups that multiply and one that loads take {used} of {there}: {begin}"
-        )
+        begin = f"{groups + 1} groups begin with {each} each, {there} in all"
+        raise refused(roles, f"lanes of {groups} groups and one that loads take {used} registers; {begin}")
     most = max(how.sums for how in products.values())
     if roles.multiply[1] <= most:
         raise refused((*lines, roles), f"a lane's sums alone take {most} registers of {roles.multiply[1]}")
