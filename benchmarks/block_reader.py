@@ -246,7 +246,9 @@ def _of_order(line: str, order: list[str], axes: dict[str, Axis], found: Block) 
     letters = {name: {digit[0] for digit in axes[name].digits} for name in order if name in ("rows", "columns")}
     if len(letters) < 2:
         return []
-    first, second = ([x for x in found.loops if x[0].removeprefix("b_")[0] in letters[n]] for n in letters)
+    singles = {digit for name, axis in axes.items() if name not in letters for digit in axis.digits}
+    loops = [x for x in found.loops if x[0].removeprefix("b_") not in singles]  # a task may have several of a batch
+    first, second = ([x for x in loops if x[0].removeprefix("b_")[0] in letters[n]] for n in letters)
     inside = {name for name, _, around in first if any(other[0] in around for other in second)}
     return [f"`{line}`: the loops {sorted(inside)} are inside the others"] if inside else []
 

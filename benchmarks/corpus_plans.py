@@ -80,8 +80,8 @@ def short_hash(texts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:10]
 
 
-def planned(problem: Problem, machine_name: str, limit: int | None = LIMIT) -> Planned:
-    """The plan of a problem for a machine; without a limit planning may take any time."""
+def planned(problem: Problem, machine_name: str, limit: int | None = LIMIT, plan: str | None = None) -> Planned:
+    """The plan of a problem for a machine, chosen or given; without a limit planning may take any time."""
     try:
         with warnings.catch_warnings(), _at_most(limit):
             warnings.simplefilter("ignore")  # of products without atoms: the plan says so
@@ -91,6 +91,7 @@ def planned(problem: Problem, machine_name: str, limit: int | None = LIMIT) -> P
                 machine=machine_of(machine_name),
                 dynamic=problem.dynamic,
                 constant=problem.constant,
+                plan=plan,
             )
             return _recorded(found)
     except TooLong:
@@ -172,3 +173,10 @@ def _problems() -> dict[tuple[str, str], Problem]:
 def planned_by_name(kind: str, name: str, machine_name: str, limit: int | None = LIMIT) -> Planned:
     """The record of an entry, made in another process: kernels cannot be sent to one."""
     return planned(_problems()[kind, name], machine_name, limit)
+
+
+def pinned_by_name(kind: str, name: str, machine_name: str) -> tuple[Planned, Planned]:
+    """The record of an entry, and that of its plan given as `plan=`, made in another process."""
+    chosen = planned_by_name(kind, name, machine_name)
+    given = planned(_problems()[kind, name], machine_name, plan=chosen.plan) if chosen.plan else chosen
+    return chosen, given

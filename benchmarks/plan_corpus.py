@@ -3,6 +3,7 @@
     benchmarks/plan_corpus.py compare                       # plan everything anew: exit status 1 if anything differs
     benchmarks/plan_corpus.py compare --only attention      # entries whose name matches a regular expression
     benchmarks/plan_corpus.py compare --machine hopper --sample 100 --seed 3
+    benchmarks/plan_corpus.py pinned --sample 300           # recorded plans, given again: the same block programs?
     benchmarks/plan_corpus.py record                        # write benchmarks/corpus/*.txt anew
     benchmarks/plan_corpus.py list --cliffs 20              # entries far above their roofline
 
@@ -23,7 +24,7 @@ from concurrent.futures import ProcessPoolExecutor
 from time import perf_counter
 
 from corpus_entries import LEFT_OUT, entries, sample
-from corpus_plans import LIMIT, Planned, planned_by_name
+from corpus_plans import LIMIT, Planned, pinned_by_name, planned_by_name
 from corpus_roofline import cliffs
 from corpus_text import Key, Record, differences, read, shown, write
 
@@ -85,6 +86,19 @@ def compare(options: argparse.Namespace) -> int:
     return 1 if differing else 0
 
 
+def pinned(options: argparse.Namespace) -> int:
+    """Plans the entries that are selected, gives each plan as `plan=`, and says which of these make other programs."""
+    differing, keys = 0, selected(options)
+    with ProcessPoolExecutor(options.jobs) as pool:
+        made = pool.map(pinned_by_name, *zip(*keys, strict=True), chunksize=4)
+        for key, (chosen, given) in zip(keys, made, strict=True):
+            if (given.error, given.programs, given.plan) != (chosen.error, chosen.programs, chosen.plan):
+                differing += 1
+                print(shown(key), *(f"    {line}" for line in differences(chosen, given)), sep="\n", flush=True)
+    print(f"{differing} of {len(keys)} plans that are given again are refused, or make other programs")
+    return 1 if differing else 0
+
+
 def listed(options: argparse.Namespace) -> int:
     """Names the entries, or counts them; or those that take longest, measured by their rooflines."""
     keys = selected(options)
@@ -111,7 +125,7 @@ def _recorded(keys: Sequence[Key]) -> Record:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record", "compare", "list"))
+    parser.add_argument("what", choices=("record", "compare", "pinned", "list"))
     parser.add_argument("--only", default="", help="a regular expression that an entry's name matches")
     parser.add_argument("--machine", default="", help="such as hopper, x86.amx or x86.amx/16")
     parser.add_argument("--sample", type=int, default=0, help="so many of the entries")
@@ -124,7 +138,7 @@ def main() -> None:
     options = parser.parse_args()
     if not selected(options):
         parser.error("no entry is selected; `list` names them all")
-    sys.exit({"record": record, "compare": compare, "list": listed}[options.what](options))
+    sys.exit({"record": record, "compare": compare, "pinned": pinned, "list": listed}[options.what](options))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from plan_shapes import SUM_BYTES, OperandShape, ProductShape, Shapes
 
@@ -28,12 +28,10 @@ BULK_ALIGNMENT = 16
 """Bytes of which the pitch of a tensor that bulk copies read is a multiple."""
 LONGEST_COPY = 256
 """Elements along a dimension that one bulk copy brings."""
-NARROWEST_ROW = 32
-"""Bytes of which a row of a result's stage is a multiple."""
 REGISTER_UNIT, FEWEST_REGISTERS = 8, 24
 """Registers of a role's lane are given in such units, and at least so many (PTX ISA, setmaxnreg)."""
-SHORT_ROWS = 64
-"""Rows of C that one stage of a transposed block's result has at most."""
+RESULT_ROWS = (128, 64, 32)
+"""Bytes of a row of a result's stage, the longest that divides its columns: by such rows bulk copies swizzle."""
 CORE_ROWS = 8
 """Rows that an atom reads from shared memory one after the other; such runs lie equally far apart."""
 ORDER = ("task", "loop", "unit")
@@ -145,10 +143,14 @@ class Reading:
 
     def k_step(self, dims: tuple[str, ...], unit: int) -> tuple[int, int]:
         """(elements of the contiguous K, positions of the other summed digits) that one step has."""
-        axes = [axis for d in dims for axis in self.axes_of(d) if not axis.name.endswith("_split")]
+        axes = [axis for axis in self.k_axes(dims) if not axis.name.endswith("_split")]
         inner, others = (axes[-1], axes[:-1]) if axes else (None, [])
         step = 1 if inner is None else _looped(inner)
         return -(-step // unit) * unit, prod(map(_looped, others))
+
+    def k_axes(self, dims: tuple[str, ...]) -> list[Axis]:
+        """The axes of what is summed, the contiguous one last: that of the last dimension, of its last digit."""
+        return [axis for d in dims for axis in sorted(self.axes_of(d), key=lambda a: a.name, reverse=True)]
 
     @cached_property
     def groups(self) -> int:
@@ -251,7 +253,8 @@ def levels(r: Reading) -> Iterator[Broken]:
         for cuts in by_digit.values():
             if [level for level, _ in cuts] != sorted(level for level, _ in cuts):
                 yield Broken("levels", str(each), "splits stand outermost first: task, loop, unit")
-            if any(outer < inner for (_, outer), (_, inner) in itertools.pairwise(cuts)):
+            extent = prod(d.extent for d in each.digits)
+            if any(outer < min(inner, extent) for (_, outer), (_, inner) in itertools.pairwise(cuts)):
                 yield Broken("levels", str(each), "a split is a part of the one before it")
         flat = [c for c in each.cuts if c.digit is None]
         if (
@@ -451,9 +454,14 @@ def divisible(r: Reading) -> Iterator[Broken]:
         flat = [c for c in each.cuts if c.digit is None]
         extent = prod(d.walked for d in each.digits)
         for outer, inner in itertools.pairwise(flat):
-            if outer.size % inner.size and outer.size != extent:
+            if outer.size % inner.size and outer.size < extent:
                 yield Broken("divisible", str(each), f"`{outer}` is no whole number of `{inner}`")
         units = prod(c.size for c in each.cuts if c.role == "unit" and c.digit is not None)
+        long = [
+            d for d in each.digits for c in each.cuts if (c.role, c.digit) == ("unit", d.name) and c.size > d.extent
+        ]
+        if r.on_gpu and long:
+            yield Broken("divisible", str(each), f"a lane's box is a part of {long[0].name}")
         if r.on_gpu and flat and units > 1 and flat[0].size % units:
             yield Broken("divisible", str(each), f"`{flat[0]}` is no whole number of boxes of {units}")
     if r.plan.atom is not None and r.plan.atom in r.machine.multiply:
@@ -475,6 +483,9 @@ def _units(r: Reading, shape: tuple[int, int, int]) -> Iterator[Broken]:
             yield Broken("divisible", str(each), f"the last level is the atom's {unit}")
         if name != "depth" and not any(c.role == "loop" and c.digit is None for c in each.cuts):
             yield Broken("divisible", str(each), "a loop goes over blocks of sums")
+    columns = next((a for a in r.plan.axes if a.name == "columns"), None)
+    if across == "lanes" and columns is not None and [(c.role, c.size) for c in columns.cuts] != [("loop", 1)]:
+        yield Broken("divisible", str(columns), "lanes compute one column after the other")
 
 
 def k_step(r: Reading) -> Iterator[Broken]:
@@ -482,7 +493,7 @@ def k_step(r: Reading) -> Iterator[Broken]:
     for line, product, mine in r.products:
         if not product.summed or not r.axes_of(product.summed[-1]):
             continue
-        each = r.axes_of(product.summed[-1])[-1]
+        each = r.k_axes(product.summed)[-1]
         loop = next((c for c in reversed(each.cuts) if c.role == "loop"), None)
         unit = mine.slab if mine.slab is not None and r.plan.roles is not None else mine.shape[2]
         if loop is not None and r.plan.roles is not None and loop.size % (unit or 1):
@@ -567,12 +578,12 @@ def _alive(r: Reading) -> int:
         down, across = _atoms(line, mine)
         sums.append(mine.c.values * down * across // max(1, r.groups))
         operand = product.b if line.transposed else product.a
-        if isinstance(mine.a, RegisterOperand) and operand.argument is not None:
+        if isinstance(mine.a, RegisterOperand) and (operand.argument is not None or _is_held(r, operand, product)):
             deep, _ = r.k_step(product.summed, mine.shape[2])
             held += mine.a.values * -(-deep // mine.shape[2]) * down // max(1, r.groups) * mine.a.dtype.bits // 32
     if any(d in r.shapes.stated_loops for _, product, _ in r.products for d in (*product.summed, *product.columns)):
         return sum(sums) + held
-    return max(sums, default=0)
+    return max(sums, default=0) + held
 
 
 def _fragments(r: Reading) -> Iterator[Broken]:
@@ -680,16 +691,21 @@ def shared_bytes(r: Reading) -> int:
 
 
 def _result_bytes(r: Reading) -> int:
-    """Bytes of one stage of results: a row of shared memory of every row of C; of a transposed block, up to 64 rows
-    of C with all of their columns."""
+    """Bytes of one stage of results: a row of shared memory of every row of C; of a transposed block, as many rows of C
+    as a row of shared memory has elements, with all of their columns."""
     line, _, mine = r.products[-1]
     if not r.shapes.writes_tiles and r.plan.apart is None:
         return 0
-    if line.transposed:
-        rows = max(n for n in range(1, SHORT_ROWS + 1) if line.rows % n == 0)
-        return rows * line.columns * r.result_bytes
-    across = max(1, r.groups // max(1, _atoms(line, mine)[0]))
-    return line.rows * min(line.columns * r.result_bytes, ROW) * across
+    across = 1 if line.transposed else max(1, r.groups // max(1, _atoms(line, mine)[0]))
+    columns = line.columns // across
+    row = next((n for n in RESULT_ROWS if columns * r.result_bytes % n == 0), None)
+    if row is None:  # lanes write them as they are
+        return 0
+    if not line.transposed:
+        return line.rows * row * across
+    most = min(line.rows, row // r.result_bytes)
+    rows = next((n for n in range(most // CORE_ROWS * CORE_ROWS, 0, -CORE_ROWS) if line.rows % n == 0), 0)
+    return rows * line.columns * r.result_bytes
 
 
 def _k_of(r: Reading) -> int:
@@ -699,12 +715,18 @@ def _k_of(r: Reading) -> int:
 
 
 def _extent_of_k(r: Reading) -> int:
-    return r.axes_of(r.products[0][1].summed[-1])[-1].digits[-1].extent
+    return r.k_axes(r.products[0][1].summed)[-1].digits[-1].extent
 
 
 def _taps(r: Reading) -> list[Axis]:
     """The axes of K beside the contiguous one."""
-    return [a for d in r.products[0][1].summed for a in r.axes_of(d)][:-1]
+    return r.k_axes(r.products[0][1].summed)[:-1]
+
+
+def _is_held(r: Reading, operand: OperandShape, product: ProductShape) -> bool:
+    """Whether an operand is computed in registers once, from memory: it is no other product's, and K is one step."""
+    looped = {d for a in r.plan.axes for d in r.dims[a.name] if any(c.role == "loop" for c in a.cuts)}
+    return operand.argument is None and not operand.from_product and not looped & set(product.summed)
 
 
 def _staged(r: Reading) -> tuple[list[int], list[int]]:
@@ -722,7 +744,7 @@ def _staged(r: Reading) -> tuple[list[int], list[int]]:
     for line, product, mine in r.products:
         deep, taps = r.k_step(product.summed, mine.slab or mine.shape[2])
         for operand, count in ((product.a, line.rows), (product.b, line.columns)):
-            if operand.from_product:
+            if operand.from_product or _is_held(r, operand, product):
                 continue
             size = int(count * deep * taps * (operand.bytes or mine.a.dtype.bits // 8))
             moves = not looping or bool(looping & set(operand.dims))
@@ -835,7 +857,7 @@ def halo(r: Reading) -> Iterator[Broken]:
     unit = mine.shape[0]
     last, lines = sizes[-1], sizes[-2] if len(sizes) > 1 else 1
     equal = last % unit == 0 or (last == CORE_ROWS and lines % (unit // last) == 0)
-    if not equal or any(n >= 2 * d.extent for n, d in zip(sizes, each.digits, strict=True)):
+    if not equal:
         yield Broken("halo", str(each), "runs of eight rows lie equally far apart")
     elif max(_image(r, each, sizes)) > LONGEST_COPY:
         yield Broken("halo", str(each), f"one copy brings {LONGEST_COPY} along a dimension")
@@ -870,17 +892,13 @@ def _halo(r: Reading) -> int:
 
 
 def copies(r: Reading) -> Iterator[Broken]:
-    """One bulk copy brings a tile of at most 256 rows; a row of a result's stage is a multiple of 32 bytes."""
+    """Several bulk copies of at most 256 rows bring a tile, in equal parts."""
     if r.plan.roles is None:
         return
-    halo_tile = any(p.form == "halo" for p in r.plan.placed)
-    for line, _, mine in r.products:
-        rows = line.columns if line.transposed else line.rows
-        if (rows > LONGEST_COPY and not halo_tile) or line.columns > LONGEST_COPY * max(1, _atoms(line, mine)[1]):
-            yield Broken("copies", str(line), f"one copy brings {LONGEST_COPY} rows")
-    line = r.products[-1][0] if r.products else None
-    if line is not None and line.columns * r.result_bytes % NARROWEST_ROW and len(r.products) == 1:
-        yield Broken("copies", str(line), f"a row of its result is no multiple of {NARROWEST_ROW} bytes")
+    for line, _, _ in r.products:
+        for count in (line.rows, line.columns):
+            if count % ceil(count / LONGEST_COPY):
+                yield Broken("copies", str(line), f"{count} are not copied in equal parts of at most {LONGEST_COPY}")
 
 
 def schedule(r: Reading) -> Iterator[Broken]:
@@ -894,6 +912,13 @@ def schedule(r: Reading) -> Iterator[Broken]:
         yield Broken("schedule", line, "a group has one task at least")
     if plan.group > 1 and (plan.roles is None or len(plan.tasks) < 2):
         yield Broken("schedule", line, "tasks of two axes are grouped, where roles walk them")
+    if plan.schedule == "dynamic" and plan.roles is not None and r.products:
+        rows = next((n for n in plan.tasks if r.main(r.products[0][1].rows) in r.dims[n]), None)
+        around, left = plan.tasks[: plan.tasks.index(rows)] if rows is not None else (), plan.group
+        for name in reversed(around):
+            left //= gcd(left, plan.axis(name).tasks)
+        if left > 1 and rows is not None:
+            yield Broken("schedule", line, "dynamic tasks are grouped along the axes before rows")
     if plan.schedule == "backward" and (plan.roles is not None or r.shapes.products):
         yield Broken("schedule", line, "only kernels without products are walked backward")
 

@@ -299,24 +299,36 @@ BROKEN = {
     "more than a line": ("task 9, loop 4", "task 9, loop 10", "longer than a line of 9"),
     "half blocks of rows": ("task 9, loop 4", "task 6, loop 4", "neither a line nor whole blocks of 4"),
     "half blocks of lanes": ("task 32, loop 32", "task 48, loop 32", "no whole blocks of 32"),
-    "half a vector": ("loop 32, unit 16", "loop 32, unit 8", "loop 32, unit 16`"),
-    "another type": ("atom lanes.f32", "atom lanes.i32", "atom lanes.i32: here the sum is f32"),
-    "another digit": ("lanes = (g_0 48 of 40)", "lanes = (m_0 48 of 40)", "it would be `axis lanes = (g_0 48 of 40)"),
-    "another walk": ("48 of 40", "64 of 40", "it would be `axis lanes = (g_0 48 of 40)"),
+    "half a vector": ("loop 32, unit 16", "loop 32, unit 8", "the atom takes `unit 16`"),
+    "another type": ("atom lanes.f32", "atom lanes.i32", "`atom lanes.i32`: here the sum is f32"),
+    "another digit": ("lanes = (g_0 48 of 40)", "lanes = (m_0 48 of 40)", "the program has `(g_0 48 of 40)`"),
+    "another walk": (
+        "48 of 40",
+        "64 of 40",
+        "lines to the next: `(g_0 48 of 40)`",
+    ),
     "several columns at once": (
         "(fg_0 2): loop 1",
         "(fg_0 2): loop 2",
-        "it would be `axis columns = (fg_0 2): loop 1`",
+        "lanes compute one column after the other: `loop 1`",
     ),
-    "another order": ("order rows, lanes", "order lanes, rows", "it would be `order rows, lanes, columns, depth`"),
+    "another order": (
+        "order rows, lanes",
+        "order lanes, rows",
+        "`order rows, lanes, columns, depth`",
+    ),
     "a task left out": ("tasks lanes, m_2", "tasks m_2", "tasks go over m_2, m_1, lanes, rows"),
-    "a task of two": ("(m_1 5): task 1", "(m_1 5): task 2", "it would be `axis m_1 = (m_1 5): task 1`"),
+    "a loop over lines": ("(m_1 5): task 1", "(m_1 5): loop 1", "tasks take some of m_1"),
     "two taps at once": ("unit k_0 1", "unit k_0 2", "every digit of the depth is cut once, by 1"),
     "a digit left out": ("loop k_1 1, ", "", "every digit of the depth is cut once, by 1"),
     "tasks over the depth": ("loop k_1 1", "task k_1 1", "would add to one result"),
     "rows that are staged": ("x in place", "x staged at task as lines", "rows do not slide"),
-    "filters that are not packed": ("w packed at bind", "w in place", "it would be `w packed at bind"),
-    "a hint": ("x in place, keep", "x in place, stream", "it would be `x in place, keep`"),
+    "filters that are not packed": (
+        "w packed at bind",
+        "w in place",
+        "columns lie packed",
+    ),
+    "a hint": ("x in place, keep", "x in place, stream", "loads of vectors have no hint"),
     "overlap": ("atom lanes.f32", "atom lanes.f32\noverlap defer", "lanes are stored as they are"),
     "one statement more": ("x in place, keep", "x in place, keep\ny in place, keep", "`y in place, keep`"),
 }
@@ -338,7 +350,7 @@ def test_a_long_program_is_refused():
 
 
 def test_a_plan_for_another_contraction_is_refused():
-    with pytest.raises(ArgumentError, match=r"atom lanes\.f32: no digit is kept by both factors"):
+    with pytest.raises(ArgumentError, match=r"`atom lanes\.f32`: no digit is kept by both factors"):
         workload("mb1ic8ih5oc8kh3ph1").compiled(PLAN)
 
 

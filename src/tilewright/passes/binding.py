@@ -8,6 +8,7 @@
 | `task p 8, task q 16`, `as halo`     | rows as boxes of their digits                                            |
 | `unit q 4`                           | rows as boxes of lanes                                                   |
 | `axis F: loop 64` between products   | a loop over what lies between two MMAs                                   |
+| `axis D: loop 32`, without a pipeline | a loop around products that sum all of D at once                        |
 
 Nothing is searched, but for kernels of which a plan says nothing: those that repack, those that add up parts, and a
 second kernel without lines of its own. These are planned as any other program.
@@ -30,14 +31,15 @@ from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import halves, step_of, sum_of
+from tilewright.passes.tile.stepping import in_steps, products_over
 from tilewright.plan.bind import bind
-from tilewright.plan.bind_axes import refused
 from tilewright.plan.bind_grid import bind_grid
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import dims_of
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.plan import LAUNCH, Plan
+from tilewright.plan.refusals import refused
 from tilewright.plan.terms import box_said, product_by_terms
 
 Choose = Callable[[Job], None]
@@ -88,6 +90,10 @@ def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:
         raise refused(line, split)
     if split.parts != count:
         raise refused(line, f"in whole steps there are {split.parts} parts")
+    parts = [a for a in plan.axes if a.name == f"{name}_split"]
+    if [x.extent for a in parts for x in a.digits] != [count]:
+        there = f"`axis {name}_split = ({name}_split {count}): task 1` and `axis {name}_part`"
+        raise refused((line, *parts), f"its axes are {there}")
     job.split = split
     job.cuts = bind(kernel_of(job, split.first, {**job.sizes, **split.sizes}, ()), replace(plan, split=None))
 
@@ -95,6 +101,8 @@ def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:
 def _bind_one(job: Job, plan: Plan) -> None:
     """One kernel on the program as it is, on boxes of lanes, or with a loop between two MMAs."""
     _take_program(job, plan)
+    if plan.roles is None:
+        _take_steps(job, plan)
     if plan.roles is None and _bind_lanes(job, plan):
         return
     program = job.program
@@ -112,6 +120,19 @@ def _take_program(job: Job, plan: Plan) -> None:
     flat, digits = ({str(d) for d in dims_of(program)} for program in (job.undivided[0], job.program))
     if names & (flat - digits) and not names & (digits - flat):
         job.program, job.free = job.undivided
+
+
+def _take_steps(job: Job, plan: Plan) -> None:
+    """Takes the program with a loop around products that sum a dimension at once, where the plan has a loop there."""
+    for axis in plan.axes:
+        d = next((d for d in dims_of(job.program) if str(d) == axis.name), None)
+        loop = axis.cut("loop")
+        if d is None or loop is None or loop.size >= job.size(d) or not products_over(job.program, d):
+            continue
+        stepped = in_steps(job.program, job.free, d)
+        if isinstance(stepped, str):
+            raise refused(axis, stepped)
+        job.program, job.free = stepped
 
 
 def _bind_lanes(job: Job, plan: Plan) -> bool:

@@ -7,7 +7,6 @@ from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
 from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import digits_of
@@ -22,6 +21,7 @@ from tilewright.plan.model import cores
 from tilewright.plan.patches import ends
 from tilewright.plan.plan import Digit, Plan
 from tilewright.plan.planner import Refusal
+from tilewright.plan.refusals import refused
 from tilewright.plan.rows import smallest
 from tilewright.plan.terms import BoxedRows, TermProduct, product_by_terms
 
@@ -167,10 +167,13 @@ class LaneRows:
         unknown = [d for d in box if d not in map(str, self.digits)]
         sizes = tuple(box.get(str(d), 1) for d in self.digits)
         size = numbers_of(self.sizes)
-        past = [d for d, n in zip(self.digits, sizes, strict=True) if size(d) % n and not ends(d, self.program, size)]
-        if unknown or past:
-            why = f"there is no digit {unknown[0]}" if unknown else f"{past[0]} ends within a box"
-            raise ArgumentError(f"plan: `{axis}`: {why}")
+        if unknown:
+            raise refused(axis, f"there is no digit {unknown[0]}")
+        for d, n in zip(self.digits, sizes, strict=True):
+            if n > size(d):
+                raise refused(axis, f"a lane's box of {n} is longer than {d}, which has {size(d)}")
+            if size(d) % n and not ends(d, self.program, size):
+                raise refused(axis, f"{d} ends within a box, and what lies past it is not outside the result")
         loop = plan.axis(str(self.terms.summed)).cut("loop")
         terms = replace(self.terms, sizes=sizes, tile=size(self.terms.summed) if loop is None else loop.size)
         terms = with_window(terms, self.read, self.digits, size)

@@ -11,13 +11,14 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import digits_of
 from tilewright.passes.tile.patches import Patched, in_patches
-from tilewright.plan.bind_axes import loop_of, refused
-from tilewright.plan.bind_pipeline import check_groups, check_registers, check_waves
+from tilewright.plan.bind_axes import loop_of
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import Cuts, dims_of
+from tilewright.plan.legality import check_registers, check_roles, check_sharing, groups_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
 from tilewright.plan.patches import SlidingWindow, ends, factors, patch_cycles, patch_work, rows_of, window
 from tilewright.plan.plan import Axis, Multiplied, Placed, Plan
+from tilewright.plan.refusals import refused, tasks_line
 from tilewright.plan.rings import atoms_of, bound_by_memory, product_of
 from tilewright.plan.tiled import Walk
 
@@ -76,21 +77,25 @@ class _HaloTile:
 
     def bound(self) -> tuple[Patched, Cuts]:
         """The rewritten program and the parameters."""
-        self._check_axes()
         (line,) = self.plan.products
+        if line.atom is None:
+            raise refused(line, "roles multiply by an atom")
+        self._check_axes()
         atom = self._atom(line)
         slides = self.window()
         assert self.plan.roles is not None
-        check_waves(self.plan.roles, self.job.machine)
-        groups = check_groups(self.plan.roles, atom, self.job.machine, 1)
-        how = Microkernel(atom, line.rows, line.columns, groups, blocks=self.op.attrs.get("blocks", 1))
-        check_registers(self.plan.roles, {self.op: how}, self.job.machine)
+        roles, machine = self.plan.roles, self.job.machine
+        check_roles(roles, machine)
+        how = Microkernel(
+            atom, line.rows, line.columns, groups_of(roles, line, atom, machine), blocks=self.op.attrs.get("blocks", 1)
+        )
+        check_sharing(roles, line, how)
+        check_registers(roles, (line,), {self.op: how}, machine)
         box, walk = self.box(slides, how)
         lines = None if walk is None else (rows_of(walk, how), walk.pitch)
         patched = in_patches(self.program, self.sizes, self.rows.name, self.digits, box, lines)
         (product,) = names_of(patched.program).values()
-        widths = dict.fromkeys(product.operands[2].type.dims, 1)
-        widths |= {patched.inner[0]: how.rows, self.axes.n: how.columns}
+        widths = self._widths(product, patched, how)
         cuts = Cuts(
             widths,
             products={product: how},
@@ -101,6 +106,13 @@ class _HaloTile:
             walk=walk,
         )
         return replace(patched, sizes={**self.sizes, **patched.sizes}), cuts
+
+    def _widths(self, product: Op, patched: Patched, how: Microkernel) -> dict[Expr, int]:
+        """The width of a task along each dimension, in the order of the line `tasks`: boxes stand for their rows. What
+        lies within a box is no number of tasks; it stands first, so that groups are of the last two axes."""
+        names = {self.rows.name if d is patched.outer else str(d): d for d in product.operands[2].type.dims}
+        tasks = {names[name]: how.columns if names[name] is self.axes.n else 1 for name in self.plan.tasks}
+        return {patched.inner[0]: how.rows, **tasks}
 
     def _check_axes(self) -> None:
         """Every dimension has an axis of its extent; columns are a task, others of C one each, taps and K loops."""
@@ -116,16 +128,16 @@ class _HaloTile:
                 raise refused(axis, f"plans are for sizes: here {d} has {size(d)}")
             levels = [cut.role for cut in axis.cuts]
             if d in tasks and (levels != ["task"] or axis.cuts[0].size != self._width(d)):
-                raise refused(axis, f"a task has {self._width(d)} of {d}")
+                lines = (axis, *plan.products) if d is self.axes.n else axis
+                raise refused(lines, f"a task has {self._width(d)} of {d}")
             if d not in tasks and levels not in (["loop"], []):
                 raise refused(axis, "taps and K are loops")
         named.pop(self.rows.name, None)
         for axis in named.values():
             raise refused(axis, f"there is no dimension {axis.name}")
-        grid = (*(str(d) for d in tasks if d is not self.axes.n), self.rows.name, str(self.axes.n))
-        if plan.tasks != grid:
-            there = f"boxes go through the grid as `tasks {', '.join(grid)}`"
-            raise refused(f"tasks {', '.join(plan.tasks)}", there)
+        grid = [self.rows.name, *map(str, tasks)]
+        if sorted(plan.tasks) != sorted(grid):
+            raise refused(tasks_line(plan), f"the axes with a task are {', '.join(grid)}: `tasks` orders these")
         order = (self.axes.k, *self.axes.deep)
         if plan.order != tuple(map(str, order)):
             there = ", ".join(map(str, order))
@@ -150,9 +162,9 @@ class _HaloTile:
             raise refused(line, f"atoms that read a halo tile are {', '.join(x.name for x in atoms[:6])}")
         if line.transposed:
             raise refused(line, "rows of a halo tile are the atom's rows")
-        step = loop_of(self.plan.axis(str(self.axes.k)))
-        if step != atom.slab:
-            raise refused(self.plan.axis(str(self.axes.k)), f"a K step is one row of shared memory: {atom.slab}")
+        axis = self.plan.axis(str(self.axes.k))
+        if (loop_of(axis) or numbers_of(self.sizes)(self.axes.k)) != atom.slab:
+            raise refused((axis, line), f"a K step is one row of shared memory: {atom.slab}")
         return atom
 
     def window(self) -> SlidingWindow:
@@ -215,9 +227,20 @@ class _HaloTile:
             if n not in allowed:
                 raise refused(self.plan.axis(str(d)), f"a stage has one tap of {d}, or all of the last")
         if b.at == "start":
+            self._check_start(b, loops)
             return 0
         if b.at == order[-1]:
             return 1
         if len(order) > 1 and b.at == order[-2] and last is not None:
             return loops[last] if isinstance(last, Symbol) else 1
         raise refused(b, f"B is staged at start, {', '.join(order[-2:])}")
+
+    def _check_start(self, b: Placed, loops: dict[Symbol, int]) -> None:
+        """Refuses a B that stays for all tasks where these read other parts of it, or several taps at a time."""
+        size = numbers_of(self.sizes)
+        for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
+            if self._width(d) < size(d):
+                raise refused((b, self.plan.axis(str(d))), "all of it stays only where every task reads the same part")
+        for tap, count in loops.items():
+            if count > 1:
+                raise refused((b, self.plan.axis(str(tap))), "taps of what stays are read one by one: `loop 1`")

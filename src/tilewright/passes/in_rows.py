@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from math import prod
 
-from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Value
 from tilewright.machine import CopyAtom, MultiplyAtom
 from tilewright.passes.job import InRows, Job
@@ -26,6 +25,7 @@ from tilewright.plan.general import GeneralChoice
 from tilewright.plan.model import element_bytes, microseconds
 from tilewright.plan.plan import DIAGONAL, LAUNCH, PADDED, PANELS, Placed, Plan
 from tilewright.plan.planner import Refusal
+from tilewright.plan.refusals import refused
 from tilewright.plan.ring_costs import columns_of
 from tilewright.plan.rings import pitch_of
 
@@ -43,10 +43,11 @@ def repacked(job: Job, plan: Plan, choose: Choose) -> InRows:
     rest = replace(plan, placed=tuple(p for p in plan.placed if p.at != LAUNCH))
     found = _in_rows(job, rest, lines[0].form)
     if isinstance(found, str):
-        raise ArgumentError(f"plan: `{lines[0]}`: {found}")
-    if {(p.name, p.form) for p in lines} != {(p.name, p.form) for p in found.placed}:
+        raise refused(lines[0], found)
+    wrong = tuple(p for p in lines if p not in found.placed) or tuple(p for p in found.placed if p not in lines)
+    if wrong:
         done = ", ".join(f"`{p}`" for p in found.placed)
-        raise ArgumentError(f"plan: `{lines[0]}`: the operands that are repacked are {done}")
+        raise refused(wrong, f"the operands that are repacked, without a hint, are {done}")
     for each in (*found.copies, found.main):
         choose(each)
     return found

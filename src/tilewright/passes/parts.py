@@ -23,6 +23,7 @@ from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Refusal
+from tilewright.plan.refusals import refused
 from tilewright.plan.rows import tasks_of
 
 SURE = 4
@@ -57,7 +58,7 @@ def bound_apart(job: Job, plan: Plan, name: str, choose: Choose) -> tuple[Job, J
     if isinstance(found, str):
         raise ArgumentError(f"plan: `apart {name}`: {found}")
     if (here := _last_product(found.first)) != name:
-        raise ArgumentError(f"plan: `apart {name}` is not done here; it would be `apart {here}`")
+        raise refused(f"apart {name}", f"the first kernel ends with the first product: `apart {here}`")
     parts = _last_first(parts_of(job, found, replace(plan, apart=None, then=None), plan.then), found)
     for part in parts:
         choose(part)

@@ -43,6 +43,8 @@ from tilewright.plan.blocking import blocking_of
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice
+from tilewright.plan.legality import lines_of_stages
+from tilewright.plan.refusals import refused
 from tilewright.plan.validate import multiplies
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
@@ -109,7 +111,7 @@ def general(job: Job) -> None:
             if roles is None:
                 raise
             if job.given is not None:
-                raise ArgumentError(f"plan: `{roles}`: {fault.what}") from None
+                raise refused(lines_of_stages(job.given), fault.what) from None
             if job.aligned is not None:
                 job.unfit[job.aligned.placed[0].form] = fault.what
             elif job.patched is not None:

@@ -90,13 +90,16 @@ class _Split:
         self.filled = self._channels(loads, 1)
         """By the identity of a body: the channels that copies in it fill."""
         self.emptied = self._channels(dict.fromkeys(stores, "stored"), 0)
+        once = []
         for body, channels in self.filled.items():
             if any(
                 id(b) in self.filled for op in self._bodies[body].ops for inner in _within(op) for b in inner.blocks
             ):
-                for channel in channels:
-                    if channel.ring == "ring":
-                        channel.stages = roles.once
+                once += [channel for channel in channels if channel.ring == "ring"]
+        for channel in once:
+            channel.stages = roles.once
+        if roles.once > 1 and not once:
+            raise ProgramError(f"`once {roles.once}`: nothing is brought once for all rounds of a loop")
         self.tiles = {t for found in (self.filled, self.emptied) for cs in found.values() for c in cs for t in c.tiles}
         self.b = Builder(BLOCK)
         self.values: dict[Value, Value] = {}

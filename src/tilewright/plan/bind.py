@@ -19,14 +19,17 @@ from dataclasses import replace
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
-from tilewright.plan.bind_axes import axes_of, loop_of, refused, tile_of_loop, widths_of
+from tilewright.plan.bind_axes import axes_of, loop_of, tile_of_loop, widths_of
 from tilewright.plan.bind_pipeline import bind_pipeline
+from tilewright.plan.bind_products import taken
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.lane_boxes import Terms, written_out
-from tilewright.plan.microkernel import Microkernel, axes_in, products_of, taken
+from tilewright.plan.legality import check_length
+from tilewright.plan.microkernel import Microkernel, axes_in, products_of
 from tilewright.plan.model import Size
 from tilewright.plan.plan import Axis, Plan
+from tilewright.plan.refusals import refused, tasks_line
 
 
 def bind(kernel: KernelProgram, plan: Plan, terms: Terms | None = None) -> Cuts:
@@ -56,7 +59,8 @@ def _without_pipeline(
     tiles = {op: tile_of_loop(kernel, op, axis) for op, axis in loops.items()}
     looped = {kernel.loops[op]: tile for op, tile in tiles.items()}
     for d, axis in axes.items():
-        if loop_of(axis) is not None and d not in looped and d not in parallel:
+        loop = loop_of(axis)
+        if loop is not None and d not in looped and d not in parallel and loop < kernel.size(d):
             raise refused(axis, f"no loop iterates over {axis.name}: it is whole")
 
     def width(d: Expr) -> int:
@@ -66,6 +70,7 @@ def _without_pipeline(
     chosen = by_loops if terms else products_of(kernel.program, machine, width, kernel.size, kernel.opened)
     products = taken(plan.products, kernel.program, machine, chosen)
     blocks = _blocks(kernel, axes, products, parallel, width)
+    _check_loops(kernel, plan, axes, products, blocks, width)
     padded = {d: blocks[d] for d in (list(blocks)[:1] if kernel.opened else ())}  # one code for all pieces
     waves = _waves(plan, products, machine, terms)
     free = {op: n for op, n in tiles.items() if op in kernel.free}
@@ -91,7 +96,7 @@ def _refuse_pipeline_lines(plan: Plan) -> None:
     if plan.overlap != "none":
         raise refused(f"overlap {plan.overlap}", "nothing overlaps without a line `roles`")
     if plan.group > 1:
-        raise refused(f"tasks {', '.join(plan.tasks)} group {plan.group}", "only a plan with `roles` groups tasks")
+        raise refused(tasks_line(plan), "only a plan with `roles` groups tasks")
     for line in (*plan.placed, *([f"order {', '.join(plan.order)}"] if plan.order else [])):
         raise refused(line, "only halo tiles, copies made first and contractions on a CPU have this line")
     for product in (p for p in plan.products if p.transposed):
@@ -125,3 +130,27 @@ def _blocks(
         return pieces
     order = [of.n, of.m, *of.around]
     return dict(sorted(pieces.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+
+
+def _check_loops(
+    kernel: KernelProgram,
+    plan: Plan,
+    axes: Mapping[Expr, Axis],
+    products: Mapping[Op, Microkernel | None],
+    blocks: Mapping[Expr, int],
+    width: Size,
+) -> None:
+    """Refuses loops that are longer than their axis, and on a GPU those over pieces that are no accumulator tile."""
+    units = dict.fromkeys(axes, 1)
+    lines = {line.name: line for line in plan.products}
+    for name, op in kernel.products.items():
+        how, of = products.get(op), axes_in(op, width)
+        if how is None or isinstance(of, str):
+            continue
+        units |= {of.k: how.slab or how.atom.shape[2], of.m: how.rows, of.n: how.columns}
+        for d, tile in ((of.m, how.rows), (of.n, how.columns)):
+            if kernel.machine.lanes is not None and blocks.get(d, tile) != tile:
+                raise refused((axes[d], *([lines[name]] if name in lines else [])), f"the block has {tile} of {d}")
+    for d, axis in axes.items():
+        if (loop := loop_of(axis)) is not None:
+            check_length(axis, loop, max(kernel.size(d), blocks.get(d, 1)), units[d])

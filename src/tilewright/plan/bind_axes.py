@@ -12,14 +12,10 @@ from tilewright.plan.boxes import why_whole
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.pinned import FRESH
 from tilewright.plan.plan import Axis, Plan
+from tilewright.plan.refusals import refused, tasks_line
 
 LEVELS = ("task", "loop")
 """The levels of an axis, outermost first. Lane boxes and boxes of digits are rewritten before a kernel is bound."""
-
-
-def refused(line: object, why: str) -> ArgumentError:
-    """The refusal of a line of a plan."""
-    return ArgumentError(f"plan: `{line}`: {why}")
 
 
 def axes_of(kernel: KernelProgram, plan: Plan) -> dict[Expr, Axis]:
@@ -57,6 +53,10 @@ def widths_of(
         levels = [cut.role for cut in axis.cuts]
         if levels != [level for level in LEVELS if level in levels]:
             raise refused(axis, f"its levels are {', '.join(levels)}; here they are at most one task, then one loop")
+        if levels == [*LEVELS] and axis.cuts[0].size < min(axis.cuts[1].size, kernel.size(d)):
+            raise refused(
+                axis, f"a level is a part of the one before it; `{axis.cuts[1]}` is more than `{axis.cuts[0]}`"
+            )
         if levels[:1] != ["task"]:
             continue
         if d not in parallel and kernel.size(d) > 1:
@@ -65,10 +65,11 @@ def widths_of(
                 f"plan: axis {axis.name}: {cut}: tasks cannot split it, because {why_whole(kernel.program, d)}; "
                 f"in `{axis}`"
             )
-        widths[axis.name] = d, axis.cuts[0].size
+        width = axis.cuts[0].size
+        is_tile = plan.roles is not None or len(levels) > 1
+        widths[axis.name] = d, width if is_tile else min(width, max(1, kernel.size(d)))  # a longer task has all of it
     if sorted(widths) != sorted(plan.tasks):
-        line = f"tasks {', '.join(plan.tasks)}" if plan.tasks else plan.lines()[len(plan.axes) - 1]
-        raise refused(line, f"the axes with a task are {', '.join(widths) or 'none'}: `tasks` orders these")
+        raise refused(tasks_line(plan), f"the axes with a task are {', '.join(widths) or 'none'}: `tasks` orders these")
     return dict(widths[name] for name in plan.tasks)
 
 

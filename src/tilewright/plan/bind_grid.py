@@ -8,11 +8,12 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program
 from tilewright.limits import did_you_mean
 from tilewright.machine import Machine
-from tilewright.plan.bind_axes import loop_of, refused
+from tilewright.plan.bind_axes import loop_of
+from tilewright.plan.bind_products import taken
 from tilewright.plan.general import Cuts, blocks_of
 from tilewright.plan.grids import Grid
-from tilewright.plan.microkernel import taken
 from tilewright.plan.plan import Axis, Plan
+from tilewright.plan.refusals import refused
 
 
 def bind_grid(

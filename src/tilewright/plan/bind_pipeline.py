@@ -13,13 +13,15 @@ from functools import cached_property
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op
 from tilewright.limits import shown
-from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.bind_axes import loop_of, refused, tile_of_loop
+from tilewright.machine import MultiplyAtom
+from tilewright.plan.bind_axes import loop_of, tile_of_loop
 from tilewright.plan.chains import adds_products, chained_products
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
+from tilewright.plan.legality import check_group, check_registers, check_roles, check_sharing, groups_of, k_rows
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
 from tilewright.plan.plan import Axis, Multiplied, Plan, Roles
+from tilewright.plan.refusals import refused
 from tilewright.plan.rings import is_along, why_no_pipeline
 
 NAMES = 200
@@ -47,8 +49,9 @@ class _Pipelined:
         products = {op: self._product(line, op) for line, op in self._lines()}
         for op, how in products.items():
             self._check_tile(op, how)
-        check_registers(self.roles, products, self.kernel.machine)
+        check_registers(self.roles, plan.products, products, self.kernel.machine)
         self._check_overlap(products)
+        check_group(plan, str(next(iter(self.of.values())).m))
         blocks = {
             d: n
             for op in products
@@ -128,7 +131,7 @@ class _Pipelined:
 
     def _check_lines(self) -> None:
         """Refuses lines that a pipeline without halo tiles does not have."""
-        check_waves(self.roles, self.kernel.machine)
+        check_roles(self.roles, self.kernel.machine)
         if self.roles.halo:
             raise refused(self.roles, "no operand is staged as halo")
         if self.plan.waves > 1:
@@ -151,25 +154,23 @@ class _Pipelined:
         blocks = op.attrs.get("blocks", 1)
         if atom.slab is None:
             raise refused(line, f"{atom.name} reads no operand from shared memory")
-        steps = self._slabs(op, atom)
+        self._check_atom(line, op, Microkernel(atom, rows, columns, transposed=line.transposed))
+        steps = self._slabs(line, op, atom)
         how = Microkernel(
             atom,
             rows,
             columns,
-            check_groups(self.roles, atom, machine, len(self.kernel.products)),
+            groups_of(self.roles, line, atom, machine, len(self.kernel.products)),
             at_once=steps == 0,
             transposed=line.transposed,
             blocks=blocks,
             slabs=max(1, steps),
+            taps=self._taps(line, op, atom) if steps else (),
         )
-        self._check_atom(line, op, how)
-        m, n, _ = atom.shape
-        across = columns // n if how.groups > 1 and blocks == 1 else 1
-        if columns % n or rows % m or how.groups % max(1, across) or (rows // m) % (how.groups // max(1, across)):
-            raise refused(line, f"{how.groups} groups of waves do not share {rows}x{columns} in whole atoms of {m}x{n}")
+        check_sharing(self.roles, line, how)
         return how
 
-    def _slabs(self, op: Op, atom: MultiplyAtom) -> int:
+    def _slabs(self, line: Multiplied, op: Op, atom: MultiplyAtom) -> int:
         """Rows of shared memory that a K step has; 0: all of K is one step."""
         axes, row = self.of[op], atom.slab or 1
         if axes.k in self.looped:
@@ -177,14 +178,22 @@ class _Pipelined:
         if axes.k not in self.axes:  # an expression of sizes, of which a plan has no axis
             return 1
         step = loop_of(self.axes[axes.k])
-        for d in axes.deep:
-            if d in self.axes and (loop_of(self.axes[d]) or self.kernel.size(d)) > 1:
-                raise refused(self.axes[d], f"K steps are along {axes.k}: here `loop 1`")
-        if step is None:
-            return 0
-        if step % row:
-            raise refused(self.axes[axes.k], f"a K step of {step} is no multiple of a row of shared memory, {row}")
-        return step // row
+        several = any(self.kernel.size(d) > 1 for d in axes.deep)
+        if step is None and several:  # all of K, for one tap after the other
+            step = -(-self.kernel.size(axes.k) // row) * row
+        return 0 if step is None else k_rows(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
+
+    def _taps(self, line: Multiplied, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
+        """How many places a K step has along each dimension that is summed beside K."""
+        taps = []
+        for d in self.of[op].deep:
+            extent, axis = self.kernel.size(d), self.axes.get(d)
+            taps.append(1 if axis is None else loop_of(axis) or extent)
+            if extent % taps[-1]:
+                raise refused(axis, f"steps of {taps[-1]} do not divide its {extent}")
+            if taps[-1] > 1 and (op.attrs.get("blocks", 1) > 1 or Microkernel(atom, 1, 1).held_a):
+                raise refused((axis, line), f"{atom.name} reads one place of {d} after the other: `loop 1`")
+        return tuple(taps) if any(n > 1 for n in taps) else ()
 
     def _check_atom(self, line: Multiplied, op: Op, how: Microkernel) -> None:
         """Refuses an atom that takes other types, or operands that lie otherwise."""
@@ -230,50 +239,3 @@ class _Pipelined:
             raise refused(line, "groups of waves take turns; here is one")
         if roles.together:
             raise refused(roles, "what products use one ahead of the other is not handed over together")
-
-
-def check_waves(roles: Roles, machine: Machine) -> None:
-    """Refuses registers and stages that no pipeline of the machine has."""
-    why, unit, least = None, machine.register_file.role_unit, machine.register_file.role_least
-    if machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
-        why = f"{machine.name} has no asynchronous copies to shared memory"
-    elif any(n % unit or n < least for _, n in (roles.load, roles.multiply)):
-        why = f"registers are given in multiples of {unit}, at least {least}"
-    elif roles.stages < 1 or roles.stored < 1:
-        why = "a ring has at least one stage"
-    if why is not None:
-        raise refused(roles, why)
-
-
-def check_groups(roles: Roles, atom: MultiplyAtom, machine: Machine, products: int) -> int:
-    """The groups of waves that compute a task, each of which starts the atom by itself."""
-    assert machine.lanes is not None
-    group = atom.c.lanes // machine.lanes
-    count, halves = roles.multiply[0], 2 if roles.pingpong else 1
-    if count % (group * halves) or count < group * halves:
-        raise refused(roles, f"{atom.name} takes {group} waves: those that multiply are multiples of {group * halves}")
-    if roles.load[0] not in (1, group):
-        raise refused(roles, f"1 wave starts asynchronous copies, or {group} copy by themselves")
-    waves = -(-roles.load[0] // group) * group + count
-    if waves > machine.waves:
-        raise refused(roles, f"{waves} waves, of at most {machine.waves} in a workgroup")
-    if roles.pingpong and (not atom.asynchronous or roles.load[0] > 1 or products > 1):
-        raise refused(roles, "only one asynchronous product whose operands one wave copies is done in pingpong")
-    if not atom.asynchronous and count == group:
-        raise refused(roles, f"{atom.name} is done by lanes: a second group multiplies while one loads")
-    return count // group // halves
-
-
-def check_registers(roles: Roles, products: Mapping[Op, Microkernel], machine: Machine) -> None:
-    """Refuses registers that are not there, or that do not hold the accumulators."""
-    how = next(iter(products.values()))
-    file = machine.spaces["register"].bytes
-    assert file is not None
-    there = file // machine.register_file.word_bytes // how.atom.c.lanes
-    groups = how.groups * (2 if roles.pingpong else 1)
-    used = roles.load[1] + groups * roles.multiply[1]
-    if used > there:
-        raise refused(roles, f"lanes of {groups} groups and one that loads take {used} registers of {there}")
-    most = max(how.sums for how in products.values())
-    if roles.multiply[1] <= most:
-        raise refused(roles, f"a lane's sums alone take {most} registers")

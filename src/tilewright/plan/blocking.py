@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.algebra.expr import Symbol
-from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType
-from tilewright.limits import did_you_mean
 from tilewright.machine import MultiplyAtom, OpaqueOperand
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
@@ -68,6 +66,8 @@ class Blocking:
     stage: str = ""
     streams: str = ""
     overlap: str = "none"
+    singles: tuple[tuple[str, int], ...] = ()
+    """Digits of which a task takes more than one, of those whose every number is a task of its own otherwise."""
 
     @property
     def in_tiles(self) -> bool:
@@ -102,7 +102,7 @@ def single_digits(c: Contraction, by_lanes: bool) -> list[Symbol]:
     return [*(d for d in c.batch if not by_lanes or d is not lane_digit(c)), *c.rows[: -1 if by_lanes else -2]]
 
 
-def _axes(c: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
+def axes_in_order(c: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
     """The digits of each axis of a plan, in its order, beside single ones; tasks go over the first two."""
     lanes = {LANES: (kept_digit(c),)} if by_lanes else {}
     return {**lanes, ROWS: c.rows[-1:] if by_lanes else c.rows[-2:], COLUMNS: c.columns, DEPTH: c.depth}
@@ -110,7 +110,7 @@ def _axes(c: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
 
 def plan_of(c: Contraction, s: Blocking) -> Plan:
     """The plan that says these numbers of a contraction."""
-    (m, n, k), axes = s.atom.shape, _axes(c, s.by_lanes)
+    (m, n, k), axes = s.atom.shape, axes_in_order(c, s.by_lanes)
     across, last = (LANES, kept_digit(c)) if s.by_lanes else (COLUMNS, c.columns[0])
     walked = {last: up(size(last), n if s.by_lanes else s.columns), c.depth[-1]: up(size(c.depth[-1]), k)}
     if s.stage == "lines" and (halo := halo_of(c)) is not None:
@@ -123,7 +123,11 @@ def plan_of(c: Contraction, s: Blocking) -> Plan:
         across: (Cut("task", s.task_columns), Cut("loop", s.columns), Cut("unit", n)),
         DEPTH: s.steps,
     }
-    made = [Axis(d.name, (Digit(d.name, size(d), size(d)),), (Cut("task", 1),)) for d in single_digits(c, s.by_lanes)]
+    taken = dict(s.singles)
+    made = [
+        Axis(d.name, (Digit(d.name, size(d), size(d)),), (Cut("task", taken.get(d.name, 1)),))
+        for d in single_digits(c, s.by_lanes)
+    ]
     for name, digits in axes.items():
         made.append(Axis(name, tuple(Digit(d.name, size(d), walked.get(d, size(d))) for d in digits), cuts[name]))
     a, b = ("stream" if name in s.streams else "keep" for name in "ab")
@@ -137,6 +141,7 @@ def blocking_of(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Bl
     rows, columns = (plan.axis(name).cuts for name in (ROWS, LANES if lanes else COLUMNS))
     steps = tuple(replace(x, digit=x.digit or c.depth[-1].name) for x in plan.axis(DEPTH).cuts)
     a, b = plan.operand(c.a.name), plan.operand(c.b.name)
+    singles = [(d.name, min(plan.axis(d.name).cuts[0].size, size(d))) for d in single_digits(c, lanes)]
     return Blocking(
         atom,
         rows[-2].size,
@@ -150,48 +155,5 @@ def blocking_of(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Bl
         a.form if a.at is not None else "",
         "".join(name for name, operand in (("a", a), ("b", b)) if operand.hint == "stream" and not lanes),
         plan.overlap,
+        tuple((name, width) for name, width in singles if width > 1),
     )
-
-
-def checked(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """The numbers that a plan says of a contraction; raises where that is not done."""
-    lanes = isinstance(atom, LaneUnit)
-    tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
-    axes, singles = _axes(c, lanes), [d.name for d in single_digits(c, lanes)]
-    plan.require_axes([*singles, *axes])
-    every = [*singles, *list(axes)[:2]]
-    if sorted(plan.tasks) != sorted(every):
-        raise ArgumentError(f"plan: tasks {', '.join(plan.tasks)}; here tasks go over {', '.join(every)}, in any order")
-    _require_blocks(plan.axis(ROWS), len(axes[ROWS]) > 1 and not tiles)
-    _require_blocks(plan.axis(LANES if lanes else COLUMNS))
-    if not lanes and (sorted(plan.order) != [COLUMNS, DEPTH, ROWS] or plan.order[-1] != DEPTH):
-        raise ArgumentError(
-            f"plan: order {', '.join(plan.order)}: rows and columns in either order, then depth; sums stay in registers"
-        )
-    if any(x.role == "task" for x in plan.axis(DEPTH).cuts):
-        raise ArgumentError("plan: tasks over the depth would add to one result; it has loop and unit cuts")
-    a = plan.operand(c.a.name)
-    if a.at is not None and not tiles:
-        raise ArgumentError(f"plan: {a.name} staged at {a.at}: vectors read the rows in place")
-    if a.at is not None and a.form not in STAGES:
-        near = did_you_mean(a.form, STAGES)
-        raise ArgumentError(f"plan: {a.name} staged as {a.form}; there are {' and '.join(STAGES)}{near}")
-    if plan.overlap != "none" and not tiles:
-        what = LANES if lanes else "vectors"
-        raise ArgumentError(f"plan: overlap is for sums in tile registers; {what} are stored as they are")
-    found = blocking_of(c, plan, atom)
-    plan.require_same(plan_of(c, found))
-    return found
-
-
-def _require_blocks(axis: Axis, within_lines: bool = False) -> None:
-    """Refuses an axis that is not cut into tasks, whole blocks of sums and what an atom takes."""
-    roles = [c.role for c in axis.cuts]
-    wanted = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
-    if roles != wanted:
-        raise ArgumentError(
-            f"plan: axis {axis.name} has the cuts {', '.join(roles)}; here it takes {', '.join(wanted)}"
-        )
-    loop, unit = axis.cuts[-2:]
-    if loop.size % unit.size:
-        raise ArgumentError(f"plan: axis {axis.name}: {loop} is no multiple of {unit}")

@@ -51,12 +51,14 @@ def cuts_of(c: Contraction, how: Blocking, product: Op) -> Cuts:
         ROWS: {**dict.fromkeys(inside, 1), row: how.rows},
         axis: {across: how.columns},
     }
-    singles = {d.name: (dimension(d), 1) for d in (*walked.batch, *walked.rows)}
+    several = dict(how.singles)
+    singles = {d.name: (dimension(d), several.get(d.name, 1)) for d in (*walked.batch, *walked.rows)}
+    one_by_one: dict[Expr, int] = {singles[name][0]: 1 for name in several}
     widths = {ROWS: ((inside or [row])[0], how.strip if walk is None else walk.width), axis: (across, how.task_columns)}
     tasks: dict[Expr, int] = dict({**singles, **widths}[name] for name in how.tasks)
     found = Cuts(
         tasks,
-        {d: n for name in how.order for d, n in pieces[name].items()},
+        {**one_by_one, **{d: n for name in how.order for d, n in pieces[name].items()}},
         extended={across: how.columns},
         depth=tuple(Depth(dimension(c.summed(s.digit)), s.size, s.written) for s in how.steps),
         schedule=how.schedule,

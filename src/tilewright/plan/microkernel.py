@@ -13,7 +13,6 @@ from functools import lru_cache
 from math import ceil
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
@@ -49,6 +48,8 @@ class Microkernel:
     """Products side by side, each of an atom's columns and of as many of K: a block of sums has those of all."""
     slabs: int = 1
     """Of an atom that reads shared memory step by step: rows there, one behind the other along K, that a step has."""
+    taps: tuple[int, ...] = ()
+    """Of such an atom: how many places a step has along each dimension that is summed beside K; none: one of each."""
 
     @property
     def waves(self) -> tuple[int, int]:
@@ -259,43 +260,20 @@ def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tupl
     )
 
 
-def taken(
-    given: tuple[Multiplied, ...], program: Program, machine: Machine, chosen: Mapping[Op, Microkernel | None]
-) -> dict[Op, Microkernel | None]:
-    """The products as a given plan says them; those it does not mention as they were chosen."""
-    found, names = dict(chosen), names_of(program)
-    for each in given:
-        if each.name not in names:
-            raise ArgumentError(
-                f"plan: {each}: there is no product {each.name}; there are {', '.join(names) or 'none'}"
-            )
-        found[names[each.name]] = None if each.atom is None else _given(each, names[each.name], machine)
-    return found
-
-
-def _given(each: Multiplied, op: Op, machine: Machine) -> Microkernel:
-    try:
-        atom = machine.multiply_atom(each.atom or "")
-    except LookupError as fault:
-        raise ArgumentError(f"plan: {each}: {fault}") from None
-    axes = axes_in(op, lambda d: 1)
-    if isinstance(axes, str):
-        raise ArgumentError(f"plan: {each}: {axes}; it runs by loops")
-    fitting = atoms_for(machine, *types_of(op, axes.swapped, machine), precision_of(op))
-    if atom not in fitting:
-        kinds = " by ".join(map(str, types_of(op, axes.swapped, machine)[:2]))
-        there = ", ".join(x.name for x in fitting) or "none"
-        raise ArgumentError(f"plan: {each}: its factors are {kinds}, and {machine.name}'s atoms for them {there}")
-    if each.transposed:
-        raise ArgumentError(f"plan: {each}: only products in roles are transposed")
-    found = Microkernel(atom, each.rows, each.columns)
-    if found not in list(_blocks(machine, atom)):
-        m, n, _ = atom.shape
-        raise ArgumentError(
-            f"plan: {each}: blocks are whole atoms, {m}x{n}, and {machine.name}'s registers must hold them and both "
-            "factors"
-        )
-    return found
+def registers_of(how: Microkernel, machine: Machine) -> tuple[int, int]:
+    """(registers that a block of sums and both factors of a step take, those that there are)."""
+    m, n, _ = how.atom.shape
+    down, across = how.rows // m, how.columns // n
+    if isinstance(how.atom.c, OpaqueOperand):
+        return tiles.registers(down, across), machine.limits.tile_registers
+    if how.slab is not None:
+        return how.sums, machine.limits.registers - 1
+    if m > 1:  # a lane has so many values of each
+        each = [
+            operand.values for operand in (how.atom.a, how.atom.b, how.atom.c) if isinstance(operand, RegisterOperand)
+        ]
+        return down * each[0] + across * each[1] + down * across * each[2], machine.limits.registers
+    return vectors.registers(how.rows, across, how.atom), machine.limits.registers
 
 
 def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | None = None) -> list[MultiplyAtom]:
@@ -387,12 +365,12 @@ def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
     if atom.slab is not None:
         yield Microkernel(atom, m, n)
         return
-    if m > 1:  # a lane has so many values of each
-        each = [operand.values for operand in (atom.a, atom.b, atom.c) if isinstance(operand, RegisterOperand)]
+    if m > 1:
         for a in FRAGMENTS:
             for b in FRAGMENTS:
-                if a * each[0] + b * each[1] + a * b * each[2] <= machine.limits.registers:
-                    yield Microkernel(atom, a * m, b * n)
+                how = Microkernel(atom, a * m, b * n)
+                if registers_of(how, machine)[0] <= machine.limits.registers:
+                    yield how
         return
     for wide in range(1, MOST_VECTORS + 1):
         for rows in range(1, machine.limits.registers):

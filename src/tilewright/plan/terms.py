@@ -15,7 +15,6 @@ from math import prod
 
 from tilewright.algebra.expr import ONE, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution, linear_form
-from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
 from tilewright.plan.general import only_adds
@@ -23,6 +22,7 @@ from tilewright.plan.lane_boxes import Terms
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Axis, Cut, Digit, Plan
+from tilewright.plan.refusals import refused
 from tilewright.plan.sums import summed_in
 
 
@@ -103,12 +103,13 @@ class BoxedRows:
         """A plan of the program over rows, as one of the program over boxes: what `said` makes that plan of."""
         own, count = plan.axis(self.name), prod(self.sizes)
         task = own.cut("task")
-        if own.digits != self.axis.digits or task is None or task.size % count or own.cuts[1:] != self.axis.cuts:
-            there = f"axis {self.name} = ({', '.join(map(str, self.axis.digits))}): task ..., "
-            raise ArgumentError(
-                f"plan: `{own}` is not done here; it would be `{there}{', '.join(map(str, self.axis.cuts))}`, where a "
-                f"task has a multiple of {count}"
-            )
+        if own.digits != self.axis.digits:
+            there = ", ".join(map(str, self.axis.digits))
+            raise refused(own, f"boxes go on to the end of the last one: `({there})`")
+        if task is None or task.size % count:
+            raise refused(own, f"a task has whole boxes of lanes: a multiple of {count}")
+        if own.cuts[1:] != self.axis.cuts:
+            raise refused(own, f"behind the task stand the digits of a box: `{', '.join(map(str, self.axis.cuts))}`")
         boxes = prod(d.walked for d in own.digits) // count
         lengths = [n for n in self.sizes if n > 1]
         inner = [

@@ -8,10 +8,12 @@ from tilewright.algebra.expr import Symbol
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import lanes, tiles, vectors
-from tilewright.plan.blocking import LANES, Blocking, LaneUnit, checked, up
+from tilewright.plan.bind_contraction import bind_contraction
+from tilewright.plan.blocking import LANES, Blocking, LaneUnit, up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.model import Cost
 from tilewright.plan.plan import Cut, Plan
+from tilewright.plan.refusals import refused
 from tilewright.plan.sliding import halo_of, is_direct
 
 
@@ -143,10 +145,10 @@ def multiplies(name: str, c: Contraction, machine: Machine) -> MultiplyAtom | La
         try:
             atom = machine.multiply_atom(name)
         except LookupError as fault:
-            raise ArgumentError(f"plan: {fault}") from None
+            raise refused(f"atom {name}", str(fault)) from None
         why = unfit(c, atom)
     if why is not None:
-        raise ArgumentError(f"plan: atom {name}: {why}")
+        raise refused(f"atom {name}", why)
     return atom
 
 
@@ -157,8 +159,8 @@ def validate(plan: Plan, c: Contraction, machine: Machine) -> Blocking:
     if plan.atom is None:
         raise ArgumentError("plan: no atom is named")
     if any(p.at is not None and p.form == "lines" for p in plan.placed) and halo_of(c) is None:
-        raise ArgumentError(f"plan: `{plan.operand(c.a.name)}`: rows do not slide over two dimensions by one")
-    how = checked(c, plan, multiplies(plan.atom, c, machine))
+        raise refused(plan.operand(c.a.name), "rows do not slide over two dimensions by one")
+    how = bind_contraction(c, plan, multiplies(plan.atom, c, machine))
     why = impossible(c, how, machine) or too_much(cost_of(c, how, machine), machine)
     if why is not None:
         raise ArgumentError(f"plan: {why}")

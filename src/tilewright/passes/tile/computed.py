@@ -20,7 +20,7 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.accesses import marked
 from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.storing import swizzle_of
-from tilewright.passes.tile.values import Load, Tile, load, loads, rewritten
+from tilewright.passes.tile.values import Load, Tile, load, loads, most, rewritten
 from tilewright.plan.computed import neighbours
 from tilewright.plan.model import element_bytes
 
@@ -45,7 +45,7 @@ class Computed(Factor):
     def of(cls, product: BlockedProduct, tile: Tile) -> Computed:
         """A factor, with room for a step of it."""
         how, axes, w, low = product.how, product.axes, product.w, product.low
-        step = how.slab or 1
+        step = how.deep(most(product.width(axes.k)))
         held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.waves)
         tiles: dict[Load, tuple[Value, int]] = {}
         for x in dict.fromkeys(loads(tile.formula)):

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
@@ -91,6 +92,11 @@ class BlockedProduct:
         """Whether C starts from zero, and has nothing in it yet."""
         self.at: dict[Expr, Expr] = {}
         """Where the loops around are, from the start of each dimension's part."""
+
+    @property
+    def taps(self) -> dict[Expr, int]:
+        """The dimensions beside K of which a step has several places, and how many."""
+        return {d: n for d, n in zip(self.axes.deep, self.how.taps, strict=False) if n > 1}
 
     def width(self, dim: Expr) -> Size:
         """How wide a dimension is here."""
@@ -278,8 +284,9 @@ class BlockedProduct:
                 first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in apart
                 if not out:
                     first, end, out = left.limits(d)
-                found = self.w.loop(f"k_{word(d)}", end, first, unroll=out)
-                self.at[d] = loops.enter_context(found)
+                taps = self.taps.get(d, 1)
+                found = self.w.loop(f"k_{word(d)}", end if taps == 1 else end // taps, first, unroll=out)
+                self.at[d] = taps * loops.enter_context(found)
             self.steps(left, right, down, across, row, column, sums)
 
     def steps(
@@ -294,8 +301,9 @@ class BlockedProduct:
         if how.slab is not None:
             step = how.deep(most(deep))
             with w.loop("e", pieces(deep, step), unroll=isinstance(left, InRegisters) or how.blocks > 1) as e:
-                a = left.rows(down.size, step, row, step * e, last)
-                b = right.columns(step, across.size, step * e, column)
+                taps = prod(self.taps.values())
+                a = left.rows(down.size, taps * step, row, step * e, last)
+                b = right.columns(taps * step, across.size, step * e, column)
                 self.multiply(sums, a, b, e)
             return
         if how.whole:
@@ -512,7 +520,8 @@ class Staged(Factor):
         step = deep if single else row
         sizes = (count, row) if along_k else (count // row, step, row)
         if not product.how.at_once:
-            several = [] if deep == step else [deep // step]
+            count_of_slabs = prod(product.taps.values()) * deep // step
+            several = [] if count_of_slabs == 1 else [count_of_slabs]
             held = product.w.alloc(wanted.dtype, (*several, *sizes), "slabs" if several else "slab", swizzle)
             return cls(product, there, outer, dim, held, whole, along_k, step, several=bool(several))
         places = [product.parts[d][0] for d in dims]
@@ -540,12 +549,19 @@ class Staged(Factor):
         return found
 
     def _bring_step(self, count: int, deep: int, first: Expr, k: Expr) -> None:
-        """Copies a step of K, slab by slab where it has several."""
+        """Copies a step of K, place by place beside K and slab by slab where it has several."""
+        p = self.product
         if not self.several:
             self._bring(count, deep, first, k)
             return
-        with self.product.w.loop("s", deep // self.step, unroll=True) as s:
-            self._bring(count, self.step, first, k + self.step * s, s)
+        slabs, begin, number = deep // self.step // prod(p.taps.values()), dict(p.at), as_expr(0)
+        with ExitStack() as loops:
+            for d, taps in p.taps.items():
+                tap = loops.enter_context(p.w.loop(f"k_{word(d)}", taps, unroll=True))
+                p.at[d], number = begin[d] + tap, taps * number + tap
+            s = loops.enter_context(p.w.loop("s", slabs, unroll=True))
+            self._bring(count, self.step, first, k + self.step * s, slabs * number + s)
+        p.at.update(begin)
 
     def _bring(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
         """Copies a step to where it lies, which is the only one, or one of several."""

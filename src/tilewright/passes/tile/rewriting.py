@@ -11,6 +11,7 @@ from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, 
 from tilewright.ir.tile import TILE, accessed
 from tilewright.ir.verifier import verify
 from tilewright.passes.places import Size
+from tilewright.plan.boxes import WRITES
 
 
 class Rewriter:
@@ -142,7 +143,14 @@ def needed(op: Op, made: Mapping[Value, Op]) -> set[Op]:
     return found
 
 
-def without_unused(block: Block, acts: Callable[[Op], bool]) -> Block:
+def acts(op: Op) -> bool:
+    """Whether an operation does more than to give values, or ends a block."""
+    if op.blocks:
+        return any(acts(x) for x in within(op) if x.name != "yield")
+    return op.name in WRITES or not op.results
+
+
+def without_unused(block: Block, acts: Callable[[Op], bool] = acts) -> Block:
     """The block without operations that nothing needs: `acts` says which do more than to give values.
 
     Blocks within are changed in place.

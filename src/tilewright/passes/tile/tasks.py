@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import number_or
-from tilewright.errors import ArgumentError
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, TileType, Value
 from tilewright.passes.places import Size
@@ -165,8 +164,7 @@ class Tasks:
         for d in reversed(around):
             inner[d] = gcd(left, int(counts[d])) if left > 1 else 1
             left //= inner[d]
-        if left > 1:
-            raise ArgumentError(f"plan: `group {self.cuts.group}`: so many tasks do not divide those of {around}")
+        assert left == 1, "binding has refused groups that are no whole tasks of these"
 
         def counted(name: str, count: Size) -> Expr:
             found.append(Range.of(self.w.fresh(name), 0, count))
@@ -195,10 +193,8 @@ class Tasks:
             (dim, part, condition), *rest = chosen
             with self.low.at(dim, part), self.low.branch(condition):
                 self._task(rest)
-        elif self.low.tiled is not None:
-            self.low.tiled.write()
         else:
-            self.pieces(list(self.cuts.blocks))
+            self.pieces(list(self.cuts.blocks) if self.low.tiled is None else self.low.tiled.one_by_one)
 
     # -- piece by piece -----------------------------------------------------------------------------------
 
@@ -227,6 +223,9 @@ class Tasks:
         """
         low = self.low
         left = low.program.body.ops if ops is None else ops
+        if not dims and low.tiled is not None:
+            low.tiled.write()
+            return
         if not dims:
             with low.scope():
                 low.block(Block((), left))

@@ -66,6 +66,8 @@ class TiledTask:
         """The operations that a block's sums take; all others are done with what has become of them."""
         self.lines: Load | None = None
         """Where an element of A lies, if it was staged."""
+        self.one_by_one = [d for d in low.cuts.blocks if d in low.cuts.widths and d not in (plan.axes.m, plan.axes.n)]
+        """Dimensions of a batch of which a task has several: what follows is done for each."""
         self.late = False
         """Whether the results of the current blocks are stored a round later."""
 
@@ -81,7 +83,7 @@ class TiledTask:
         self.right = low.w.registers(atom.b.dtype, (atom.shape[2], self.how.columns), f"{atom.name}.b", "right")
         assert axes.m is not None
         low.sums[self.scratch] = low.sums[self.sums] = axes.m, axes.n
-        dims = list(low.cuts.blocks)
+        dims = [d for d in low.cuts.blocks if d not in self.one_by_one]
         for chosen in product(*(list(self._rounds(d)) for d in dims)):
             with ExitStack() as branches:
                 for each in chosen:

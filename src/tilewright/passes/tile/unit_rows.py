@@ -22,8 +22,7 @@ from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.printer import program_symbols
 from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS, TILE, accessed
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.rewriting import places, within, without_unused
-from tilewright.plan.boxes import WRITES
+from tilewright.passes.tile.rewriting import places, without_unused
 
 ALONG = frozenset({*ELEMENTWISE, *REDUCTIONS, "cast", "select", "not_", "cumsum", "topk", "broadcast", "permute"})
 """Operations that do the same along every dimension that they do not name."""
@@ -94,7 +93,7 @@ class _UnitRows:
         """The program's body."""
         for op in self.program.body.ops:
             self._op(op)
-        return without_unused(Block((), self.ops), _acts)
+        return without_unused(Block((), self.ops))
 
     # -- which values have the dimension -----------------------------------------------------------------------
 
@@ -270,10 +269,3 @@ def _carried(op: Op) -> Sequence[tuple[tuple[Value, ...], tuple[Value, Value]]]:
     held = list(zip(op.results, block.args, strict=True)) if block.args else [(r,) for r in op.results]
     given = zip(op.operands[-len(op.results) :], block.ops[-1].operands, strict=True)
     return list(zip(held, given, strict=True))
-
-
-def _acts(op: Op) -> bool:
-    """Whether an operation does more than to give values, or ends a block."""
-    if op.blocks:
-        return any(_acts(x) for x in within(op) if x.name != "yield")
-    return op.name in WRITES or not op.results

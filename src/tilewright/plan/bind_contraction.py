@@ -1,0 +1,160 @@
+"""The plan of a contraction on a CPU, bound: each line is checked by its rule, and the blocking is what they say."""
+
+from __future__ import annotations
+
+from tilewright.limits import did_you_mean
+from tilewright.machine import MultiplyAtom, OpaqueOperand
+from tilewright.plan.blocking import (
+    BY_LANES,
+    COLUMNS,
+    DEPTH,
+    LANES,
+    ROWS,
+    STAGES,
+    Blocking,
+    LaneUnit,
+    axes_in_order,
+    blocking_of,
+    plan_of,
+    single_digits,
+)
+from tilewright.plan.contraction import Contraction
+from tilewright.plan.pinned import FRESH
+from tilewright.plan.plan import Axis, Plan
+from tilewright.plan.refusals import refused, tasks_line
+
+
+def bind_contraction(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocking:
+    """The blocking that a plan says of a contraction; refuses a line that breaks a rule."""
+    return _Lines(c, plan, atom).blocking()
+
+
+class _Lines:
+    """The lines of a plan, beside the contraction and what multiplies."""
+
+    def __init__(self, c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit):
+        self.c, self.plan, self.atom = c, plan, atom
+        self.lanes = isinstance(atom, LaneUnit)
+        self.tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
+        self.across = LANES if self.lanes else COLUMNS
+        self.axes = axes_in_order(c, self.lanes)
+        self.singles = [d.name for d in single_digits(c, self.lanes)]
+
+    def blocking(self) -> Blocking:
+        """What all lines say."""
+        self._check_lines()
+        self._check_names()
+        self._check_tasks()
+        self._check_levels()
+        self._check_order()
+        self._check_operands()
+        self._check_overlap()
+        blocking = blocking_of(self.c, self.plan, self.atom)
+        self._check_digits(blocking)
+        return blocking
+
+    def _check_lines(self) -> None:
+        """Refuses lines that only other plans have."""
+        plan = self.plan
+        others = (*plan.products, *([plan.roles] if plan.roles else []))
+        more = [*map(str, others), *([f"waves {plan.waves}"] if plan.waves > 1 else [])]
+        more += [f"split {plan.split[0]} {plan.split[1]}"] if plan.split else []
+        for line in more:
+            raise refused(line, "a contraction with a line `atom` has no such line")
+
+    def _check_names(self) -> None:
+        """Every axis has a line; lines stand in any order."""
+        wanted, said = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
+        for name, axis in said.items():
+            if name not in wanted:
+                raise refused(axis, f"its axes are {', '.join(wanted)}{did_you_mean(name, wanted)}")
+        for name in wanted:
+            if name not in said:
+                raise refused(self.plan.axes[-1], f"no line says `axis {name}`; the axes are {', '.join(wanted)}")
+
+    def _check_tasks(self) -> None:
+        """Tasks go over batches, rows and columns, in any order; workers take them one after the other."""
+        plan, every = self.plan, [*self.singles, *list(self.axes)[:2]]
+        if sorted(plan.tasks) != sorted(every):
+            raise refused(tasks_line(plan), f"tasks go over {', '.join(every)}, in any order")
+        if plan.group > 1:
+            raise refused(tasks_line(plan), "workers of a CPU take tasks in order; only a GPU's are grouped")
+
+    def _check_levels(self) -> None:
+        """An axis is split into tasks, whole blocks of sums, and what the atom takes."""
+        rows, across = self.plan.axis(ROWS), self.plan.axis(self.across)
+        self._check_blocks(rows, self.atom.shape[0], len(self.axes[ROWS]) > 1 and not self.tiles)
+        self._check_blocks(across, self.atom.shape[1])
+        for name in self.singles:
+            axis = self.plan.axis(name)
+            if [cut.role for cut in axis.cuts] != ["task"]:
+                raise refused(axis, f"tasks take some of {name}: `task 1`")
+        if self.lanes and [(x.role, x.size) for x in self.plan.axis(COLUMNS).cuts] != [("loop", 1)]:
+            raise refused(self.plan.axis(COLUMNS), "lanes compute one column after the other: `loop 1`")
+        for cut in self.plan.axis(DEPTH).cuts:
+            if cut.role == "task":
+                raise refused(self.plan.axis(DEPTH), "tasks over the depth would add to one result")
+
+    def _check_blocks(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
+        """Tasks, loops over whole blocks of sums, and a unit that is the atom's."""
+        levels = [cut.role for cut in axis.cuts]
+        wanted = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
+        if levels != wanted:
+            said = f"its levels are {', '.join(levels) or 'none'}; it takes {', '.join(wanted)}"
+            raise refused((axis, f"atom {self.atom.name}"), said)
+        loop, last = axis.cuts[-2:]
+        if last.size != unit:
+            raise refused((axis, f"atom {self.atom.name}"), f"the atom takes `unit {unit}`")
+        if loop.size % last.size:
+            raise refused(axis, f"`{loop}` is no multiple of `{last}`")
+
+    def _check_order(self) -> None:
+        """Sums stay in registers over the depth, which is last."""
+        line = f"order {', '.join(self.plan.order)}"
+        if self.lanes and self.plan.order != (*BY_LANES, DEPTH):
+            raise refused(
+                line, f"lanes lie within rows, and sums stay in registers: `order {', '.join(BY_LANES)}, {DEPTH}`"
+            )
+        if not self.lanes and (sorted(self.plan.order) != [COLUMNS, DEPTH, ROWS] or self.plan.order[-1] != DEPTH):
+            raise refused(line, "rows and columns in either order, then depth: sums stay in registers")
+
+    def _check_operands(self) -> None:
+        """Rows are read in place or, for tiles, staged; columns lie packed; only loads of tiles have hints."""
+        a, b = (self.plan.operand(operand.name) for operand in (self.c.a, self.c.b))
+        for line in self.plan.placed:
+            if line not in (a, b):
+                raise refused(line, f"the operands are {a.name} and {b.name}")
+            if self.lanes and line.hint != "keep":
+                raise refused(line, "loads of vectors have no hint: keep")
+        if b.at != "bind":
+            raise refused(b, f"columns lie packed, as the atom reads them: `{b.name} packed at bind`")
+        if a.at is None:
+            return
+        if a.at != "task" or not self.tiles:
+            how = "rows are staged at a task, or read in place" if self.tiles else "vectors read rows in place"
+            raise refused(a, how)
+        if a.form not in STAGES:
+            raise refused(a, f"rows are staged as {' or '.join(STAGES)}{did_you_mean(a.form, STAGES)}")
+
+    def _check_overlap(self) -> None:
+        """Stores from tile registers may be delayed."""
+        overlap = self.plan.overlap
+        if overlap not in ("none", "defer"):
+            raise refused(f"overlap {overlap}", "a single contraction has no products that overlap")
+        if overlap == "defer" and not self.tiles:
+            what = LANES if self.lanes else "vectors"
+            raise refused(f"overlap {overlap}", f"it is for sums in tile registers; {what} are stored as they are")
+
+    def _check_digits(self, blocking: Blocking) -> None:
+        """Digits have the program's extents, and go on to the end of the last whole block."""
+        meant = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
+        for axis in self.plan.axes:
+            wanted = meant[axis.name]
+            if axis.digits == wanted.digits:
+                continue
+            said, here = ({digit.name: digit.extent for digit in x.digits} for x in (axis, wanted))
+            digits = f"`({', '.join(map(str, wanted.digits))})`"
+            if said != here:
+                raise refused(axis, f"plans are for sizes: the program has {digits}; {FRESH}")
+            lines = (axis, self.plan.operand(self.c.a.name)) if axis.name == ROWS else axis
+            raise refused(lines, f"blocks go on to the end of the last one, and staged lines to the next: {digits}")

@@ -1,0 +1,115 @@
+"""Rules of plans with a pipeline: waves, registers, stages, splits of K. Halo tiles obey the same ones.
+
+Each rule refuses the lines that break it together; shared memory is counted when the kernel is lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import gcd
+
+from tilewright.ir.core import Op
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.microkernel import Microkernel
+from tilewright.plan.plan import Axis, Multiplied, Plan, Roles
+from tilewright.plan.refusals import refused, tasks_line
+
+
+def check_roles(roles: Roles, machine: Machine) -> None:
+    """Refuses registers and stages that no pipeline of the machine has."""
+    file = machine.register_file
+    unit, least, most = file.role_unit, file.role_least, machine.limits.registers
+    why = None
+    if machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
+        why = f"{machine.name} has no asynchronous copies to shared memory"
+    elif any(n % unit or not least <= n <= most for _, n in (roles.load, roles.multiply)):
+        why = f"registers are given in multiples of {unit}, at least {least}, at most {most // unit * unit}"
+    elif roles.stages < 1 or roles.stored < 1:
+        why = "a ring has at least one stage"
+    if why is not None:
+        raise refused(roles, why)
+
+
+def groups_of(roles: Roles, line: Multiplied, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
+    """The groups of waves that compute a task, each of which starts the atom by itself."""
+    assert machine.lanes is not None
+    group = atom.c.lanes // machine.lanes
+    count, halves = roles.multiply[0], 2 if roles.pingpong else 1
+    if count % (group * halves) or count < group * halves:
+        many = f"waves that multiply are multiples of {group * halves}"
+        raise refused((roles, line), f"{atom.name} takes {group} waves: {many}")
+    if roles.load[0] not in (1, group):
+        raise refused(roles, f"1 wave starts asynchronous copies, or {group} copy by themselves")
+    waves = -(-roles.load[0] // group) * group + count
+    if waves > machine.waves:
+        raise refused(roles, f"{waves} waves, of at most {machine.waves} in a workgroup")
+    if roles.pingpong and (not atom.asynchronous or roles.load[0] > 1 or products > 1):
+        raise refused(roles, "only one asynchronous product whose operands one wave copies is done in pingpong")
+    if not atom.asynchronous and count == group:
+        raise refused((roles, line), f"{atom.name} is done by lanes: a second group multiplies while one loads")
+    return count // group // halves
+
+
+def check_sharing(roles: Roles, line: Multiplied, how: Microkernel) -> None:
+    """Refuses a tile that groups of waves do not share in whole atoms."""
+    m, n, _ = how.atom.shape
+    across = how.columns // n if how.groups > 1 and how.blocks == 1 else 1
+    uneven = how.groups % max(1, across) or (how.rows // m) % max(1, how.groups // max(1, across))
+    if how.columns % n or how.rows % m or uneven:
+        tile = f"{how.rows}x{how.columns}"
+        raise refused((line, roles), f"{how.groups} groups of waves do not share {tile} in whole atoms of {m}x{n}")
+
+
+def check_registers(
+    roles: Roles, lines: Iterable[Multiplied], products: Mapping[Op, Microkernel], machine: Machine
+) -> None:
+    """Refuses registers that are not there, or that do not hold the accumulators.
+
+    All groups begin with the same registers, in whole units; a role takes what the other leaves.
+    """
+    how = next(iter(products.values()))
+    file, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
+    assert file is not None
+    groups = how.groups * (2 if roles.pingpong else 1)
+    each = file // machine.register_file.word_bytes // how.atom.c.lanes // (groups + 1) // unit * unit
+    used, there = roles.load[1] + groups * roles.multiply[1], (groups + 1) * each
+    if used > there:
+        begin = f"{groups + 1} groups begin with {each} each, {there} in all"
+        raise refused(roles, f"lanes of {groups} groups and one that loads take {used} registers; {begin}")
+    most = max(how.sums for how in products.values())
+    if roles.multiply[1] <= most:
+        raise refused((*lines, roles), f"a lane's sums alone take {most} registers of {roles.multiply[1]}")
+
+
+def k_rows(axis: Axis, step: int, extent: int, line: Multiplied, row: int) -> int:
+    """The rows of shared memory that a K step has; refuses one that has no whole rows, or more than there are."""
+    if step % row:
+        why = f"a K step of {step} is no multiple of a row of shared memory, {row}"
+        raise refused((axis, line), why)
+    if step > -(-extent // row) * row:
+        raise refused(axis, f"a K step of {step} is longer than K: {extent}, in whole rows of shared memory {row}")
+    return step // row
+
+
+def check_group(plan: Plan, rows: str) -> None:
+    """Refuses a group that is no whole tasks of the axes before rows, where tasks are taken one by one."""
+    if plan.schedule != "dynamic" or rows not in plan.tasks:
+        return
+    left, around = plan.group, plan.tasks[: plan.tasks.index(rows)]
+    for name in reversed(around):
+        left //= gcd(left, plan.axis(name).tasks)
+    if left > 1:
+        there = f"along the axes before {rows}, {', '.join(around) or 'none'}"
+        raise refused(tasks_line(plan), f"dynamic tasks are grouped {there}: {plan.group} do not divide theirs")
+
+
+def check_length(axis: Axis, tile: int, extent: int, unit: int) -> None:
+    """Refuses a loop whose tile is longer than its axis, in whole units."""
+    if tile > -(-extent // unit) * unit:
+        raise refused(axis, f"`loop {tile}` is longer than the axis: it has {extent}")
+
+
+def lines_of_stages(plan: Plan) -> tuple[str, ...]:
+    """The lines that say how much shared memory stages take: tiles, K steps, the ring."""
+    loops = [axis for axis in plan.axes if not any(cut.role == "task" for cut in axis.cuts)]
+    return tuple(map(str, (*loops, *plan.products, *([plan.roles] if plan.roles else []))))
