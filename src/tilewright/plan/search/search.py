@@ -1,0 +1,59 @@
+"""The search: facts of a program, states of its graph, candidates of every state, one ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import inf, prod
+
+from tilewright.algebra.expr import Symbol
+from tilewright.ir.core import Op, Program
+from tilewright.machine import Machine
+from tilewright.plan.facts import Facts, facts_of
+from tilewright.plan.facts.values import UNTIMED
+from tilewright.plan.microkernel import precision_of, shared_atoms
+from tilewright.plan.search.cost import roofline
+from tilewright.plan.search.kernel import kernels_with_atoms
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.sums import summed_in
+
+KEPT = 8
+"""Candidates that a ranking keeps."""
+
+
+def search(program: Program, sizes: Mapping[Symbol, int], machine: Machine, free: Collection[Op] = ()) -> Ranking:
+    """Rank the ways to do a program on a machine; `free` are its loops that give the same for every tile."""
+    return search_facts(facts_of(program, sizes, free), machine)
+
+
+def search_facts(facts: Facts, machine: Machine) -> Ranking:
+    """Rank the ways to do a program, by its facts."""
+    ranking = Ranking(roofline=lower_bound(facts, machine))
+    _take(ranking, list(kernels_with_atoms(facts, machine, ranking, inf)))
+    return ranking
+
+
+def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
+    """Add candidates to a ranking, which keeps the best."""
+    ranking.states += 1
+    every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)
+    ranking.candidates = every[:KEPT]
+
+
+def lower_bound(facts: Facts, machine: Machine) -> float:
+    """Cycles that no schedule of a graph beats: operations at the best unit's rate, elements, bytes."""
+    mma = lanes = 0.0
+    for p in facts.products:
+        n = facts.nodes[p.node]
+        assert n.source is not None
+        types = (facts.nodes[p.a.value].dtype, facts.nodes[p.b.value].dtype, summed_in(n.source, machine))
+        every = [
+            x
+            for along in ((True, True), (True, False), (False, True), (False, False))
+            for x in shared_atoms(machine, types, along, precision_of(n.source))
+        ]
+        rate = min((x.cycles / prod(x.shape) for x in every), default=1 / machine.limits.lane_rate)
+        mma += facts.size(n.space) * facts.kept(n.space) * rate
+    for n in facts.nodes:
+        if n.op not in UNTIMED:
+            lanes += facts.size(n.space) * facts.kept(n.space) * facts.lane_cycles(n, machine)
+    return roofline(machine, mma, lanes, facts.moved_bytes)
