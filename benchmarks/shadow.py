@@ -95,19 +95,17 @@ def shadow(key: Key, problem: Problem, today: Any, show: bool) -> tuple[str, flo
     took = time.perf_counter() - start
     found = best_plan(ranking)
     name = f"{key[0]}: {key[1]}"
-    first = ranking.best
     if found is None:
         why = "; ".join(f"{x.what}: {x.why}" for x in map(as_plan, ranking.candidates[:1]) if isinstance(x, Rejected))
         print(f"{name}: no plan; {why or ranking.rejected}"[:400])
         return "no plan", took
     plan, cycles = found
     ratio = cycles / today.cycles if today.cycles else 0.0
-    best = first.cycles / today.cycles if first is not None and today.cycles else 0.0
     text = "\n".join(plan.lines())
     same = text == today.plan
     word = "same" if same and abs(ratio - 1) < SAME else "same, other time" if same else _differs(ratio)
     times = f"today {microseconds(today.cycles, machine):.2f} us, search {microseconds(cycles, machine):.2f} us"
-    print(f"{name}: {word}: {times}, ratio {ratio:.4f}, without lowering {best:.4f}, {took:.2f} s")
+    print(f"{name}: {word}: {times}, ratio {ratio:.4f}, {took:.2f} s")
     if show and not same:
         print("   today   " + "\n           ".join(today.plan.splitlines()))
         print("   search  " + "\n           ".join(text.splitlines()))

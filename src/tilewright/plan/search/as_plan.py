@@ -6,17 +6,16 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.algebra.expr import Expr
-from tilewright.ir.core import Op
 from tilewright.plan.boxes import cut_dims, numbers_of
-from tilewright.plan.facts import Facts
 from tilewright.plan.general import axis_of, dims_of, words_for
 from tilewright.plan.microkernel import Axes, axes_in, names_of
 from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Placed, Plan
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.lanes import LaneKernelSchedule, plan_of_lanes
 from tilewright.plan.search.launch import DYNAMIC, heads_together
+from tilewright.plan.search.lowered import why_not_lowered, why_not_split
 from tilewright.plan.search.ranking import PlanCandidate, Rejected
-from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, LOOP, RUN, WHOLE, AxisTile
+from tilewright.plan.search.tiles import GRID, LOOP, AxisTile
 from tilewright.plan.search.unit import MmaTile
 
 LACKS = "lowering lacks"
@@ -66,7 +65,7 @@ class _KernelPlan:
         return self.facts.digits.get(str(d), (str(d),))
 
     def plan(self) -> Plan | Rejected:
-        why = self._why_not()
+        why = why_not_lowered(self.t) or self._why_not()
         if why:
             return Rejected(self._name(), f"{LACKS} {why}")
         if self.kernel.pipeline.offsets is not None:
@@ -94,47 +93,13 @@ class _KernelPlan:
             early=True if "programmatic" in self.t.machine.launches else None,
         )
 
-    # -- what today's lowering lacks ----------------------------------------------------------------------------
-
     def _why_not(self) -> str:
-        t, kernel = self.t, self.kernel
-        if len(self.products) != len(kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
+        """What today's lowering lacks for this kernel, beyond its tiles."""
+        if len(self.products) != len(self.kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
             return "products without rows and columns of their own"
-        if any(tile.level == CLUSTER for tile in t.tiles):
-            return "clusters that exchange values"
-        if t.o.through_shared:
-            return "values between products that change their layout"
-        if kernel.parts is not None and (self.facts.loops or len(kernel.mmas) > 1):
-            return "kernels that merge the states of a split loop"
-        for c, tile in t.pairs():
-            if tile.level == LOOP and max(self.facts.passes[d] for d in c.dims) > 1:
-                return "several passes over a loop"
-            why = self._why_not_tile(c.dims, tile)
-            if why:
-                return why
-        for axis, loop in self.facts.loops.items():
-            tile = t.tile_of(axis)
-            if tile.level == WHOLE or tile.size != loop.tile:
-                return f"tiles of the loop over {axis} that are not the author's"
+        if self.kernel.parts is not None and why_not_split(self.facts):
+            return why_not_split(self.facts)
         return ""
-
-    def _why_not_tile(self, dims: tuple[str, ...], tile: AxisTile) -> str:
-        """Why today's lowering does not do a tile of several dimensions."""
-        if tile.level == WHOLE:
-            return ""
-        box = dict(tile.box)
-        owners = {self._owner(d) for d in dims if box[d] > 1}
-        if len(owners) > 1 and self.kernel.tiling.batch == 1:
-            return f"a tile of {tile.size} over {', '.join(sorted(owners))}"
-        if tile.fold == BOX and len({d for d in dims if box[d] > 1}) > 1 and self.kernel.pipeline.offsets is None:
-            return "boxes of rows without a halo tile"
-        if tile.level == LOOP and tile.fold == RUN and len(dims) > 1 and tile.size > box[dims[-1]]:
-            return f"a run of K over {', '.join(dims)}"
-        return ""
-
-    def _owner(self, name: str) -> str:
-        """The dimension of the program that a canonical dimension belongs to."""
-        return next((d for d, digits in self.facts.digits.items() if name in digits), name)
 
     def _name(self) -> str:
         return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in self.kernel.mmas)
@@ -282,8 +247,3 @@ class _KernelPlan:
             roles=self.kernel.pipeline.roles,
             early=True if "programmatic" in self.t.machine.launches else None,
         )
-
-
-def product_ops(facts: Facts) -> dict[Op, int]:
-    """The products of a program, and their values in its facts."""
-    return dict(zip(names_of(facts.program).values(), (p.node for p in facts.products), strict=False))

@@ -106,7 +106,9 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
     share = min(w.tasks, cores) / cores
     steps = [step_cycles(machine, p, o, share) for p in w.phases]
     arriving = next((max(p.copied / limits.l2_rate, p.l2 * share, p.gather) for p in w.phases if p.copied), 0.0)
-    before = limits.copy_latency + arriving + (w.resident + w.first) / limits.l2_rate
+    before = limits.copy_latency
+    if not any(p.is_dependent for p in w.phases):  # otherwise the first iteration is as long as others
+        before += arriving + (w.resident + w.first) / limits.l2_rate
     end = end_cycles(machine, w.end, o.groups)
     longer = _edge_cycles(machine, w, o, share)
     if len(w.lengths) > 1:

@@ -45,7 +45,9 @@ def count_work(
     if result.columns * result.bytes % NARROWEST:
         return None
     blocks = prod(t.tiles[n].count for n in t.looped if t.o.classes[n].is_parallel)
-    end = task_end(t, last, result, lanes.end, blocks, lanes.reduces_at_end)
+    # groups of waves end a task one by one: where iterations wait for each other, others multiply meanwhile
+    at_end = 0.0 if live.dependent else lanes.end
+    end = task_end(t, last, result, at_end, blocks, lanes.reduces_at_end and not live.dependent)
     outside, edges = _edges(t, mmas)
     return Work(
         t.tasks,
@@ -120,8 +122,8 @@ class _LaneWork:
             return
         if n.op in UNTIMED or n.op in RENAMING:
             return
-        if n.carried and loops:
-            return  # of rows alone: what rescales accumulators is part of the latency of an iteration
+        if loops and (n.carried or any(d in self.facts.loops for d in n.reduces)):
+            return  # of rows alone: reductions and what rescales accumulators are part of an iteration's latency
         if feeds and n.id not in self.after_product:
             cast = 1 / limits.function_rate if n.op == "cast" else 0.0
             self.by_phase[loops] += t.span(n.dims) * (each + cast)

@@ -12,6 +12,7 @@ from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, moving
 from tilewright.plan.search.counting import ResultRows, count_work, result_rows, state_bytes, task_end
 from tilewright.plan.search.launch import order_of, raster_of
 from tilewright.plan.search.liveness import WORD, Liveness, liveness
+from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.orientation import orientations
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
 from tilewright.plan.search.placement import Placement, halo_taps, place_operands
@@ -51,26 +52,37 @@ class KernelSchedule:
     at_memory_bound: bool = False
 
 
-def kernels_with_atoms(facts: Facts, machine: Machine, ranking: Ranking, best: float) -> Iterator[PlanCandidate]:
-    """Yield the candidates of a program whose products all run on atoms."""
+def kernels_with_atoms(
+    facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
+) -> Iterator[PlanCandidate]:
+    """Yield the candidates of a program whose products all run on atoms; of these those that lowering does."""
     if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
         return
     for o in orientations(facts, machine, ranking):
+        why = why_not_oriented(o) if only_lowered else ""
+        if why:
+            ranking.reject("orientation", f"lowering lacks {why}")
+            continue
         for tiles, groups in tilings(o):
             ranking.tilings += 1
-            for candidate in _of_tiling(Tiling(o, tiles, groups), ranking, best):
+            t = Tiling(o, tiles, groups)
+            why = why_not_lowered(t) if only_lowered else ""
+            if why:
+                ranking.reject("tiling", f"lowering lacks {why}")
+                continue
+            for candidate in _of_tiling(t, ranking, best, only_lowered):
                 best = min(best, candidate.cycles)
                 yield candidate
 
 
-def _of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[PlanCandidate]:
+def _of_tiling(t: Tiling, ranking: Ranking, best: float, only_lowered: bool) -> Iterator[PlanCandidate]:
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
         return
     facts, cores = t.facts, t.machine.limits.cores or 1
     phases = {m.node: t.phase(facts.nodes[m.node]) for m in mmas}
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
-    can_split = t.tasks < cores
+    can_split = t.tasks < cores and not (only_lowered and why_not_split(facts))
     rounds = t.tasks / cores * prod(facts.kept_share.values()) if facts.loops else ceil(t.tasks / cores)
     if not can_split and each * rounds > best:
         return

@@ -125,10 +125,10 @@ def _place(
     else:
         cycles = trips * count / limits.l2_rate
     placement.l2_read += cycles
-    placement.l2[loops] += cycles / trips
     users = [phases[q.node] for q in facts.products if read in (*q.a.reads, *q.b.reads)]
     if not t.looped or (loops and loops == max(users, key=len)):
         placement.stages[loops] += count
+        placement.l2[loops] += cycles / trips
         placement.copied[loops] += count * overlap
         placement.words[loops] += count / (gcd(WIDEST, access.pitch) if access.pitch else access.bytes)
         placement.slabs[loops] += max(1, int(count // (rows * m.row_bytes)))

@@ -20,15 +20,25 @@ KEPT = 8
 """Candidates that a ranking keeps."""
 
 
-def search(program: Program, sizes: Mapping[Symbol, int], machine: Machine, free: Collection[Op] = ()) -> Ranking:
-    """Rank the ways to do a program on a machine; `free` are its loops that give the same for every tile."""
-    return search_facts(facts_of(program, sizes, free), machine)
+def search(
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    machine: Machine,
+    free: Collection[Op] = (),
+    *,
+    only_lowered: bool = True,
+) -> Ranking:
+    """Rank the ways to do a program on a machine; `free` are its loops that give the same for every tile.
+
+    With `only_lowered`, candidates are those that today's lowering does; what it lacks is among the rejected.
+    """
+    return search_facts(facts_of(program, sizes, free), machine, only_lowered=only_lowered)
 
 
-def search_facts(facts: Facts, machine: Machine) -> Ranking:
+def search_facts(facts: Facts, machine: Machine, *, only_lowered: bool = True) -> Ranking:
     """Rank the ways to do a program, by its facts."""
     ranking = Ranking(roofline=lower_bound(facts, machine))
-    _take(ranking, list(kernels_with_atoms(facts, machine, ranking, inf)))
+    _take(ranking, list(kernels_with_atoms(facts, machine, ranking, inf, only_lowered)))
     return ranking
 
 

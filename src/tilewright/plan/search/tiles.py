@@ -45,18 +45,24 @@ class AxisTile:
 def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, int]]]:
     """Yield a tile for each class, with the groups of waves that share them."""
     unit = o.products[0].atoms[0].shape[0]
-    columns = tuple(sorted({atom.shape[1] for p in o.products for atom in p.atoms}))
     held = any(p.a_in_registers for p in o.products)
     has_rows = any(ROWS in c.roles for c in o.classes)
     for (down, across), atoms in combinations(GROUPS, ATOMS):
         rows = unit * down * atoms
         if rows > LONGEST or (across > 1 and (atoms > 1 or held)) or (rows > unit and not has_rows):
             continue  # a fragment of A would be each group's in part
-        for tiles in combinations(*(_choices(o, c, rows, columns) for c in o.classes)):
+        for tiles in combinations(*(_choices(o, c, rows, _columns(o, c)) for c in o.classes)):
             if across == 1 or any(
                 t.level in (WHOLE, CLUSTER) and COLUMNS in c.roles for t, c in zip(tiles, o.classes, strict=True)
             ):
                 yield tiles, (down, across)
+
+
+def _columns(o: Orientation, c: DimClass) -> tuple[int, ...]:
+    """The columns of atoms that take a class as columns."""
+    atoms = [p.atoms for p, role in zip(o.products, c.roles, strict=True) if role == COLUMNS]
+    widths = [{atom.shape[1] for atom in each} for each in atoms]
+    return tuple(sorted(set.intersection(*widths))) if widths else ()
 
 
 def _choices(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:

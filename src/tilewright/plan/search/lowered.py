@@ -1,0 +1,68 @@
+"""What today's lowering lacks: tilings that the search finds and that no plan of today says."""
+
+from __future__ import annotations
+
+from tilewright.plan.facts import Facts
+from tilewright.plan.search.axes import BATCH, NONE
+from tilewright.plan.search.halo import halo_window
+from tilewright.plan.search.orientation import Orientation
+from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, LOOP, RUN, WHOLE, AxisTile
+from tilewright.plan.search.tiling import Tiling
+
+
+def why_not_oriented(o: Orientation) -> str:
+    """Why today's lowering does not do an orientation; empty where it does."""
+    if o.through_shared:
+        return "values between products that change their layout"
+    if len(o.products) > 1 and any(o.flips):
+        return "several products, some with N on the unit's rows"
+    return ""
+
+
+def why_not_lowered(t: Tiling) -> str:
+    """Why today's lowering does not do a tiling; empty where it does."""
+    why = why_not_oriented(t.o)
+    if why:
+        return why
+    facts = t.facts
+    for c, tile in t.pairs():
+        if tile.level == CLUSTER:
+            return "clusters that exchange values"
+        if tile.level == LOOP and max(facts.passes[d] for d in c.dims) > 1:
+            return "several passes over a loop"
+        why = _why_not_tile(t, c.dims, tile, halo_window(t.o, c) is not None)
+        if why:
+            return why
+        if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE}:
+            return "several of a batch in one tile"
+    for axis, loop in facts.loops.items():
+        tile = t.tile_of(axis)
+        if tile.level == WHOLE or tile.size != loop.tile:
+            return f"tiles of the loop over {axis} that are not the author's"
+    return ""
+
+
+def _why_not_tile(t: Tiling, dims: tuple[str, ...], tile: AxisTile, has_halo: bool) -> str:
+    """Why today's lowering does not do a tile of several dimensions."""
+    if tile.level == WHOLE:
+        return ""
+    box = dict(tile.box)
+    wide = [d for d in dims if box[d] > 1]
+    owners = {_owner(t.facts, d) for d in wide}
+    if len(owners) > 1:
+        return f"a tile of {tile.size} over {', '.join(sorted(owners))}"
+    if tile.fold == BOX and len(wide) > 1 and not has_halo:
+        return "boxes of rows without a halo tile"
+    if tile.fold == RUN and len({_owner(t.facts, d) for d in dims}) > 1 and tile.size > box[dims[-1]]:
+        return f"a run over {', '.join(dims)}"
+    return ""
+
+
+def _owner(facts: Facts, name: str) -> str:
+    """The dimension of the program that a canonical dimension belongs to."""
+    return next((d for d, digits in facts.digits.items() if name in digits), name)
+
+
+def why_not_split(facts: Facts) -> str:
+    """Why today's lowering does not split a loop of a program over tasks; empty where it does."""
+    return "kernels that merge the states of a split loop" if facts.loops or len(facts.products) > 1 else ""
