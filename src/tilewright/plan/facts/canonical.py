@@ -105,6 +105,8 @@ class _Builder:
             loops,
             tuple(parallel),
             digits,
+            tuple(d for d in dims_of(self.program) if d in self.sizes),
+            cut,
             self.program,
             self.sizes,
         )

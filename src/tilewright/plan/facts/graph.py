@@ -30,7 +30,8 @@ class Facts:
     """The facts of a program in canonical form; see `canonical`.
 
     `extents` are those of dimensions with more than one element; `digits` says which of them a dimension of the
-    program was split into; `parallel` are the dimensions that tasks may cut, in the program's order.
+    program was split into; `parallel` are the dimensions that tasks may cut, in the program's order. `order` are all
+    dimensions of the program as they occur, `cut` those that tasks may cut.
     """
 
     name: str
@@ -39,8 +40,12 @@ class Facts:
     loops: dict[str, LoopFacts]
     parallel: tuple[str, ...]
     digits: dict[str, tuple[str, ...]]
+    order: tuple[Expr, ...]
+    cut: tuple[Expr, ...]
     program: Program = field(repr=False)
     sizes: Mapping[Symbol, int] = field(repr=False)
+    part: str = ""
+    """Which part of the program it is, where that is cut into two kernels."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
 
     def size(self, dims: Iterable[str]) -> int:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.algebra.expr import Expr
-from tilewright.plan.boxes import cut_dims, numbers_of
-from tilewright.plan.general import axis_of, dims_of, words_for
-from tilewright.plan.microkernel import Axes, axes_in, names_of
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.general import axis_of, words_for
+from tilewright.plan.microkernel import Axes, axes_in
 from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Placed, Plan
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.lanes import LaneKernelSchedule, plan_of_lanes
@@ -54,8 +54,9 @@ class _KernelPlan:
 
     def __post_init__(self) -> None:
         self.t, self.facts = self.kernel.tiling, self.kernel.tiling.facts
-        self.program, self.size = self.facts.program, numbers_of(self.facts.sizes)
-        self.products = dict(zip(names_of(self.program).values(), self.kernel.mmas, strict=False))
+        self.size = numbers_of(self.facts.sizes)
+        ops = [self.facts.nodes[m.node].source for m in self.kernel.mmas]
+        self.products = {op: m for op, m in zip(ops, self.kernel.mmas, strict=True) if op is not None}
         self.axes = {op: axes_in(op, self._width) for op in self.products}
 
     def _width(self, d: Expr) -> int:
@@ -71,7 +72,7 @@ class _KernelPlan:
         if self.kernel.pipeline.offsets is not None:
             return self._halo_plan()
         tasks = self._tasks()
-        every = [*tasks, *(d for d in dims_of(self.program) if d not in tasks and d in self.facts.sizes)]
+        every = [*tasks, *(d for d in self.facts.order if d not in tasks)]
         words = words_for(self._word(d) for d in every)
         axes = [axis_of(words[self._word(d)], self._extent(d), self._cuts(d)) for d in every]
         order = [words[self._word(d)] for d in self._walked(tasks)]
@@ -108,7 +109,7 @@ class _KernelPlan:
 
     def _tasks(self) -> list[Expr]:
         """The dimensions that tasks cut, in the program's order."""
-        cut = list(cut_dims(self.program, self.size))
+        cut = list(self.facts.cut)
         if len(self.products) > 1 or not self._cuts_both():
             return cut
         (op,) = self.products
@@ -224,7 +225,7 @@ class _KernelPlan:
         box = next(dict(tile.box) for c, tile in self.t.pairs() if c.roles == ("r",))
         digits = tuple(Digit(n, self.facts.extents[n], self.facts.extents[n]) for n in self._names(axes.m) if n in box)
         total = [d for d in op.operands[2].type.dims if d is not axes.m]
-        whole = [d for d in dims_of(self.program) if d not in total and d is not axes.m and d in self.facts.sizes]
+        whole = [d for d in self.facts.order if d not in total and d is not axes.m]
         words = words_for([str(axes.m), *map(str, [*total, *whole])])
         word = words[str(axes.m)]
         around = [d for d in total if d is not axes.n]

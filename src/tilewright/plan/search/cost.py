@@ -7,7 +7,7 @@ from math import ceil, gcd
 
 from tilewright.machine import Machine
 from tilewright.plan.search.ranking import ENOUGH_STAGES
-from tilewright.plan.search.work import Phase, TaskEnd, Work
+from tilewright.plan.search.work import LaneWork, Phase, TaskEnd, Work
 
 SUM_BYTES = 4
 """Bytes of an element of an accumulator on its way to shared memory."""
@@ -82,12 +82,12 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
     busy = max(mma, p.lanes) + (0.0 if o.ahead else min(mma, p.lanes) / o.groups)
     copies = max(p.copied / limits.l2_rate, p.l2 * share, p.gather) + more
     cycles = max(busy, p.shared / limits.shared_rate, copies) + limits.copy_shown * copies
-    if o.stages * p.slabs < ENOUGH_STAGES and o.stages > 1 and not p.is_dependent:
-        cycles *= limits.shallow_ring
     if p.is_dependent:
         cycles += limits.round_latency / o.groups**2
     elif o.stages > 1 and copies:  # a stage is used, and filled again, while the others are used
         cycles = max(cycles, (busy + copies + limits.copy_latency) / o.stages)
+    if o.stages * p.slabs < ENOUGH_STAGES and o.stages > 1 and not p.is_dependent:
+        cycles *= limits.shallow_ring
     return cycles + p.serial + (limits.turn_latency if o.ordered and p.is_dependent else 0)
 
 
@@ -106,7 +106,7 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
     share = min(w.tasks, cores) / cores
     steps = [step_cycles(machine, p, o, share) for p in w.phases]
     arriving = next((max(p.copied / limits.l2_rate, p.l2 * share, p.gather) for p in w.phases if p.copied), 0.0)
-    before = limits.copy_latency
+    before = float(limits.copy_latency)
     if not any(p.is_dependent for p in w.phases):  # otherwise the first iteration is as long as others
         before += arriving + (w.resident + w.first) / limits.l2_rate
     end = end_cycles(machine, w.end, o.groups)
@@ -157,3 +157,16 @@ def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
     p = max((p for p in w.phases if p.copied), key=lambda p: p.trips)
     more = step_cycles(machine, p, o, share, w.outside * machine.limits.outside_row) - step_cycles(machine, p, o, share)
     return w.edges * p.trips * more
+
+
+def lane_kernel_time(machine: Machine, w: LaneWork) -> float:
+    """Cycles of a kernel of lanes, with its launch: tasks of a core overlap, and the first reads are waited for.
+
+    Cores have several tasks at a time, so that all of them move something to the end.
+    """
+    limits, cores = machine.limits, machine.limits.cores or 1
+    tasks = max(1, w.tasks)
+    share = ceil(tasks / cores) / tasks
+    slower = machine.costs.one_wave if w.waves == 1 else 1
+    moved = moving(machine, w.moved) * max(1, cores / tasks)
+    return max(w.lanes * slower * share, moved) + limits.copy_latency + launch_cycles(machine)

@@ -15,7 +15,7 @@ from tilewright.plan.search.cost import line_factor
 from tilewright.plan.search.liveness import WORD, Liveness
 from tilewright.plan.search.placement import Placement
 from tilewright.plan.search.tiles import CLUSTER, GRID
-from tilewright.plan.search.tiling import Loops, Tiling
+from tilewright.plan.search.tiling import Loops, Tiling, is_chained
 from tilewright.plan.search.unit import MmaTile
 from tilewright.plan.search.work import Phase, TaskEnd, Work
 
@@ -206,7 +206,7 @@ def _inside_k(t: Tiling, here: list[MmaTile]) -> float:
 
 def _edges(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
     """(rows outside their tensor that a step of a task at both edges brings, such tasks of a core)."""
-    if t.o.by_threads or len(mmas) > 1:
+    if t.o.by_threads or is_chained(t):
         return 0.0, 0
     per_core = ceil(t.tasks / (t.machine.limits.cores or 1))
     outside, edges = 0.0, 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.plan.facts import Facts
-from tilewright.plan.search.axes import BATCH, NONE
+from tilewright.plan.search.axes import BATCH, COLUMNS, NONE
 from tilewright.plan.search.halo import halo_window
 from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, LOOP, RUN, WHOLE, AxisTile
@@ -30,6 +30,8 @@ def why_not_lowered(t: Tiling) -> str:
             return "clusters that exchange values"
         if tile.level == LOOP and max(facts.passes[d] for d in c.dims) > 1:
             return "several passes over a loop"
+        if len(t.o.products) > 1 and tile.level == GRID and COLUMNS in c.roles and tile.size < c.extent:
+            return "tasks that share the rows of several products"
         why = _why_not_tile(t, c.dims, tile, halo_window(t.o, c) is not None)
         if why:
             return why

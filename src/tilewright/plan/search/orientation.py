@@ -77,7 +77,8 @@ def _oriented(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: 
         for operand, own in ((a, rows), (b, columns)):
             for read in operand.reads:
                 access = facts.nodes[read].place
-                if (access.dims & p.k and access.dims & own) or operand.is_read:
+                made_of = access.linear and not operand.products and access.dims & p.k and access.dims & own
+                if operand.is_read or made_of:
                     by_threads = by_threads or why_not_bulk(access, p.k | own, machine)
         made = _with_atoms(facts, machine, p, (rows, columns, a, b), held)
         if not made.atoms:

@@ -17,7 +17,7 @@ from tilewright.plan.rings import MOST, registers_of
 from tilewright.plan.search.liveness import Liveness, operand_registers
 from tilewright.plan.search.placement import HaloTile, Placement
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
-from tilewright.plan.search.tiling import Tiling
+from tilewright.plan.search.tiling import Tiling, is_chained
 from tilewright.plan.search.unit import MmaTile
 
 AHEAD, ORDERED, PLAIN = "ahead", "turns", "none"
@@ -59,7 +59,7 @@ def pipelines(
     overlaps = [PLAIN]
     if live.dependent:
         overlaps = [AHEAD, ORDERED, PLAIN] if t.groups > 1 else [AHEAD, PLAIN]
-    can_turn = t.groups == 1 and len(mmas) == 1 and t.tasks > cores and not t.o.by_threads and not _is_stepped_alone(t)
+    can_turn = t.groups == 1 and len(mmas) == 1 and t.tasks > cores and not t.o.by_threads and not is_chained(t)
     turns = (False, True) if can_turn and mmas[0].atom.asynchronous else (False,)
     for keeps, overlap, pingpong in combinations((True, False) if placed.keepable else (False,), overlaps, turns):
         waves = _waves(t, mmas, live, placed, (keeps, pingpong))
@@ -75,11 +75,6 @@ def pipelines(
             ranking.reject(_name(mmas), roles)
         else:
             yield KernelPipeline(roles, overlap, keeps)
-
-
-def _is_stepped_alone(t: Tiling) -> bool:
-    """Whether a task has all columns of a result that tasks cannot cut."""
-    return t.across > 1 or any(not c.is_parallel and "c" in c.roles for c in t.o.classes)
 
 
 def _name(mmas: tuple[MmaTile, ...]) -> str:
@@ -122,7 +117,7 @@ def _roles(
     """The roles with as many stages as shared memory holds; or that they do not fit."""
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
-    chained = len(mmas) > 1 or _is_stepped_alone(t)
+    chained = is_chained(t)
     regions = 2 * len(mmas) + 1 if chained else halves
     assert space.bytes is not None
     room = space.bytes - regions * space.alignment - placed.between - _exchanged(t, mmas[0])

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil, gcd, prod
 
+from tilewright.algebra.expr import Expr
+from tilewright.plan.computed import neighbours
 from tilewright.plan.ring_costs import WIDEST
 from tilewright.plan.search.cost import row_cycles
 from tilewright.plan.search.halo import HaloWindow, halo_window
@@ -74,7 +77,8 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
         for operand, own, is_a in ((p.a, p.rows, True), (p.b, p.columns, False)):
             for read in operand.reads:
                 n = t.facts.nodes[read]
-                if read not in placed and (operand.is_read or (n.dims & own and n.dims & p.product.k)):
+                made_of = n.dims & own and n.dims & p.product.k and not operand.products
+                if read not in placed and (operand.is_read or made_of):
                     placed.add(read)
                     _place(t, placement, m, read, is_a, phases, halo)
     placement.halo = halo
@@ -101,7 +105,10 @@ def _place(
     deep = ceil(k / slab) * slab if along and not held else k
     if t.batch > 1:
         deep = ceil(k * t.batch / slab) * slab if is_a else deep * t.batch
-    count = float(rows * deep * access.bytes)
+    thin = 1 / _equal_neighbours(t, m, read, slab)
+    if thin * slab <= 1:
+        return  # one element for all of a step: lanes that have the row read it
+    count = float(rows * deep * access.bytes) * thin
     overlap = 1.0
     if access.rows_overlap and not t.o.by_threads:  # rows begin within the ones before them
         boxed = any(access.lies_alone(d) for d in own)
@@ -120,7 +127,7 @@ def _place(
         return
     if inner is not None and t.loops_over(frozenset({inner}) & n.dims):
         element = m.row_bytes // slab
-        rows_of_k = trips / ceil(extent / min(extent, slab)) * access.bytes / element
+        rows_of_k = trips / ceil(extent / min(extent, slab)) * access.bytes * thin / element
         cycles = rows * rows_of_k * row_cycles(machine, extent, slab, element, pitch)
     else:
         cycles = trips * count / limits.l2_rate
@@ -173,3 +180,18 @@ def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
     k = [d for c in t.o.classes for d in c.dims if d in p.product.k]
     rows = [t.facts.nodes[r].place.contiguous for x in (p.a, p.b) for r in x.reads]
     return next((d for d in rows if d in k), k[-1] if k else None)
+
+
+def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
+    """How many neighbours along K are one element of memory, within a step."""
+    n = t.facts.nodes[read]
+    inner = inner_k(t, m.oriented)
+    if n.place.linear or n.source is None or inner is None:
+        return 1
+    own = {str(d): over for d, over in zip(n.source.results[0].type.dims, n.source.attrs["over"], strict=True)}
+    return _neighbours(tuple(n.source.attrs["at"]), own[inner], slab) if inner in own else 1
+
+
+@lru_cache
+def _neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
+    return neighbours(at, k, slab)

@@ -13,7 +13,9 @@ from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.microkernel import precision_of, shared_atoms
 from tilewright.plan.search.cost import roofline
 from tilewright.plan.search.kernel import kernels_with_atoms
-from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.lanes import kernels_of_lanes
+from tilewright.plan.search.partition import cuts
+from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.sums import summed_in
 
 KEPT = 8
@@ -38,8 +40,35 @@ def search(
 def search_facts(facts: Facts, machine: Machine, *, only_lowered: bool = True) -> Ranking:
     """Rank the ways to do a program, by its facts."""
     ranking = Ranking(roofline=lower_bound(facts, machine))
+    _take(ranking, list(kernels_of_lanes(facts, machine, ranking)))
     _take(ranking, list(kernels_with_atoms(facts, machine, ranking, inf, only_lowered)))
+    if not facts.part:
+        _in_two(facts, machine, ranking, only_lowered)
     return ranking
+
+
+def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
+    """Add the program as two kernels, where these may take less time."""
+    for cut in cuts(facts):
+        what = f"two kernels, %{cut.value} in memory"
+        best = ranking.best.cycles if ranking.best is not None else inf
+        least = lower_bound(cut.first, machine) + lower_bound(cut.second, machine)
+        if least >= best:
+            ranking.reject(what, f"at least {least / best:.2f} of the time")
+            continue
+        if only_lowered and not cut.after:
+            ranking.reject(what, "lowering lacks a cut at a value without a product before it")
+            continue
+        one = search_facts(cut.first, machine, only_lowered=only_lowered)
+        two = search_facts(cut.second, machine, only_lowered=only_lowered) if one.best is not None else Ranking()
+        ranking.count(one)
+        ranking.count(two)
+        if one.best is None or two.best is None:
+            continue
+        cycles = one.best.cycles + two.best.cycles
+        rewrites = (Rewrite(what, after=cut.after), *one.best.rewrites, *two.best.rewrites)
+        key = (round(cycles), *one.best.key[1:])
+        _take(ranking, [PlanCandidate((*one.best.kernels, *two.best.kernels), cycles, key, rewrites)])
 
 
 def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:

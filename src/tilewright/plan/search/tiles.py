@@ -87,6 +87,8 @@ def _choices(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -
     slab = _slab(o, c)
     steps = list(_steps_of_k(o, c, slab)) if c.streams else []
     shallow = c.extent <= DEEPEST_WHOLE and several and len(c.dims) == 1
+    if shallow and c.extent <= slab:
+        return [whole]
     return [*steps, *([whole] if shallow else [])]
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from math import prod
 
 from tilewright.plan.facts import Dims, ValueFacts
-from tilewright.plan.search.axes import DimClass
+from tilewright.plan.search.axes import COLUMNS, DimClass
 from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import CLUSTER, GRID, LOOP, AxisTile
 
@@ -70,3 +70,8 @@ class Tiling:
     def pairs(self) -> list[tuple[DimClass, AxisTile]]:
         """Classes with their tiles."""
         return list(zip(self.o.classes, self.tiles, strict=True))
+
+
+def is_chained(t: Tiling) -> bool:
+    """Whether products, or a product and reductions of its rows, follow each other within a task."""
+    return len(t.o.products) > 1 or any(not c.is_parallel and COLUMNS in c.roles for c in t.o.classes)

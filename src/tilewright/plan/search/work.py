@@ -79,3 +79,13 @@ class Work:
     def brought(self) -> float:
         """Bytes that all tasks bring."""
         return self.tasks * sum(p.trips * p.copied for p in self.phases)
+
+
+@dataclass(frozen=True)
+class LaneWork:
+    """What a kernel of lanes does: tasks, cycles of lanes of all of them, the bytes that they move, waves of a task."""
+
+    tasks: int
+    lanes: float
+    moved: float
+    waves: int
