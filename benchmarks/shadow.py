@@ -91,7 +91,7 @@ def shadow(key: Key, problem: Problem, today: Any, show: bool) -> tuple[str, flo
         print(f"{key[0]}: {key[1]}: no job: {type(fault).__name__}")
         return "no job", 0.0
     start = time.perf_counter()
-    ranking = search(job.program, job.sizes, machine, job.free)
+    ranking = search(job.program, job.sizes, machine, job.free, constant=job.constant)
     took = time.perf_counter() - start
     found = best_plan(ranking)
     name = f"{key[0]}: {key[1]}"

@@ -236,8 +236,8 @@ class _KernelPlan:
         if offsets is not None and offsets > 1:
             cut[loops[-1]] = Cut("loop", offsets)
         own = Axis(word, digits, tuple(Cut("task", box[d.name], d.name) for d in digits))
-        every = [*(axis_of(words[str(d)], self.size(d), (cut[d],)) for d in around), own]
-        every += [axis_of(words[str(d)], self.size(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)]
+        every = [*(axis_of(words[str(d)], self._full(d), (cut[d],)) for d in around), own]
+        every += [axis_of(words[str(d)], self._full(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)]
         a, b = (self.facts.nodes[x.reads[0]].place.memory for x in (m.oriented.a, m.oriented.b))
         return Plan(
             tuple(every),

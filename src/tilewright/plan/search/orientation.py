@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product as combinations
 
 from tilewright.ir.dtypes import DType
@@ -126,9 +127,8 @@ def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> b
 
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
     """Why bulk copies cannot read an operand as it lies, whose rows, columns and K are `dims`; empty: they can."""
-    loads = [c for c in machine.copies_between("global", "shared") if c.asynchronous and c.bytes_moved is None]
-    pitch = max((c.pitch for c in loads), default=0)
-    if not loads:
+    pitch = bulk_pitch(machine)
+    if not pitch:
         return "the machine has no bulk copies"
     if not access.linear:
         return f"{access.memory}: a coordinate divides a dimension, or is looked up"
@@ -137,3 +137,10 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
     if access.pitch % pitch:
         return f"{access.memory}: rows lie {access.pitch} bytes apart, which {pitch} does not divide"
     return ""
+
+
+@lru_cache
+def bulk_pitch(machine: Machine) -> int:
+    """Bytes that rows lie a multiple apart, for bulk copies to shared memory; 0: the machine has none."""
+    loads = machine.copies_between("global", "shared")
+    return max((c.pitch for c in loads if c.asynchronous and c.bytes_moved is None), default=0)

@@ -111,7 +111,7 @@ def _place(
     count = float(rows * deep * access.bytes) * thin
     overlap = 1.0
     if access.rows_overlap and not t.o.by_threads:  # rows begin within the ones before them
-        boxed = any(access.lies_alone(d) for d in own)
+        boxed = len(own) == 1 and all(access.lies_alone(d) for d in own)
         overlap = limits.box_overlap if boxed else limits.window_overlap
     inner = inner_k(t, p)
     extent = facts.extents.get(inner or "", 1)

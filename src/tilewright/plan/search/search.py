@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from math import inf, prod
 
 from tilewright.algebra.expr import Symbol
@@ -16,6 +17,7 @@ from tilewright.plan.search.kernel import kernels_with_atoms
 from tilewright.plan.search.lanes import kernels_of_lanes
 from tilewright.plan.search.partition import cuts
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
+from tilewright.plan.search.repack import Repacked, repackings
 from tilewright.plan.sums import summed_in
 
 KEPT = 8
@@ -29,22 +31,48 @@ def search(
     free: Collection[Op] = (),
     *,
     only_lowered: bool = True,
+    constant: Collection[str] = (),
 ) -> Ranking:
     """Rank the ways to do a program on a machine; `free` are its loops that give the same for every tile.
 
     With `only_lowered`, candidates are those that today's lowering does; what it lacks is among the rejected.
+    Arguments that are `constant` are repacked once, when they are bound.
     """
-    return search_facts(facts_of(program, sizes, free), machine, only_lowered=only_lowered)
+    return search_facts(facts_of(program, sizes, free), machine, only_lowered=only_lowered, constant=constant)
 
 
-def search_facts(facts: Facts, machine: Machine, *, only_lowered: bool = True) -> Ranking:
+def search_facts(
+    facts: Facts, machine: Machine, *, only_lowered: bool = True, constant: Collection[str] = ()
+) -> Ranking:
     """Rank the ways to do a program, by its facts."""
     ranking = Ranking(roofline=lower_bound(facts, machine))
     _take(ranking, list(kernels_of_lanes(facts, machine, ranking)))
     _take(ranking, list(kernels_with_atoms(facts, machine, ranking, inf, only_lowered)))
+    for repacked in repackings(facts, machine, constant):
+        _repacked(repacked, machine, ranking, only_lowered)
     if not facts.part:
         _in_two(facts, machine, ranking, only_lowered)
     return ranking
+
+
+def _repacked(repacked: Repacked, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
+    """Add the program on operands that were copied first, where that may take less time."""
+    best = ranking.best.cycles if ranking.best is not None else inf
+    least = lower_bound(repacked.facts, machine) + repacked.cycles
+    if least >= best:
+        ranking.reject(repacked.rewrite.what, f"at least {least / best:.2f} of the time")
+        return
+    kernels = kernels_with_atoms(repacked.facts, machine, ranking, best - repacked.cycles, only_lowered)
+    found = [
+        replace(
+            c,
+            cycles=c.cycles + repacked.cycles,
+            rewrites=(repacked.rewrite,),
+            key=(round(c.cycles + repacked.cycles), *c.key[1:]),
+        )
+        for c in kernels
+    ]
+    _take(ranking, found)
 
 
 def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:

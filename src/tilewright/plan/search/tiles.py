@@ -66,7 +66,27 @@ def _columns(o: Orientation, c: DimClass) -> tuple[int, ...]:
 
 
 def _choices(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """The tiles of one class."""
+    """The tiles of one class; what lies past the end of one is never stored."""
+    return [tile for tile in _proposed(o, c, rows, columns) if tile.level != GRID or _ends_outside(o.facts, tile)]
+
+
+def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
+    """Whether what a tile has past the end of its dimensions lies outside whatever is written."""
+    past = [d for d, n in tile.box if facts.extents[d] % n]
+    if tile.fold == RUN:
+        past = [tile.box[0][0]] if prod(facts.extents[d] for d, _ in tile.box) % tile.size else []
+    return all(_lies_outside(w.place, d, facts.extents[d]) for w in facts.writes for d in past)
+
+
+def _lies_outside(access: AccessFacts, dim: str, extent: int) -> bool:
+    """Whether positions from `extent` on are outside memory."""
+    return any(
+        dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
+    )
+
+
+def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
+    """The tiles of one class, whether or not results end with them."""
     roles, several, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))
     if c.is_batch:

@@ -1,0 +1,199 @@
+"""Rule: operands that are copied first, to rows as bulk copies read them, or read them quicker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from tilewright.machine import Machine
+from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
+from tilewright.plan.plan import PADDED
+from tilewright.plan.ring_costs import WIDEST
+from tilewright.plan.search.cost import launch_cycles, moving
+from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
+from tilewright.plan.search.ranking import Rewrite
+
+ROWS = "rows"
+"""How an operand lies after a copy that bulk copies can read."""
+SLACK = 8
+"""Rows are padded to whole lines where they grow by no more than one part in so many."""
+
+
+@dataclass(frozen=True)
+class RowCopy:
+    """A copy of an operand: elements before and after, and how many neighbours one word has."""
+
+    memory: str
+    given: int
+    elements: int
+    bytes: int
+    word: int
+
+    def cycles(self, machine: Machine) -> float:
+        """Cycles of the kernel that copies, without its launch."""
+        limits = machine.limits
+        placing = limits.placing / limits.lane_rate / self.word * self.elements / (limits.cores or 1)
+        return max(placing, moving(machine, (self.given + self.elements) * self.bytes)) + limits.copy_latency
+
+
+@dataclass(frozen=True)
+class Repacked:
+    """A program on operands that were copied first, and the cycles of the copies."""
+
+    rewrite: Rewrite
+    facts: Facts
+    cycles: float
+
+
+def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Iterator[Repacked]:
+    """Yield the ways to copy the operands of the one product first; `constant` ones are copied once, when bound."""
+    if len(facts.products) != 1 or facts.part:
+        return
+    (p,) = facts.products
+    if not (p.a.is_read and p.b.is_read) or not bulk_pitch(machine):
+        return
+    reads = [facts.nodes[x.reads[0]] for x in (p.a, p.b)]
+    if not all(n.place.linear and n.place.dims for n in reads):
+        return
+    refused = any(why_not_bulk(n.place, p.k | own, machine) for n, own in zip(reads, (p.m, p.n), strict=True))
+    askew = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
+    if refused:
+        made = _joined(facts, p, reads, machine) or _apart(facts, reads, machine)
+        form = ROWS
+    else:
+        made = _padded(facts, p, reads, machine) if askew else None
+        form = PADDED
+    if made is None:
+        return
+    repacked, copies = made
+    rewrite = Rewrite(f"operands in {form}", forms=tuple((c.memory, form) for c in copies))
+    yield Repacked(rewrite, repacked, _copy_cycles(machine, [c for c in copies if c.memory not in constant]))
+
+
+def _copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
+    """Cycles of all copies: one launch for all of them, which wait together for what they read."""
+    if not copies:
+        return 0.0
+    total = sum(c.cycles(machine) for c in copies) - (len(copies) - 1) * machine.limits.copy_latency
+    early = "programmatic" in machine.launches
+    return max(total, launch_cycles(machine)) if early else total + launch_cycles(machine)
+
+
+def padded_length(machine: Machine, extent: int, element: int, line: int) -> int:
+    """The length of a row of `extent` elements: whole lines where that is not much longer, else whole sectors."""
+    pitch = bulk_pitch(machine)
+    sectors, lines = (_up(extent, max(pitch, n), element) for n in (machine.limits.sector_bytes, line))
+    return lines if SLACK * (lines - extent) <= extent else sectors
+
+
+def _up(extent: int, pitch: int, element: int) -> int:
+    while extent * element % pitch:
+        extent += 1
+    return extent
+
+
+def _line(machine: Machine) -> int:
+    """Bytes of a row of shared memory."""
+    return max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
+
+
+def _copied(n: ValueFacts, packed: tuple[int, ...]) -> RowCopy:
+    place = n.place
+    word = gcd(WIDEST // place.bytes, place.shape[-1], packed[-1])
+    return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word))
+
+
+def _with_accesses(facts: Facts, accesses: dict[int, AccessFacts]) -> tuple[ValueFacts, ...]:
+    return tuple(replace(n, access=accesses[n.id]) if n.id in accesses else n for n in facts.nodes)
+
+
+def _padded(
+    facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
+) -> tuple[Facts, list[RowCopy]] | None:
+    """Copies in which K is longer, by zeros in both operands."""
+    k = next((d for d in p.k if all(_is_row(n.place, d, facts) for n in reads)), None)
+    if k is None or any(k in n.space for n in facts.nodes if n.op not in ("read", "mma")):
+        return None
+    wide = padded_length(machine, facts.extents[k], reads[0].place.bytes, _line(machine))
+    accesses, copies = {}, []
+    for n in reads:
+        shape = (*n.place.shape[:-1], wide)
+        copies.append(_copied(n, shape))
+        accesses[n.id] = replace(n.place, memory=f"{n.place.memory}_rows", shape=shape, strides=_strides(shape))
+    nodes = _with_accesses(facts, accesses)
+    return replace(facts, nodes=nodes, extents={**facts.extents, k: wide}), copies
+
+
+def _is_row(place: AccessFacts, k: str, facts: Facts) -> bool:
+    """Whether a dimension is all of a row of memory."""
+    return place.row == ((k, 1),) and place.shape[-1] == facts.extents[k]
+
+
+def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | None:
+    """Copies of operands whose rows bulk copies refuse, with rows further apart; coordinates stay."""
+    accesses, copies = {}, []
+    for n in reads:
+        place = n.place
+        if place.pitch % bulk_pitch(machine) == 0:
+            continue
+        packed = (*place.shape[:-1], padded_length(machine, place.shape[-1], place.bytes, _line(machine)))
+        copies.append(_copied(n, packed))
+        accesses[n.id] = replace(place, memory=f"{place.memory}_rows", strides=_strides(packed))
+    return (replace(facts, nodes=_with_accesses(facts, accesses)), copies) if copies else None
+
+
+# -- taps and channels as one run -----------------------------------------------------------------------------
+
+
+def _joined(
+    facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
+) -> tuple[Facts, list[RowCopy]] | None:
+    """Copies in which a tap's channels and the taps before them are one run of every row; None: they are none."""
+    pitch = bulk_pitch(machine)
+    for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
+        channel = next((d for d in p.k if d != tap and all(n.place.row == ((d, 1),) for n in reads)), None)
+        lines = [dict(n.place.coords[-2]) for n in reads]
+        if channel is None or any(line.get(tap) != 1 or len(line) > 2 for line in lines):
+            continue
+        steps = [next((c for d, c in line.items() if d != tap), 0) for line in lines]
+        if any(n.place.shape[-1] != facts.extents[channel] for n in reads) or any(step < 0 for step in steps):
+            continue
+        channels = facts.extents[channel]
+        while any(step and step * channels * reads[0].place.bytes % pitch for step in steps):
+            channels += 1
+        return _in_runs(facts, reads, tap, channel, channels, pitch)
+    return None
+
+
+def _in_runs(
+    facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, pitch: int
+) -> tuple[Facts, list[RowCopy]]:
+    length = facts.extents[tap] * channels
+    accesses, copies = {}, []
+    for n in reads:
+        place = n.place
+        position = [(d, c) for d, c in place.coords[-2] if d != tap]
+        reach = facts.extents[tap] + sum(c * (facts.extents[d] - 1) for d, c in position)
+        packed = [*place.shape[:-1], channels]
+        if place.can_leave or reach > packed[-2] or packed[-2] * channels * place.bytes % pitch:
+            packed[-2] = reach
+        while packed[-2] * channels * place.bytes % pitch:
+            packed[-2] += 1
+        strides = _strides(tuple(packed))
+        outer = place.coords[:-2]
+        seen = tuple((d, 1) for d, _ in position)
+        coords = (*outer, *((seen,) if seen else ()), ((channel, 1),))
+        rows = [(facts.extents[d], c * strides[-2]) for d, c in position]
+        shape = (*packed[:-2], *(extent for extent, _ in rows), length)
+        every = (*strides[:-2], *(step for _, step in rows), 1)
+        copies.append(_copied(n, tuple(packed)))
+        accesses[n.id] = AccessFacts(f"{place.memory}_rows", place.bytes, coords, shape, every, place.can_leave)
+    nodes = tuple(replace(n, dims=n.dims - {tap}, reduces=n.reduces - {tap}) for n in _with_accesses(facts, accesses))
+    extents = {d: extent for d, extent in facts.extents.items() if d != tap} | {channel: length}
+    order = tuple(d for d in facts.order if str(d) != tap)
+    return replace(facts, nodes=nodes, extents=extents, order=order), copies
