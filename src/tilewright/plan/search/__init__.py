@@ -21,6 +21,7 @@
 | counting    | from a tiling to counts of work                                                  |
 | work        | counts of work                                                                   |
 | cost        | from work to cycles, and the roofline                                            |
+| lowered     | what today's lowering lacks                                                      |
 | as_plan     | a candidate as a plan, or what today's lowering lacks                            |
 """
 

@@ -85,7 +85,7 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
     if p.is_dependent:
         cycles += limits.round_latency / o.groups**2
     elif o.stages > 1 and copies:  # a stage is used, and filled again, while the others are used
-        cycles = max(cycles, (busy + copies + limits.copy_latency) / o.stages)
+        cycles = max(cycles, (busy + copies + limits.copy_latency / p.per_stage) / o.stages)
     if o.stages * p.slabs < ENOUGH_STAGES and o.stages > 1 and not p.is_dependent:
         cycles *= limits.shallow_ring
     return cycles + p.serial + (limits.turn_latency if o.ordered and p.is_dependent else 0)

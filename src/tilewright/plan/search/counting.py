@@ -13,7 +13,7 @@ from tilewright.plan.rings import NARROWEST
 from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import line_factor
 from tilewright.plan.search.liveness import WORD, Liveness
-from tilewright.plan.search.placement import Placement
+from tilewright.plan.search.placement import OperandPlacement
 from tilewright.plan.search.tiles import CLUSTER, GRID
 from tilewright.plan.search.tiling import Loops, Tiling, is_chained
 from tilewright.plan.search.unit import MmaTile
@@ -34,7 +34,12 @@ class ResultRows:
 
 
 def count_work(
-    t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: Placement, phases: dict[int, Loops], bulk_waves: int
+    t: Tiling,
+    mmas: tuple[MmaTile, ...],
+    live: Liveness,
+    placed: OperandPlacement,
+    phases: dict[int, Loops],
+    bulk_waves: int,
 ) -> Work | None:
     """The work of a kernel; None where its results have no rows that leave through shared memory."""
     lanes = _LaneWork(t, phases)
@@ -152,7 +157,7 @@ def _phases(
     t: Tiling,
     mmas: tuple[MmaTile, ...],
     live: Liveness,
-    placed: Placement,
+    placed: OperandPlacement,
     phases: dict[int, Loops],
     lanes: _LaneWork,
     bulk_waves: int,

@@ -11,11 +11,11 @@ from tilewright.plan.facts import Facts
 from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, moving, row_cycles
 from tilewright.plan.search.counting import ResultRows, count_work, result_rows, state_bytes, task_end
 from tilewright.plan.search.launch import order_of, raster_of
-from tilewright.plan.search.liveness import WORD, Liveness, liveness
+from tilewright.plan.search.liveness import WORD, liveness
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.orientation import orientations
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
-from tilewright.plan.search.placement import Placement, halo_taps, place_operands
+from tilewright.plan.search.placement import OperandPlacement, halo_taps, place_operands
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Key, PlanCandidate, Ranking
 from tilewright.plan.search.tiles import GRID, LOOP, tilings
 from tilewright.plan.search.tiling import Tiling
@@ -58,6 +58,7 @@ def kernels_with_atoms(
     """Yield the candidates of a program whose products all run on atoms; of these those that lowering does."""
     if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
         return
+    wholes: list[tuple[PlanCandidate, Work]] = []
     for o in orientations(facts, machine, ranking):
         why = why_not_oriented(o) if only_lowered else ""
         if why:
@@ -70,21 +71,24 @@ def kernels_with_atoms(
             if why:
                 ranking.reject("tiling", f"lowering lacks {why}")
                 continue
-            for candidate in _of_tiling(t, ranking, best, only_lowered):
+            for candidate, work in _of_tiling(t, ranking, best):
                 best = min(best, candidate.cycles)
+                wholes.append((candidate, work))
                 yield candidate
+    if wholes and not (only_lowered and why_not_split(facts)):
+        yield from _all_in_parts(wholes)
 
 
-def _of_tiling(t: Tiling, ranking: Ranking, best: float, only_lowered: bool) -> Iterator[PlanCandidate]:
+def _of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[tuple[PlanCandidate, Work]]:
+    """Yield the candidates of a tiling, with their work."""
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
         return
     facts, cores = t.facts, t.machine.limits.cores or 1
     phases = {m.node: t.phase(facts.nodes[m.node]) for m in mmas}
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
-    can_split = t.tasks < cores and not (only_lowered and why_not_split(facts))
     rounds = t.tasks / cores * prod(facts.kept_share.values()) if facts.loops else ceil(t.tasks / cores)
-    if not can_split and each * rounds > best:
+    if t.tasks >= cores and each * rounds > best:
         return
     live = liveness(t, mmas, phases)
     placed = place_operands(t, mmas, phases)
@@ -97,19 +101,19 @@ def _of_tiling(t: Tiling, ranking: Ranking, best: float, only_lowered: bool) -> 
     for pipeline in pipelines(t, mmas, live, placed, ranking):
         ranking.timed += 1
         kernel = KernelSchedule(t, mmas, pipeline, None, raster_of(t), order_of(work))
-        whole = _candidate(kernel, _with_pipeline(work, kernel, placed, live))
-        yield whole
-        for parts in _splits(t, best, whole.cycles) if can_split and pipeline.offsets is None else ():
-            yield _in_parts(kernel, _with_pipeline(work, kernel, placed, live), parts)
+        done = _with_pipeline(work, kernel, placed)
+        yield _candidate(kernel, done), done
 
 
-def _with_pipeline(work: Work, kernel: KernelSchedule, placed: Placement, live: Liveness) -> Work:
+def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
     """The work under a pipeline: A in registers is not read from shared memory; B may stay beside a halo tile."""
     pipeline = kernel.pipeline
     phases = work.phases
     if pipeline.keeps_a:
         less = sum(x.rows * x.depth * x.atom.a.dtype.bits / 8 for x in placed.keepable)
         phases = tuple(replace(p, shared=max(0.0, p.shared - less)) if p.is_dependent else p for p in phases)
+    if pipeline.offsets:
+        phases = tuple(replace(p, per_stage=pipeline.offsets) for p in phases)
     if pipeline.offsets == 0 and placed.halo is not None:
         halo, limits = placed.halo, kernel.tiling.machine.limits
         taps = halo_taps(halo)
@@ -123,7 +127,7 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: Placement, live: 
     return replace(work, phases=phases)
 
 
-def _b_cycles(kernel: KernelSchedule, placed: Placement) -> float:
+def _b_cycles(kernel: KernelSchedule, placed: OperandPlacement) -> float:
     """Cycles of the L2 cache for all of B."""
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None
@@ -181,18 +185,40 @@ def _key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> 
 # -- sums in parts ------------------------------------------------------------------------------------------
 
 
-def _splits(t: Tiling, best: float, whole: float) -> Iterator[Parts]:
+def _all_in_parts(wholes: list[tuple[PlanCandidate, Work]]) -> Iterator[PlanCandidate]:
+    """Yield kernels whose loop is split over tasks, where the best whole one leaves cores without a task."""
+    best, _ = min(wholes, key=lambda x: x[0].key)
+    (first,) = best.kernels
+    assert isinstance(first, KernelSchedule)
+    limits = first.tiling.machine.limits
+    cores = limits.cores or 1
+    if first.tiling.tasks >= cores:
+        return
+    least, cycles = min(work.tasks for _, work in wholes), best.cycles
+    for candidate, work in wholes:
+        (kernel,) = candidate.kernels
+        if (
+            not isinstance(kernel, KernelSchedule)
+            or kernel.pipeline.offsets is not None
+            or kernel.pipeline.roles.pingpong
+        ):
+            continue
+        for parts in _splits(kernel.tiling):
+            bound = candidate.cycles / parts.count + limits.following_cycles
+            if parts.count * least <= CROWDED * cores and bound < cycles:
+                split = _in_parts(kernel, work, parts)
+                cycles = min(cycles, split.cycles)
+                yield split
+
+
+def _splits(t: Tiling) -> Iterator[Parts]:
     """Yield the ways to split one loop over tasks: in equal parts, or in whole steps where operands lie plainly."""
-    cores, limits = t.machine.limits.cores or 1, t.machine.limits
     for c, tile in t.pairs():
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)
         if tile.level != LOOP or c.is_parallel or not c.streams or not merges:
             continue
         for dim in c.dims:
-            for parts in _parts_of(t, dim, dict(tile.box)[dim], tile.size):
-                least = whole / parts.count + limits.following_cycles
-                if parts.count * t.tasks <= CROWDED * cores and least < best:
-                    yield parts
+            yield from _parts_of(t, dim, dict(tile.box)[dim], tile.size)
 
 
 def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tilewright.plan.facts import Facts
-from tilewright.plan.search.axes import BATCH, COLUMNS, NONE
+from tilewright.plan.search.axes import BATCH, COLUMNS, NONE, ROWS
 from tilewright.plan.search.halo import halo_window
 from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, LOOP, RUN, WHOLE, AxisTile
-from tilewright.plan.search.tiling import Tiling
+from tilewright.plan.search.tiling import Tiling, is_chained
 
 
 def why_not_oriented(o: Orientation) -> str:
@@ -25,6 +25,9 @@ def why_not_lowered(t: Tiling) -> str:
     if why:
         return why
     facts = t.facts
+    unit = t.o.products[0].atoms[0].shape[0]
+    if is_chained(t) and any(ROWS in c.roles and tile.size > unit * t.down for c, tile in t.pairs()):
+        return "several atoms of rows for each group of waves, of products that follow each other"
     for c, tile in t.pairs():
         if tile.level == CLUSTER:
             return "clusters that exchange values"

@@ -17,7 +17,7 @@ TIMES = 3
 
 
 @dataclass(frozen=True)
-class Cut:
+class GraphCut:
     """A program cut at a value: both parts, and the last product of the first."""
 
     value: int
@@ -26,7 +26,7 @@ class Cut:
     after: str
 
 
-def cuts(facts: Facts) -> Iterator[Cut]:
+def cuts(facts: Facts) -> Iterator[GraphCut]:
     """Yield the cuts of a graph: of values that separate the same work, the one with the fewest bytes."""
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in ("cumsum", "topk")}
@@ -43,7 +43,7 @@ def cuts(facts: Facts) -> Iterator[Cut]:
     for _, value in best.values():
         inside = set(facts.behind(value))
         products = [p.name for p in facts.products if p.node in inside]
-        yield Cut(value, _first(facts, value), _second(facts, value), products[-1] if products else "")
+        yield GraphCut(value, _first(facts, value), _second(facts, value), products[-1] if products else "")
 
 
 def _separates(facts: Facts, value: int, first: set[int]) -> bool:

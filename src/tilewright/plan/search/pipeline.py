@@ -15,7 +15,7 @@ from tilewright.plan.patches import HALOS, LARGE, RINGS
 from tilewright.plan.plan import Roles
 from tilewright.plan.rings import MOST, registers_of
 from tilewright.plan.search.liveness import Liveness, operand_registers
-from tilewright.plan.search.placement import HaloTile, Placement
+from tilewright.plan.search.placement import HaloTile, OperandPlacement
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
 from tilewright.plan.search.tiling import Tiling, is_chained
 from tilewright.plan.search.unit import MmaTile
@@ -50,7 +50,7 @@ class _Room:
 
 
 def pipelines(
-    t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: Placement, ranking: Ranking
+    t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, ranking: Ranking
 ) -> Iterator[KernelPipeline]:
     """Yield the pipelines of a tiling that registers and shared memory hold."""
     cores = t.machine.limits.cores or 1
@@ -82,7 +82,7 @@ def _name(mmas: tuple[MmaTile, ...]) -> str:
 
 
 def _waves(
-    t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: Placement, how: tuple[bool, bool]
+    t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, how: tuple[bool, bool]
 ) -> tuple[tuple[int, int], tuple[int, int]] | str:
     """(waves, registers of a lane) of the producer and of the consumer; or why registers do not hold it."""
     keeps, pingpong = how
@@ -109,7 +109,7 @@ def _roles(
     t: Tiling,
     mmas: tuple[MmaTile, ...],
     live: Liveness,
-    placed: Placement,
+    placed: OperandPlacement,
     waves: tuple[tuple[int, int], tuple[int, int]],
     keeps: bool,
     pingpong: bool,
@@ -136,7 +136,7 @@ def _roles(
     trips = max((t.trips(loops) for loops in placed.stages), default=1)
     fewest = FEWEST_STAGES if trips > 1 or (chained and t.looped) else 1
     if stages < fewest:
-        return f"shared memory: {fewest} stages of {stage / 1024:.0f} KiB and {resident / 1024:.0f} KiB once"
+        return f"shared memory: {fewest} stages of {stage:.0f} bytes and {resident:.0f} once"
     return Roles(*waves, stages, pick[1], pingpong=pingpong, once=pick[0], apart=chained and t.down > 1)
 
 

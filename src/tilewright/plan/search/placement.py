@@ -39,7 +39,7 @@ class HaloTile:
 
 
 @dataclass
-class Placement:
+class OperandPlacement:
     """What operands take of shared memory, and bring.
 
     By phase: bytes that copies bring, cycles of the L2 cache for them, copies of a stage, words that
@@ -65,9 +65,9 @@ class Placement:
         return max(sums, default=0.0)
 
 
-def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> Placement | None:
+def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> OperandPlacement | None:
     """Place the operands of all products; None where a box of positions has no halo tile."""
-    placement = Placement()
+    placement = OperandPlacement()
     halo = _halo_tile(t, mmas)
     if halo is None and _needs_halo(t):
         return None
@@ -89,7 +89,13 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
 
 
 def _place(
-    t: Tiling, placement: Placement, m: MmaTile, read: int, is_a: bool, phases: dict[int, Loops], halo: HaloTile | None
+    t: Tiling,
+    placement: OperandPlacement,
+    m: MmaTile,
+    read: int,
+    is_a: bool,
+    phases: dict[int, Loops],
+    halo: HaloTile | None,
 ) -> None:
     """Place one read: its phase, its bytes, and what the L2 cache takes for it."""
     facts, machine, p = t.facts, t.machine, m.oriented

@@ -179,7 +179,7 @@ def _walks_run(access: AccessFacts, dims: tuple[str, ...], facts: Facts) -> bool
     own = [d for d in dims if d in access.dims]
     if len(own) < 2:
         return True
-    in_windows = any(window & set(own) for window in access.windows)
+    in_windows = any(window & set(own) and not window <= set(own) for window in access.windows)
     merged = all(access.steps[a] == access.steps[b] * facts.extents[b] for a, b in pairwise(own))
     if merged and not in_windows:
         return True
@@ -234,10 +234,10 @@ def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> I
             if (
                 rows % (last * lines)
                 or (last == TOGETHER and lines % (unit // last))
-                or (rest > 1 and len(extents) < 3)
+                or (rest > 1 and len(extents) < IMAGE_DIGITS - 1)
             ):
                 continue
-            box = (*(1 for _ in extents[3:]), rest, lines, last)[-len(extents) :]
+            box = (*(1 for _ in extents[IMAGE_DIGITS - 1 :]), rest, lines, last)[-len(extents) :]
             if all(b < 2 * n for b, n in zip(box, extents, strict=True)) and window.fits(
                 dict(zip(c.dims, box, strict=True))
             ):

@@ -34,6 +34,8 @@ class Phase:
     """Cycles that nothing hides."""
     slabs: int = 1
     """Copies of one stage."""
+    per_stage: int = 1
+    """Iterations that a stage holds."""
 
 
 @dataclass(frozen=True)
