@@ -152,7 +152,17 @@ class _KernelPlan:
         return parts.width if parts is not None and str(d) == parts.dim else self._full(d)
 
     def _full(self, d: Expr) -> int:
-        return prod(self.facts.extents.get(name, 1) for name in self._names(d))
+        """The extent of a dimension; several of a batch in one tile are blocks on a diagonal of one product."""
+        extent = prod(self.facts.extents.get(name, 1) for name in self._names(d))
+        (axes, *_) = self.axes.values()
+        if self.t.batch == 1 or not isinstance(axes, Axes):
+            return extent
+        if d in (axes.n, axes.k):
+            return extent * self.t.batch
+        return extent // self.t.batch if self._is_in_blocks(d) else extent
+
+    def _is_in_blocks(self, d: Expr) -> bool:
+        return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
     def _cuts(self, d: Expr) -> tuple[Cut, ...]:
         """How an axis is cut."""
@@ -190,6 +200,8 @@ class _KernelPlan:
             if isinstance(axes, Axes) and d in (axes.m, axes.n):
                 rows, columns = self._block(self.products[op])
                 return rows if d is axes.m else columns
+        if self._is_in_blocks(d):
+            return 1
         return max((self.t.size[n] for n in self._names(d) if n in self.t.size), default=1)
 
     # -- products -------------------------------------------------------------------------------------------------
@@ -239,6 +251,7 @@ class _KernelPlan:
         every = [*(axis_of(words[str(d)], self._full(d), (cut[d],)) for d in around), own]
         every += [axis_of(words[str(d)], self._full(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)]
         a, b = (self.facts.nodes[x.reads[0]].place.memory for x in (m.oriented.a, m.oriented.b))
+        b = f"{b.removesuffix('_rows')}_diagonal" if self.t.batch > 1 else b
         return Plan(
             tuple(every),
             (*(words[str(d)] for d in around), word, words[str(axes.n)]),

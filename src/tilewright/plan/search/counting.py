@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, gcd, prod
 
 from tilewright.machine import Machine
@@ -91,6 +92,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
     return TaskEnd(outputs * blocks, lanes * blocks, l2 * blocks, narrow * blocks, blocks, reduces)
 
 
+@lru_cache
 def store_widths(machine: Machine) -> tuple[int, ...]:
     """Bytes of the rows that bulk copies store, the widest first."""
     return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())

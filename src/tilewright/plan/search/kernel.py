@@ -8,7 +8,7 @@ from math import ceil, prod
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts
-from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, moving, row_cycles
+from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, launch_cycles, moving, row_cycles
 from tilewright.plan.search.counting import ResultRows, count_work, result_rows, state_bytes, task_end
 from tilewright.plan.search.launch import order_of, raster_of
 from tilewright.plan.search.liveness import WORD, liveness
@@ -195,7 +195,7 @@ def _all_in_parts(wholes: list[tuple[PlanCandidate, Work]]) -> Iterator[PlanCand
     if first.tiling.tasks >= cores:
         return
     least, cycles = min(work.tasks for _, work in wholes), best.cycles
-    for candidate, work in wholes:
+    for candidate, work in sorted(wholes, key=lambda x: x[0].cycles):
         (kernel,) = candidate.kernels
         if (
             not isinstance(kernel, KernelSchedule)
@@ -204,11 +204,20 @@ def _all_in_parts(wholes: list[tuple[PlanCandidate, Work]]) -> Iterator[PlanCand
         ):
             continue
         for parts in _splits(kernel.tiling):
-            bound = candidate.cycles / parts.count + limits.following_cycles
-            if parts.count * least <= CROWDED * cores and bound < cycles:
+            crowded = parts.count * least > CROWDED * cores
+            if not crowded and _least_in_parts(kernel, work, parts) < cycles:
                 split = _in_parts(kernel, work, parts)
                 cycles = min(cycles, split.cycles)
                 yield split
+
+
+def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
+    """Cycles that a kernel in parts takes at least: its matrix units and copies, the merge, both launches."""
+    t, limits = kernel.tiling, kernel.tiling.machine.limits
+    each = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
+    rounds = ceil(t.tasks * parts.count / (limits.cores or 1))
+    merge = moving(t.machine, (parts.count + 1) * state_bytes(t, t.o.class_of[parts.dim])) + limits.following_cycles
+    return rounds * each / parts.count + merge + 2 * limits.copy_latency + launch_cycles(t.machine)
 
 
 def _splits(t: Tiling) -> Iterator[Parts]:

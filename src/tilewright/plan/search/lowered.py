@@ -38,8 +38,8 @@ def why_not_lowered(t: Tiling) -> str:
         why = _why_not_tile(t, c.dims, tile, halo_window(t.o, c) is not None)
         if why:
             return why
-        if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE}:
-            return "several of a batch in one tile"
+        if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE} and not _is_diagonal(t):
+            return "several of a batch in one tile whose columns are not an atom's"
     for axis, loop in facts.loops.items():
         tile = t.tile_of(axis)
         if tile.level == WHOLE or tile.size != loop.tile:
@@ -61,6 +61,15 @@ def _why_not_tile(t: Tiling, dims: tuple[str, ...], tile: AxisTile, has_halo: bo
     if tile.fold == RUN and len({_owner(t.facts, d) for d in dims}) > 1 and tile.size > box[dims[-1]]:
         return f"a run over {', '.join(dims)}"
     return ""
+
+
+def _is_diagonal(t: Tiling) -> bool:
+    """Whether each product of a batch in a tile has an atom's columns of its own, all of them on the unit's columns."""
+    (p,) = t.o.products
+    columns = [(c, tile) for c, tile in t.pairs() if COLUMNS in c.roles]
+    widths = {atom.shape[1] for atom in p.atoms}
+    whole = all(tile.size == c.extent for c, tile in columns)
+    return not t.o.flips[0] and whole and t.span(p.columns) in widths and t.span(p.columns) * t.batch <= max(widths)
 
 
 def _owner(facts: Facts, name: str) -> str:

@@ -8,11 +8,12 @@ from math import gcd, prod
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
-from tilewright.plan.plan import PADDED
+from tilewright.plan.plan import DIAGONAL, PADDED
 from tilewright.plan.ring_costs import WIDEST
 from tilewright.plan.search.cost import launch_cycles, moving
+from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
-from tilewright.plan.search.ranking import Rewrite
+from tilewright.plan.search.ranking import PlanCandidate, Rewrite
 
 ROWS = "rows"
 """How an operand lies after a copy that bulk copies can read."""
@@ -44,6 +45,8 @@ class Repacked:
     rewrite: Rewrite
     facts: Facts
     cycles: float
+    only_blocks: bool = False
+    """Whether only tiles of several of a batch are meant: the other operand is then copied to blocks."""
 
 
 def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Iterator[Repacked]:
@@ -58,6 +61,7 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Ite
         return
     refused = any(why_not_bulk(n.place, p.k | own, machine) for n, own in zip(reads, (p.m, p.n), strict=True))
     askew = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
+    yield from _deeper(facts, p, reads, machine, constant)
     if refused:
         made = _joined(facts, p, reads, machine) or _apart(facts, reads, machine)
         form = ROWS
@@ -197,3 +201,52 @@ def _in_runs(
     extents = {d: extent for d, extent in facts.extents.items() if d != tap} | {channel: length}
     order = tuple(d for d in facts.order if str(d) != tap)
     return replace(facts, nodes=nodes, extents=extents, order=order), copies
+
+
+# -- blocks on a diagonal -------------------------------------------------------------------------------------
+
+
+def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
+    """The candidate with operand B copied to blocks on a diagonal first, where a tile has several of a batch."""
+    (kernel,) = candidate.kernels
+    if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
+        return candidate
+    count, place = kernel.tiling.batch, kernel.tiling.facts.nodes[kernel.mmas[0].oriented.b.reads[0]].place
+    name = place.memory.removesuffix("_rows")
+    copy = RowCopy(name, prod(place.shape), prod(place.shape) * count, place.bytes, 1)
+    cycles = candidate.cycles + (0.0 if name in constant else _copy_cycles(machine, [copy]))
+    rewrite = Rewrite("block-diagonal", forms=((name, f"{count} {DIAGONAL}"),))
+    rewrites = (rewrite, *candidate.rewrites)
+    return replace(candidate, cycles=cycles, key=(round(cycles), *candidate.key[1:]), rewrites=rewrites)
+
+
+def _deeper(
+    facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
+) -> Iterator[Repacked]:
+    """Yield the program whose K is padded to whole atoms, so that several of a batch fill a row of shared memory."""
+    a, b = reads
+    k = a.place.contiguous
+    g = next((d for d in p.batch if k in p.k and a.place.steps.get(d) == facts.extents[k]), None)
+    types = {x.a.dtype: x for x in machine.multiply.values() if x.slab is not None}
+    atom = types.get(a.dtype)
+    if k is None or g is None or atom is None or b.place.contiguous != k:
+        return
+    extent, wide = facts.extents[k], atom.shape[2]
+    while wide < extent:
+        wide *= 2
+    if extent % atom.shape[2] == 0 or 2 * wide > (atom.slab or 1):
+        return
+    accesses = {}
+    for n in reads:
+        coords = tuple(
+            tuple((d, c * wide // extent if d == g and k in dict(form) else c) for d, c in form)
+            for form in n.place.coords
+        )
+        shape = (*n.place.shape[:-1], n.place.shape[-1] * wide // extent)
+        name = f"{n.place.memory}_rows"
+        accesses[n.id] = replace(n.place, memory=name, coords=coords, shape=shape, strides=_strides(shape))
+    copies = [_copied(a, accesses[a.id].shape)]
+    rewrite = Rewrite("K padded to whole atoms", forms=((a.place.memory, PADDED),))
+    repacked = replace(facts, nodes=_with_accesses(facts, accesses), extents={**facts.extents, k: wide})
+    cycles = _copy_cycles(machine, [c for c in copies if c.memory not in constant])
+    yield Repacked(rewrite, repacked, cycles, only_blocks=True)

@@ -13,11 +13,11 @@ from tilewright.plan.facts import Facts, facts_of
 from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.microkernel import precision_of, shared_atoms
 from tilewright.plan.search.cost import roofline
-from tilewright.plan.search.kernel import kernels_with_atoms
+from tilewright.plan.search.kernel import KernelSchedule, kernels_with_atoms
 from tilewright.plan.search.lanes import kernels_of_lanes
 from tilewright.plan.search.partition import cuts
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
-from tilewright.plan.search.repack import Repacked, repackings
+from tilewright.plan.search.repack import Repacked, block_diagonal, repackings
 from tilewright.plan.sums import summed_in
 
 KEPT = 8
@@ -47,15 +47,18 @@ def search_facts(
     """Rank the ways to do a program, by its facts."""
     ranking = Ranking(roofline=lower_bound(facts, machine))
     _take(ranking, list(kernels_of_lanes(facts, machine, ranking)))
-    _take(ranking, list(kernels_with_atoms(facts, machine, ranking, inf, only_lowered)))
+    atoms = kernels_with_atoms(facts, machine, ranking, inf, only_lowered)
+    _take(ranking, [block_diagonal(c, machine, constant) for c in atoms])
     for repacked in repackings(facts, machine, constant):
-        _repacked(repacked, machine, ranking, only_lowered)
+        _repacked(repacked, machine, ranking, constant, only_lowered)
     if not facts.part:
         _in_two(facts, machine, ranking, only_lowered)
     return ranking
 
 
-def _repacked(repacked: Repacked, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
+def _repacked(
+    repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
+) -> None:
     """Add the program on operands that were copied first, where that may take less time."""
     best = ranking.best.cycles if ranking.best is not None else inf
     least = lower_bound(repacked.facts, machine) + repacked.cycles
@@ -63,15 +66,14 @@ def _repacked(repacked: Repacked, machine: Machine, ranking: Ranking, only_lower
         ranking.reject(repacked.rewrite.what, f"at least {least / best:.2f} of the time")
         return
     kernels = kernels_with_atoms(repacked.facts, machine, ranking, best - repacked.cycles, only_lowered)
-    found = [
-        replace(
-            c,
-            cycles=c.cycles + repacked.cycles,
-            rewrites=(repacked.rewrite,),
-            key=(round(c.cycles + repacked.cycles), *c.key[1:]),
-        )
-        for c in kernels
-    ]
+    found = []
+    for c in kernels:
+        (kernel,) = c.kernels
+        if repacked.only_blocks and (not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1):
+            continue
+        cycles = c.cycles + repacked.cycles
+        copied = replace(c, cycles=cycles, rewrites=(repacked.rewrite,), key=(round(cycles), *c.key[1:]))
+        found.append(block_diagonal(copied, machine, constant))
     _take(ranking, found)
 
 
