@@ -102,15 +102,13 @@ def _place(
     n, own = facts.nodes[read], p.rows if is_a else p.columns
     access, limits = n.place, machine.limits
     loops, along = t.loops_over(n.dims), access.along(p.product.k)
-    rows = m.rows if is_a else m.columns
+    rows = m.rows if is_a else m.columns * t.batch
     held = is_a and p.a_in_registers
     k = t.span(n.dims & p.product.k)
-    if t.batch > 1 and access.contiguous in p.product.k:
-        k = min(k, facts.extents[access.contiguous])
+    if t.batch > 1 and access.contiguous in p.product.k:  # several of a batch share a row
+        k = min(k, facts.extents[access.contiguous]) * t.batch
     slab = m.atom.slab or 1
     deep = ceil(k / slab) * slab if along and not held else k
-    if t.batch > 1:
-        deep = ceil(k * t.batch / slab) * slab if is_a else deep * t.batch
     thin = 1 / _equal_neighbours(t, m, read, slab)
     if thin * slab <= 1:
         return  # one element for all of a step: lanes that have the row read it
@@ -120,8 +118,9 @@ def _place(
         boxed = len(own) == 1 and all(access.lies_alone(d) for d in own)
         overlap = limits.box_overlap if boxed else limits.window_overlap
     inner = inner_k(t, p)
-    extent = facts.extents.get(inner or "", 1)
-    pitch = 0 if overlap > 1 or t.o.by_threads else access.pitch
+    extent = facts.extents.get(inner or "", 1) * t.batch
+    in_blocks = t.batch > 1 and not is_a  # copied first, to rows of its own
+    pitch = 0 if overlap > 1 or t.o.by_threads or in_blocks else access.pitch
     trips = t.trips(loops)
     if halo is not None and read == halo.window.read:
         lines = halo.window.lines(halo.box)
@@ -170,7 +169,7 @@ def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
         channels = window.access.contiguous
         steps = next(class_ for class_ in t.o.classes if channels in class_.dims)
         taps = tuple(t.facts.extents[d] for d in steps.dims if d in k and d != channels)
-        chunks = ceil(t.facts.extents[channels or ""] * t.batch / (m.atom.slab or 1)) if t.batch == 1 else 1
+        chunks = ceil(t.facts.extents[channels or ""] * t.batch / (m.atom.slab or 1))
         tap = m.columns * t.batch * m.row_bytes
         return HaloTile(window, box, size, tap, taps or (1,), chunks, m.oriented.b.reads[0])
     return None

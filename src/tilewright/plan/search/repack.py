@@ -3,50 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
-from math import gcd, prod
+from dataclasses import replace
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
-from tilewright.plan.plan import DIAGONAL, PADDED
-from tilewright.plan.ring_costs import WIDEST
-from tilewright.plan.search.cost import launch_cycles, moving
-from tilewright.plan.search.kernel import KernelSchedule
+from tilewright.plan.plan import PADDED
+from tilewright.plan.search.diagonal import padded_blocks
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
-from tilewright.plan.search.ranking import PlanCandidate, Rewrite
+from tilewright.plan.search.ranking import Rewrite
+from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, copy_of, strides, with_accesses
 
 ROWS = "rows"
 """How an operand lies after a copy that bulk copies can read."""
 SLACK = 8
 """Rows are padded to whole lines where they grow by no more than one part in so many."""
-
-
-@dataclass(frozen=True)
-class RowCopy:
-    """A copy of an operand: elements before and after, and how many neighbours one word has."""
-
-    memory: str
-    given: int
-    elements: int
-    bytes: int
-    word: int
-
-    def cycles(self, machine: Machine) -> float:
-        """Cycles of the kernel that copies, without its launch."""
-        limits = machine.limits
-        placing = limits.placing / limits.lane_rate / self.word * self.elements / (limits.cores or 1)
-        return max(placing, moving(machine, (self.given + self.elements) * self.bytes)) + limits.copy_latency
-
-
-@dataclass(frozen=True)
-class Repacked:
-    """A program on operands that were copied first, and the cycles of the copies."""
-
-    rewrite: Rewrite
-    facts: Facts
-    cycles: float
-    only_blocks: bool = False
-    """Whether only tiles of several of a batch are meant: the other operand is then copied to blocks."""
 
 
 def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Iterator[Repacked]:
@@ -61,7 +31,7 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Ite
         return
     refused = any(why_not_bulk(n.place, p.k | own, machine) for n, own in zip(reads, (p.m, p.n), strict=True))
     askew = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
-    yield from _deeper(facts, p, reads, machine, constant)
+    yield from padded_blocks(facts, p, reads, machine, constant)
     if refused:
         made = _joined(facts, p, reads, machine) or _apart(facts, reads, machine)
         form = ROWS
@@ -72,16 +42,7 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Ite
         return
     repacked, copies = made
     rewrite = Rewrite(f"operands in {form}", forms=tuple((c.memory, form) for c in copies))
-    yield Repacked(rewrite, repacked, _copy_cycles(machine, [c for c in copies if c.memory not in constant]))
-
-
-def _copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
-    """Cycles of all copies: one launch for all of them, which wait together for what they read."""
-    if not copies:
-        return 0.0
-    total = sum(c.cycles(machine) for c in copies) - (len(copies) - 1) * machine.limits.copy_latency
-    early = "programmatic" in machine.launches
-    return max(total, launch_cycles(machine)) if early else total + launch_cycles(machine)
+    yield Repacked(rewrite, repacked, copy_cycles(machine, [c for c in copies if c.memory not in constant]))
 
 
 def padded_length(machine: Machine, extent: int, element: int, line: int) -> int:
@@ -102,20 +63,6 @@ def _line(machine: Machine) -> int:
     return max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
 
 
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
-
-
-def _copied(n: ValueFacts, packed: tuple[int, ...]) -> RowCopy:
-    place = n.place
-    word = gcd(WIDEST // place.bytes, place.shape[-1], packed[-1])
-    return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word))
-
-
-def _with_accesses(facts: Facts, accesses: dict[int, AccessFacts]) -> tuple[ValueFacts, ...]:
-    return tuple(replace(n, access=accesses[n.id]) if n.id in accesses else n for n in facts.nodes)
-
-
 def _padded(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
@@ -127,9 +74,9 @@ def _padded(
     accesses, copies = {}, []
     for n in reads:
         shape = (*n.place.shape[:-1], wide)
-        copies.append(_copied(n, shape))
-        accesses[n.id] = replace(n.place, memory=f"{n.place.memory}_rows", shape=shape, strides=_strides(shape))
-    nodes = _with_accesses(facts, accesses)
+        copies.append(copy_of(n, shape))
+        accesses[n.id] = replace(n.place, memory=f"{n.place.memory}_rows", shape=shape, strides=strides(shape))
+    nodes = with_accesses(facts, accesses)
     return replace(facts, nodes=nodes, extents={**facts.extents, k: wide}), copies
 
 
@@ -146,9 +93,9 @@ def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Fac
         if place.pitch % bulk_pitch(machine) == 0:
             continue
         packed = (*place.shape[:-1], padded_length(machine, place.shape[-1], place.bytes, _line(machine)))
-        copies.append(_copied(n, packed))
-        accesses[n.id] = replace(place, memory=f"{place.memory}_rows", strides=_strides(packed))
-    return (replace(facts, nodes=_with_accesses(facts, accesses)), copies) if copies else None
+        copies.append(copy_of(n, packed))
+        accesses[n.id] = replace(place, memory=f"{place.memory}_rows", strides=strides(packed))
+    return (replace(facts, nodes=with_accesses(facts, accesses)), copies) if copies else None
 
 
 # -- taps and channels as one run -----------------------------------------------------------------------------
@@ -188,65 +135,16 @@ def _in_runs(
             packed[-2] = reach
         while packed[-2] * channels * place.bytes % pitch:
             packed[-2] += 1
-        strides = _strides(tuple(packed))
+        steps = strides(tuple(packed))
         outer = place.coords[:-2]
         seen = tuple((d, 1) for d, _ in position)
         coords = (*outer, *((seen,) if seen else ()), ((channel, 1),))
-        rows = [(facts.extents[d], c * strides[-2]) for d, c in position]
+        rows = [(facts.extents[d], c * steps[-2]) for d, c in position]
         shape = (*packed[:-2], *(extent for extent, _ in rows), length)
-        every = (*strides[:-2], *(step for _, step in rows), 1)
-        copies.append(_copied(n, tuple(packed)))
+        every = (*steps[:-2], *(step for _, step in rows), 1)
+        copies.append(copy_of(n, tuple(packed)))
         accesses[n.id] = AccessFacts(f"{place.memory}_rows", place.bytes, coords, shape, every, place.can_leave)
-    nodes = tuple(replace(n, dims=n.dims - {tap}, reduces=n.reduces - {tap}) for n in _with_accesses(facts, accesses))
+    nodes = tuple(replace(n, dims=n.dims - {tap}, reduces=n.reduces - {tap}) for n in with_accesses(facts, accesses))
     extents = {d: extent for d, extent in facts.extents.items() if d != tap} | {channel: length}
     order = tuple(d for d in facts.order if str(d) != tap)
     return replace(facts, nodes=nodes, extents=extents, order=order), copies
-
-
-# -- blocks on a diagonal -------------------------------------------------------------------------------------
-
-
-def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
-    """The candidate with operand B copied to blocks on a diagonal first, where a tile has several of a batch."""
-    (kernel,) = candidate.kernels
-    if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
-        return candidate
-    count, place = kernel.tiling.batch, kernel.tiling.facts.nodes[kernel.mmas[0].oriented.b.reads[0]].place
-    name = place.memory.removesuffix("_rows")
-    copy = RowCopy(name, prod(place.shape), prod(place.shape) * count, place.bytes, 1)
-    cycles = candidate.cycles + (0.0 if name in constant else _copy_cycles(machine, [copy]))
-    rewrite = Rewrite("block-diagonal", forms=((name, f"{count} {DIAGONAL}"),))
-    rewrites = (rewrite, *candidate.rewrites)
-    return replace(candidate, cycles=cycles, key=(round(cycles), *candidate.key[1:]), rewrites=rewrites)
-
-
-def _deeper(
-    facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
-) -> Iterator[Repacked]:
-    """Yield the program whose K is padded to whole atoms, so that several of a batch fill a row of shared memory."""
-    a, b = reads
-    k = a.place.contiguous
-    g = next((d for d in p.batch if k in p.k and a.place.steps.get(d) == facts.extents[k]), None)
-    types = {x.a.dtype: x for x in machine.multiply.values() if x.slab is not None}
-    atom = types.get(a.dtype)
-    if k is None or g is None or atom is None or b.place.contiguous != k:
-        return
-    extent, wide = facts.extents[k], atom.shape[2]
-    while wide < extent:
-        wide *= 2
-    if extent % atom.shape[2] == 0 or 2 * wide > (atom.slab or 1):
-        return
-    accesses = {}
-    for n in reads:
-        coords = tuple(
-            tuple((d, c * wide // extent if d == g and k in dict(form) else c) for d, c in form)
-            for form in n.place.coords
-        )
-        shape = (*n.place.shape[:-1], n.place.shape[-1] * wide // extent)
-        name = f"{n.place.memory}_rows"
-        accesses[n.id] = replace(n.place, memory=name, coords=coords, shape=shape, strides=_strides(shape))
-    copies = [_copied(a, accesses[a.id].shape)]
-    rewrite = Rewrite("K padded to whole atoms", forms=((a.place.memory, PADDED),))
-    repacked = replace(facts, nodes=_with_accesses(facts, accesses), extents={**facts.extents, k: wide})
-    cycles = _copy_cycles(machine, [c for c in copies if c.memory not in constant])
-    yield Repacked(rewrite, repacked, cycles, only_blocks=True)

@@ -12,12 +12,15 @@ from tilewright.machine import Machine
 from tilewright.plan.facts import Facts, facts_of
 from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.microkernel import precision_of, shared_atoms
+from tilewright.plan.search.candidates import kernels_with_atoms
 from tilewright.plan.search.cost import roofline
-from tilewright.plan.search.kernel import KernelSchedule, kernels_with_atoms
+from tilewright.plan.search.diagonal import block_diagonal
+from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.lanes import kernels_of_lanes
 from tilewright.plan.search.partition import cuts
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
-from tilewright.plan.search.repack import Repacked, block_diagonal, repackings
+from tilewright.plan.search.repack import repackings
+from tilewright.plan.search.row_copies import Repacked
 from tilewright.plan.sums import summed_in
 
 KEPT = 8
