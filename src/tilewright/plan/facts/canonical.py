@@ -52,12 +52,24 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
         for op in program.walk():
             if op.name in ("read", "write"):
                 radices |= _divisors(op, dim, numbers)
+        if not any(_takes_remainder(op, dim, numbers) for op in program.walk() if op.name in ("read", "write")):
+            continue  # neighbours along it are one element there, and lie as they do elsewhere
         ends = chain(radices, sizes[dim])  # type: ignore[index]
         if ends is not None and len(ends) > 2:
             steps = [(int(as_expr(a)), int(as_expr(b)) // int(as_expr(a))) for a, b in pairwise(ends)][::-1]
             count = len(steps)
             split[dim] = tuple((f"{dim}_{count - 1 - n}", step, extent) for n, (step, extent) in enumerate(steps))
     return split
+
+
+def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
+    """Whether an access takes the remainder of a dimension."""
+    tile = accessed(op)[1]
+    if "at" not in op.attrs or dim not in tile.dims:
+        return False
+    own = dict(zip(tile.dims, op.attrs["over"], strict=True))[dim]
+    nodes = (n for e in op.attrs["at"] for n in numbers(e).divisions(set()))
+    return any(own in n.symbols and not isinstance(n, FloorDiv) for n in nodes)
 
 
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:

@@ -241,9 +241,10 @@ class _KernelPlan:
         words = words_for([str(axes.m), *map(str, [*total, *whole])])
         word = words[str(axes.m)]
         around = [d for d in total if d is not axes.n]
-        loops = [axes.k, *axes.deep]
+        deep = [d for d in axes.deep if d in self.facts.order]
+        loops = [axes.k, *deep]
         cut = {d: Cut("task", self._tile_along(d) if d is axes.n else 1) for d in total}
-        cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", m.atom.slab or 1)}
+        cut |= {d: Cut("loop", 1) for d in deep} | {axes.k: Cut("loop", m.atom.slab or 1)}
         at = "start" if offsets == 0 else words[str(loops[-1] if offsets == 1 else loops[-2])]
         if offsets is not None and offsets > 1:
             cut[loops[-1]] = Cut("loop", offsets)

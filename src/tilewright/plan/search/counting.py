@@ -121,15 +121,15 @@ class _LaneWork:
     def _count(self, n: ValueFacts, is_mask: bool, feeds: bool, phases: dict[int, Loops]) -> None:
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)
-        monoid = any(d in self.facts.loops for d in n.dims if t.o.class_of[d] in t.looped)
+        between = bool(n.dims & t.between)
         each = self.facts.lane_cycles(n, t.machine)
-        if loops and monoid:  # every value between products passes through registers once
+        if loops and between:  # every value between products passes through registers once
             each = max(each, 1 / limits.lane_rate)
             (self.masked if is_mask else self.by_phase)[loops] += t.span(n.dims) * each
             return
         if n.op in UNTIMED or n.op in RENAMING:
             return
-        if loops and (n.carried or any(d in self.facts.loops for d in n.reduces)):
+        if loops and (n.carried or n.reduces & t.between):
             return  # of rows alone: reductions and what rescales accumulators are part of an iteration's latency
         if feeds and n.id not in self.after_product:
             cast = 1 / limits.function_rate if n.op == "cast" else 0.0

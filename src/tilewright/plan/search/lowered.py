@@ -25,6 +25,8 @@ def why_not_lowered(t: Tiling) -> str:
     if why:
         return why
     facts = t.facts
+    if is_chained(t) and any(t.o.flips):
+        return "reductions of rows that lie on the unit's columns"
     unit = t.o.products[0].atoms[0].shape[0]
     if is_chained(t) and any(ROWS in c.roles and tile.size > unit * t.down for c, tile in t.pairs()):
         return "several atoms of rows for each group of waves, of products that follow each other"

@@ -100,7 +100,7 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
     if COLUMNS in roles and c.is_parallel:
         wide = [n for n in columns if n < c.extent] + [n for n in columns if n >= c.extent][:1]
         grid = [t for n in wide for t in _folded(o, c, n, GRID)]
-        blocks = [n for n in COLUMN_BLOCKS if several and COLUMN_BLOCKS[0] < c.extent and n <= c.extent]
+        blocks = [n for n in COLUMN_BLOCKS if several and COLUMN_BLOCKS[0] < c.extent and n < c.extent]
         return [*grid, *(t for n in blocks for t in _folded(o, c, n, LOOP))]
     if COLUMNS in roles:
         return [*_streamed(o, c, columns), *([whole] if c.extent <= WIDEST_WHOLE else [])]

@@ -10,7 +10,7 @@ from functools import cached_property
 from math import prod
 
 from tilewright.plan.facts import Dims, ValueFacts
-from tilewright.plan.search.axes import COLUMNS, DimClass
+from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
 from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import CLUSTER, GRID, LOOP, AxisTile
 
@@ -63,6 +63,12 @@ class Tiling:
         """How often a task does the work of a phase."""
         return prod(self.tiles[n].count for n in loops)
 
+    @cached_property
+    def between(self) -> frozenset[str]:
+        """Dimensions of loops over what lies between products: columns of one, summed by another."""
+        loops = (self.o.classes[n] for n in self.looped)
+        return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
+
     def tile_of(self, dim: str) -> AxisTile:
         """The tile of a dimension's class."""
         return self.tiles[self.o.class_of[dim]]
@@ -74,4 +80,4 @@ class Tiling:
 
 def is_chained(t: Tiling) -> bool:
     """Whether products, or a product and reductions of its rows, follow each other within a task."""
-    return len(t.o.products) > 1 or any(not c.is_parallel and COLUMNS in c.roles for c in t.o.classes)
+    return len(t.o.products) > 1 or any(not c.is_parallel and {ROWS, COLUMNS} & set(c.roles) for c in t.o.classes)
