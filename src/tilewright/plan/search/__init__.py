@@ -15,9 +15,14 @@
 | pipeline    | rule: stages, roles, overlap                                                     |
 | launch      | rule: raster and order of tasks                                                  |
 | lanes       | rule: kernels without atoms                                                      |
+| simt        | rule: products that lanes do term by term                                        |
 | partition   | rule: a program as two kernels                                                   |
 | repack      | rule: operands copied first                                                      |
-| kernel      | candidates of one kernel with atoms                                              |
+| diagonal    | rule: several products of a batch as blocks on a diagonal                        |
+| parts       | rule: a loop split over tasks                                                    |
+| row_copies  | copies of operands before a kernel                                               |
+| candidates  | candidates of one kernel with atoms                                              |
+| kernel      | one kernel with atoms: its schedule, its time, its key                           |
 | counting    | from a tiling to counts of work                                                  |
 | work        | counts of work                                                                   |
 | cost        | from work to cycles, and the roofline                                            |

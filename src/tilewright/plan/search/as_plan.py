@@ -15,6 +15,7 @@ from tilewright.plan.search.lanes import LaneKernelSchedule, plan_of_lanes
 from tilewright.plan.search.launch import DYNAMIC, heads_together
 from tilewright.plan.search.lowered import why_not_lowered, why_not_split
 from tilewright.plan.search.ranking import PlanCandidate, Rejected
+from tilewright.plan.search.simt import TermKernelSchedule, plan_by_terms
 from tilewright.plan.search.tiles import GRID, LOOP, AxisTile
 from tilewright.plan.search.unit import MmaTile
 
@@ -26,7 +27,13 @@ def as_plan(candidate: PlanCandidate) -> Plan | Rejected:
     """The plan of a candidate; or why today's lowering does not do it."""
     plans = []
     for kernel in candidate.kernels:
-        plan = plan_of_lanes(kernel) if isinstance(kernel, LaneKernelSchedule) else _KernelPlan(kernel).plan()
+        plan: Plan | Rejected
+        if isinstance(kernel, TermKernelSchedule):
+            plan = plan_by_terms(kernel)
+        elif isinstance(kernel, LaneKernelSchedule):
+            plan = plan_of_lanes(kernel)
+        else:
+            plan = _KernelPlan(kernel).plan()
         if isinstance(plan, Rejected):
             return plan
         plans.append(plan)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tilewright.plan.search.kernel import KernelSchedule
     from tilewright.plan.search.lanes import LaneKernelSchedule
+    from tilewright.plan.search.simt import TermKernelSchedule
 
 ENOUGH_STAGES = 4
 """Pipeline stages beyond which more help little."""
@@ -26,7 +27,7 @@ class Rejected:
 class PlanCandidate:
     """A way to do a program: its kernels, one after the other, the rewrites before them, and the cycles they take."""
 
-    kernels: tuple[KernelSchedule | LaneKernelSchedule, ...]
+    kernels: tuple[KernelSchedule | LaneKernelSchedule | TermKernelSchedule, ...]
     cycles: float
     key: Key
     rewrites: tuple[Rewrite, ...] = ()

@@ -21,6 +21,7 @@ from tilewright.plan.search.partition import cuts
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import Repacked
+from tilewright.plan.search.simt import kernels_by_terms
 from tilewright.plan.sums import summed_in
 
 KEPT = 8
@@ -50,6 +51,7 @@ def search_facts(
     """Rank the ways to do a program, by its facts."""
     ranking = Ranking(roofline=lower_bound(facts, machine))
     _take(ranking, list(kernels_of_lanes(facts, machine, ranking)))
+    _take(ranking, list(kernels_by_terms(facts, machine, ranking)))
     atoms = kernels_with_atoms(facts, machine, ranking, inf, only_lowered)
     _take(ranking, [block_diagonal(c, machine, constant) for c in atoms])
     for repacked in repackings(facts, machine, constant):

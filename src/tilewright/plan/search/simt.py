@@ -1,0 +1,215 @@
+"""Rule: products that lanes do term by term, where one side of the product is empty and atoms would stand idle.
+
+Every lane adds up the terms of results of its own: one by one, or of a box of neighbours, which share what they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product as combinations
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr, symbol
+from tilewright.check.frames import ALTOGETHER, MOST, SIDE
+from tilewright.machine import Machine
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts import AccessFacts, Facts
+from tilewright.plan.general import axis_of
+from tilewright.plan.lane_boxes import LONGEST, SLIDING, Terms, _resident, cost_by_terms, tasks_of_boxes
+from tilewright.plan.model import Size, element_bytes
+from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Plan
+from tilewright.plan.ring_costs import WIDEST
+from tilewright.plan.rows import WAVES, in_a_line, rows_and_waves, smallest
+from tilewright.plan.search.cost import launch_cycles
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.sums import summed_in
+
+
+@dataclass(frozen=True, eq=False)
+class TermProgram:
+    """A product that lanes may do term by term: the read with rows, their digits, the dimensions that are summed."""
+
+    facts: Facts
+    machine: Machine
+    terms: Terms
+    access: AccessFacts
+    row: Expr
+    digits: tuple[str, ...]
+    summed: tuple[Expr, ...]
+
+    @property
+    def count(self) -> int:
+        """Terms of a sum."""
+        return prod(self.facts.extents.get(str(d), 1) for d in self.summed)
+
+
+@dataclass(frozen=True, eq=False)
+class TermKernelSchedule:
+    """A kernel in which lanes add up terms: the width of tasks, their waves, and the box of a lane."""
+
+    program: TermProgram
+    terms: Terms
+    widths: dict[Expr, int]
+    waves: int
+    outer: Expr | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
+    """Yield the kernels in which lanes do the one product of a program term by term."""
+    program = _term_program(facts, machine)
+    if program is None:
+        return
+    places = {n.place.memory: n.place for n in (*facts.reads, *facts.writes)}
+    moved = sum(prod(place.shape) * place.bytes for place in places.values()) / machine.limits.far_rate
+    for kernel, size in (*_plain(program), *_boxed(program)):
+        ranking.timed += 1
+        cost = cost_by_terms(kernel.terms, kernel.widths, kernel.waves, size, machine, moved)
+        cycles = cost.cycles - machine.limits.launch_cycles + launch_cycles(machine)
+        yield PlanCandidate((kernel,), cycles, (round(cycles), 0, 0, 0, 0, cost.computed, len(kernel.sizes)))
+
+
+def _term_program(facts: Facts, machine: Machine) -> TermProgram | None:
+    """The product of a program, where lanes may do it term by term; None: they do not."""
+    if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
+        return None
+    (p,) = facts.products
+    source = facts.nodes[p.node].source
+    if (p.m and p.n) or source is None or not (p.a.is_read and p.b.is_read):
+        return None
+    operand = max((p.a, p.b), key=lambda x: facts.size(facts.nodes[x.value].dims))
+    read = facts.nodes[operand.reads[0]]
+    a, b, c = (v.type.dims for v in source.operands)
+    summed = tuple(d for d in a if d in b and d not in c)
+    if not read.place.linear or not summed or read.source is None or "at" not in read.source.attrs:
+        return None
+    rows = read.dims - p.batch - p.k
+    row = next((d for d in facts.order if set(_digits(facts, d)) & rows), None)
+    if row is None or not rows <= set(_digits(facts, row)):
+        return None
+    along = next((d for d in facts.order if str(d) == read.place.contiguous), None)
+    if along is not None and str(along) in p.batch:
+        values = WIDEST // read.place.bytes
+    elif p.batch:
+        return None
+    else:
+        values, along = 1, row
+    wide = element_bytes(summed_in(source, machine))
+    terms = Terms(along, values, symbol("terms", 1), read.place.bytes, wide)
+    digits = tuple(n for n in _digits(facts, row) if n in facts.extents)
+    return TermProgram(facts, machine, terms, read.place, row, digits, summed)
+
+
+def _digits(facts: Facts, d: Expr) -> tuple[str, ...]:
+    return facts.digits.get(str(d), (str(d),))
+
+
+def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
+    """The size of dimensions, those of boxes and the terms too."""
+    numbers = numbers_of(program.facts.sizes)
+    known: dict[Expr, int] = {program.terms.summed: program.count, **more}
+    return lambda d: known[d] if d in known else numbers(d)
+
+
+def _plain(program: TermProgram) -> list[tuple[TermKernelSchedule, Size]]:
+    """Results of a lane one by one: neighbours along what both operands keep go to neighbouring lanes."""
+    facts, terms = program.facts, program.terms
+    if terms.along_rows:
+        return []
+    size = _sizes(program, {})
+    wide = {d: in_a_line(facts.program, size(d)) if d is terms.along else size(d) for d in facts.cut}
+    one_term = dict.fromkeys(program.summed, 1)
+    widths, waves = rows_and_waves(facts.program, wide, lambda d: one_term.get(d) or size(d), program.machine)
+    return [(TermKernelSchedule(program, terms, widths, waves), size)]
+
+
+def _boxed(program: TermProgram) -> Iterator[tuple[TermKernelSchedule, Size]]:
+    """Yield boxes of results that a lane has registers for, and in which results share what they read."""
+    facts, machine, plain = program.facts, program.machine, program.terms
+    extents = [facts.extents[d] for d in program.digits]
+    if len(extents) < 2:
+        return
+    lengths = [range(1, min(n, LONGEST) + 1) if k < SLIDING else (1,) for k, n in enumerate(reversed(extents))]
+    inner = [prod(facts.extents.get(str(d), 1) for d in program.summed[n:]) for n in range(len(program.summed))]
+    tiles = sorted({n for n in inner if program.count % n == 0 and n > 1} | {program.count})
+    for sizes, tile in combinations(combinations(*reversed(lengths)), tiles):
+        box = dict(zip(program.digits, sizes, strict=True))
+        if prod(sizes) == 1 or not all(_ends(facts, d, n) for d, n in box.items()):
+            continue
+        terms = _with_window(program, replace(plain, tile=tile, sizes=sizes), box)
+        fits = terms.sums <= MOST and terms.sums + terms.windows <= ALTOGETHER and terms.beside * terms.each <= SIDE
+        if fits and terms.window < terms.results * tile and _resident(machine, terms.held, WAVES) >= WAVES:
+            yield _over_boxes(program, terms, box)
+
+
+def _ends(facts: Facts, dim: str, n: int) -> bool:
+    """Whether boxes divide a dimension, or what lies past its end is outside whatever is written."""
+    extent = facts.extents[dim]
+    forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
+    return extent % n == 0 or all(any(form == ((dim, 1),) and at == extent for form, at in each) for each in forms)
+
+
+def _with_window(program: TermProgram, terms: Terms, box: dict[str, int]) -> Terms:
+    """The terms of a box, with what its results read for the first of them."""
+    taken, left = dict(box), terms.tile
+    for d in reversed(program.summed):
+        taken[str(d)] = min(left, program.facts.extents.get(str(d), 1))
+        left = ceil(left / taken[str(d)])
+    spans = [1 + sum(abs(c) * (taken.get(d, 1) - 1) for d, c in form) for form in program.access.coords]
+    found = replace(terms, window=prod(spans))
+    if not terms.along_rows:
+        return found
+    step = program.access.steps.get(program.digits[-1], 0)
+    return replace(found, beside=spans[-1], apart=step * terms.sizes[-1] * terms.each)
+
+
+def _over_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[TermKernelSchedule, Size]:
+    """The tasks of boxes: every lane has one box of one vector."""
+    facts = program.facts
+    outer = symbol("boxes", 1)
+    inner: dict[Expr, int] = {symbol(f"{d}_box", 1): n for d, n in box.items() if n > 1}
+    count = prod(ceil(facts.extents[d] / n) for d, n in box.items())
+    cut = [x for d in facts.cut for x in ((outer, *inner) if d is program.row else (d,))]
+    along = outer if terms.along_rows else terms.along
+    terms = replace(terms, along=along, box=tuple(inner), dims=tuple(cut))
+    size = _sizes(program, {outer: count, **inner})
+    widths, waves = tasks_of_boxes(terms, size, smallest(facts.program), program.machine)
+    return TermKernelSchedule(program, terms, widths, waves, outer, box), size
+
+
+def plan_by_terms(kernel: TermKernelSchedule) -> Plan:
+    """The plan of a kernel in which lanes add up terms."""
+    program, facts = kernel.program, kernel.program.facts
+    word = str(program.summed[0]).rpartition("_")[0] if len(program.summed) > 1 else str(program.summed[0])
+    axes, tasks = [], []
+    for d in facts.cut:
+        tasks.append(str(d))
+        axes.append(_axis(kernel, d))
+    whole = [d for d in facts.order if d not in facts.cut and d not in program.summed]
+    axes += [axis_of(str(d), _extent(facts, d), ()) for d in whole]
+    tile = kernel.terms.tile
+    axes.append(axis_of(word, program.count, (Cut("loop", tile),) if tile < program.count else ()))
+    return Plan(
+        tuple(axes),
+        tuple(tasks),
+        products=(Multiplied("mma", None),),
+        schedule="contiguous" if kernel.sizes else "strided",
+        waves=kernel.waves,
+        early=True if "programmatic" in program.machine.launches else None,
+    )
+
+
+def _extent(facts: Facts, d: Expr) -> int:
+    return prod(facts.extents.get(name, 1) for name in _digits(facts, d))
+
+
+def _axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
+    """The axis of a dimension that tasks cut; of rows in boxes, each digit in whole boxes."""
+    facts = kernel.program.facts
+    if d is not kernel.program.row or kernel.outer is None:
+        return axis_of(str(d), _extent(facts, d), (Cut("task", kernel.widths[d]),))
+    digits = [Digit(n, facts.extents[n], ceil(facts.extents[n] / b) * b) for n, b in kernel.sizes.items()]
+    units = [Cut("unit", b, n) for n, b in kernel.sizes.items() if b > 1]
+    task = Cut("task", kernel.widths[kernel.outer] * prod(kernel.sizes.values()))
+    return Axis(str(d), tuple(digits), (task, *units))
