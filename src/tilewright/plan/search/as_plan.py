@@ -250,6 +250,8 @@ class _KernelPlan:
         around = [d for d in total if d is not axes.n]
         deep = [d for d in axes.deep if d in self.facts.order]
         loops = [axes.k, *deep]
+        if offsets is not None and offsets > 1 and len(loops) < 2:
+            return Rejected(self._name(), f"{LACKS} stages of several taps of a dimension that is no axis")
         cut = {d: Cut("task", self._tile_along(d) if d is axes.n else 1) for d in total}
         cut |= {d: Cut("loop", 1) for d in deep} | {axes.k: Cut("loop", m.atom.slab or 1)}
         at = "start" if offsets == 0 else words[str(loops[-1] if offsets == 1 else loops[-2])]

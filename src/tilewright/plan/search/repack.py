@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
-from tilewright.plan.plan import PADDED
+from tilewright.plan.plan import PADDED, PANELS
 from tilewright.plan.search.diagonal import padded_blocks
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.ranking import Rewrite
@@ -32,17 +32,19 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Ite
     refused = any(why_not_bulk(n.place, p.k | own, machine) for n, own in zip(reads, (p.m, p.n), strict=True))
     askew = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
     yield from padded_blocks(facts, p, reads, machine, constant)
+    ways: list[tuple[str, tuple[Facts, list[RowCopy]] | None]] = []
     if refused:
-        made = _joined(facts, p, reads, machine) or _apart(facts, reads, machine)
-        form = ROWS
-    else:
-        made = _padded(facts, p, reads, machine) if askew else None
-        form = PADDED
-    if made is None:
-        return
-    repacked, copies = made
-    rewrite = Rewrite(f"operands in {form}", forms=tuple((c.memory, form) for c in copies))
-    yield Repacked(rewrite, repacked, copy_cycles(machine, [c for c in copies if c.memory not in constant]))
+        ways = [(ROWS, _joined(facts, p, reads, machine) or _apart(facts, reads, machine))]
+        ways.append((PANELS, _panels(facts, p, reads, machine)))
+    elif askew:
+        ways = [(PADDED, _padded(facts, p, reads, machine))]
+    for form, made in ways:
+        if made is None:
+            continue
+        repacked, copies = made
+        rewrite = Rewrite(f"operands in {form}", forms=tuple((c.memory, form) for c in copies))
+        often = [c for c in copies if c.memory not in constant]
+        yield Repacked(rewrite, repacked, copy_cycles(machine, often))
 
 
 def padded_length(machine: Machine, extent: int, element: int, line: int) -> int:
@@ -147,4 +149,40 @@ def _in_runs(
     nodes = tuple(replace(n, dims=n.dims - {tap}, reduces=n.reduces - {tap}) for n in with_accesses(facts, accesses))
     extents = {d: extent for d, extent in facts.extents.items() if d != tap} | {channel: length}
     order = tuple(d for d in facts.order if str(d) != tap)
+    return replace(facts, nodes=nodes, extents=extents, order=order), copies
+
+
+# -- panels -----------------------------------------------------------------------------------------------------
+
+
+def _panels(
+    facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
+) -> tuple[Facts, list[RowCopy]] | None:
+    """Copies in which all that is summed is one run of every row (im2col); None: it is one already, or too much."""
+    summed = [d for d in map(str, facts.order) if d in p.k]
+    if len(summed) < 2:
+        return None
+    run, length = summed[-1], facts.size(p.k)
+    accesses, copies = {}, []
+    for n in reads:
+        rows = [d for d in n.dims if d not in p.k]
+        owners = [o for o in facts.order if set(facts.digits.get(str(o), (str(o),))) & set(rows)]
+        forms, shape = [], []
+        for owner in owners:
+            digits = [d for d in facts.digits.get(str(owner), (str(owner),)) if d in rows]
+            forms.append(tuple((d, facts.size(digits[i + 1 :])) for i, d in enumerate(digits)))
+            shape.append(facts.size(digits))
+        wide = _up(length, bulk_pitch(machine), n.place.bytes)
+        packed = (*shape, wide)
+        copies.append(replace(copy_of(n, packed), word=1))
+        coords = (*forms, ((run, 1),))
+        accesses[n.id] = AccessFacts(
+            f"{n.place.memory}_rows", n.place.bytes, coords, (*shape, length), strides(packed), n.place.can_leave
+        )
+    if sum((c.given + c.elements) * c.bytes for c in copies) > 2 * facts.moved_bytes:
+        return None
+    gone = p.k - {run}
+    nodes = tuple(replace(n, dims=n.dims - gone, reduces=n.reduces - gone) for n in with_accesses(facts, accesses))
+    extents = {d: extent for d, extent in facts.extents.items() if d not in gone} | {run: length}
+    order = tuple(d for d in facts.order if str(d) not in gone)
     return replace(facts, nodes=nodes, extents=extents, order=order), copies

@@ -21,6 +21,8 @@ class RowCopy:
     elements: int
     bytes: int
     word: int
+    is_view: bool = False
+    """Whether the operand itself can be seen so: nothing is copied."""
 
     def cycles(self, machine: Machine) -> float:
         """Cycles of the kernel that copies, without its launch."""
@@ -42,6 +44,7 @@ class Repacked:
 
 def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
     """Cycles of all copies: one launch for all of them, which wait together for what they read."""
+    copies = [c for c in copies if not c.is_view]
     if not copies:
         return 0.0
     total = sum(c.cycles(machine) for c in copies) - (len(copies) - 1) * machine.limits.copy_latency
@@ -58,7 +61,7 @@ def copy_of(n: ValueFacts, packed: tuple[int, ...]) -> RowCopy:
     """The copy of a read to a packed shape."""
     place = n.place
     word = gcd(WIDEST // place.bytes, place.shape[-1], packed[-1])
-    return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word))
+    return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word), packed == place.shape)
 
 
 def with_accesses(facts: Facts, accesses: dict[int, AccessFacts]) -> tuple[ValueFacts, ...]:

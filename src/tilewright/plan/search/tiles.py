@@ -10,7 +10,7 @@ from math import ceil, prod
 
 from tilewright.plan.facts import AccessFacts, Facts
 from tilewright.plan.patches import TOGETHER
-from tilewright.plan.rings import ATOMS, LONGEST
+from tilewright.plan.rings import ATOMS, LONGEST, NARROWEST
 from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
 from tilewright.plan.search.halo import HaloWindow, halo_window
 from tilewright.plan.search.orientation import Orientation
@@ -98,7 +98,7 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
         looped = list(_folded(o, c, rows, LOOP)) if c.streams and c.extent > rows else []
         return [*looped, *([whole] if c.extent <= LONGEST else [])]
     if COLUMNS in roles and c.is_parallel:
-        wide = [n for n in columns if n < c.extent] + [n for n in columns if n >= c.extent][:1]
+        wide = [n for n in columns if n < c.extent] + _covering(o, c, columns)
         grid = [t for n in wide for t in _folded(o, c, n, GRID)]
         blocks = [n for n in COLUMN_BLOCKS if several and COLUMN_BLOCKS[0] < c.extent and n < c.extent]
         return [*grid, *(t for n in blocks for t in _folded(o, c, n, LOOP))]
@@ -110,6 +110,13 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
     if shallow and c.extent <= slab:
         return [whole]
     return [*steps, *([whole] if shallow else [])]
+
+
+def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
+    """The narrowest columns that cover a class, and the narrowest whose rows leave through shared memory."""
+    element = max(w.bytes for w in o.facts.writes)
+    covering = [n for n in columns if n >= c.extent]
+    return list(dict.fromkeys([*covering[:1], *[n for n in covering if n * element % NARROWEST == 0][:1]]))
 
 
 def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
