@@ -131,7 +131,7 @@ def lane_boxes(
             if found.sums > MOST:
                 continue
             found = with_window(found, read, digits, size)
-            fits = found.sums + found.windows <= ALTOGETHER and _resident(machine, found.held, WAVES) >= WAVES
+            fits = found.sums + found.windows <= ALTOGETHER and resident_waves(machine, found.held, WAVES) >= WAVES
             fits = fits and found.beside * found.each <= SIDE
             if fits and found.window < found.results * tile:
                 yield found
@@ -158,7 +158,7 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
     return replace(found, beside=extents[-1], apart=step * terms.sizes[-1] * terms.each)
 
 
-def _resident(machine: Machine, held: int, waves: int) -> int:
+def resident_waves(machine: Machine, held: int, waves: int) -> int:
     """How many waves a core has at a time, in workgroups of so many, whose lanes hold so much.
 
     What a program computes beside its sums is the widened factor, which is counted as held: half of the registers that
@@ -184,7 +184,7 @@ def tasks_of_boxes(terms: Terms, size: Size, smallest: int, machine: Machine) ->
     words = _side_by_side(side // vector, LINE // (smallest * vector))
     found |= {d: words * vector for d in found if d is terms.along}
     across = _lanes(words)
-    waves = max(WAVES, WAVES // 2, key=lambda w: _resident(machine, terms.held, w))
+    waves = max(WAVES, WAVES // 2, key=lambda w: resident_waves(machine, terms.held, w))
     while True:
         left = max(1, waves * (machine.lanes or 1) // across)
         for d in [d for d in reversed(terms.dims) if d not in (*terms.box, terms.along)]:
@@ -245,7 +245,7 @@ def cost_by_terms(
     done += boxes * terms.results * (values // 2 + RESULT) + TASK
     tasks = tasks_of(widths, size)
     own = ceil(tasks / cores(machine)) * waves
-    together = min(own, max(waves, _resident(machine, boxes * terms.held, waves)))
+    together = min(own, max(waves, resident_waves(machine, boxes * terms.held, waves)))
     one = done * WAITING + (1 if rounds <= written else rounds) * limits.copy_latency
     lines = min(lanes, ceil(lanes * terms.apart / LINE))  # a load takes them one after the other
     computed = max(own * done * lanes / limits.lane_rate, own * loads * lines, ceil(own / together) * one)

@@ -24,9 +24,11 @@
 | candidates  | candidates of one kernel with atoms                                              |
 | kernel      | one kernel with atoms: its schedule, its time, its key                           |
 | counting    | from a tiling to counts of work                                                  |
+| lane_work   | cycles of lanes beside products                                                  |
 | work        | counts of work                                                                   |
 | cost        | from work to cycles, and the roofline                                            |
 | lowered     | what today's lowering lacks                                                      |
+| kernel_plan | one kernel with atoms as a plan                                                  |
 | as_plan     | a candidate as a plan, or what today's lowering lacks                            |
 """
 

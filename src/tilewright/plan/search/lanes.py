@@ -17,7 +17,7 @@ from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, drafted, only_adds, room_of
 from tilewright.plan.model import l2
 from tilewright.plan.plan import BACKWARD, Cut, Plan
-from tilewright.plan.predicting import _is_divided, _together
+from tilewright.plan.predicting import is_divided, neighbours_in_word
 from tilewright.plan.rows import rows_and_waves, widths_of_rows
 from tilewright.plan.search.cost import lane_kernel_time
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
@@ -120,8 +120,8 @@ def _has(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
 def _element_cycles(facts: Facts, n: ValueFacts, machine: Machine) -> float:
     """Cycles of lanes for one element of a value: arithmetic, or working out where it is read."""
     size = numbers_of(facts.sizes)
-    if n.op == "read" and n.source is not None and _is_divided(n.source, size):
-        return machine.limits.placing / machine.limits.lane_rate / _together(n.source, size)
+    if n.op == "read" and n.source is not None and is_divided(n.source, size):
+        return machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(n.source, size)
     if n.op == "cumsum":
         return 0.0
     return facts.lane_cycles(n, machine)

@@ -16,7 +16,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Facts
 from tilewright.plan.general import axis_of
-from tilewright.plan.lane_boxes import LONGEST, SLIDING, Terms, _resident, cost_by_terms, tasks_of_boxes
+from tilewright.plan.lane_boxes import LONGEST, SLIDING, Terms, cost_by_terms, resident_waves, tasks_of_boxes
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Plan
 from tilewright.plan.ring_costs import WIDEST
@@ -139,7 +139,7 @@ def _boxed(program: TermProgram) -> Iterator[tuple[TermKernelSchedule, Size]]:
             continue
         terms = _with_window(program, replace(plain, tile=tile, sizes=sizes), box)
         fits = terms.sums <= MOST and terms.sums + terms.windows <= ALTOGETHER and terms.beside * terms.each <= SIDE
-        if fits and terms.window < terms.results * tile and _resident(machine, terms.held, WAVES) >= WAVES:
+        if fits and terms.window < terms.results * tile and resident_waves(machine, terms.held, WAVES) >= WAVES:
             yield _over_boxes(program, terms, box)
 
 
