@@ -171,8 +171,7 @@ def _over_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tupl
     inner: dict[Expr, int] = {symbol(f"{d}_box", 1): n for d, n in box.items() if n > 1}
     count = prod(ceil(facts.extents[d] / n) for d, n in box.items())
     cut = [x for d in facts.cut for x in ((outer, *inner) if d is program.row else (d,))]
-    along = outer if terms.along_rows else terms.along
-    terms = replace(terms, along=along, box=tuple(inner), dims=tuple(cut))
+    terms = replace(terms, box=tuple(inner), dims=tuple(cut))
     size = _sizes(program, {outer: count, **inner})
     widths, waves = tasks_of_boxes(terms, size, smallest(facts.program), program.machine)
     return TermKernelSchedule(program, terms, widths, waves, outer, box), size
