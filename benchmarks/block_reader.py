@@ -135,7 +135,8 @@ def contradictions(plan: str, block: str, axes: dict[str, tuple[str, str]]) -> l
     lines = [line for line in re.split(r"[;\n]\s*", plan.strip()) if line]
     found = read(block)
     every = {a.name: a for a in (Axis.of(line) for line in lines if line.startswith("axis "))}
-    wrong = _of_tasks(every, found)
+    turns = any(line.startswith("roles ") and line.endswith(", pingpong") for line in lines)
+    wrong = [] if turns else _of_tasks(every, found)  # halves of the waves count their tasks by themselves
     for line in lines:
         if m := re.fullmatch(
             r"roles load (\d+) waves? (\d+) .* multiply (\d+) waves? (\d+) .* ring (\d+)(?: together)?,"
@@ -245,7 +246,7 @@ def _of_order(line: str, order: list[str], axes: dict[str, Axis], found: Block) 
     letters = {name: {digit[0] for digit in axes[name].digits} for name in order if name in ("rows", "columns")}
     if len(letters) < 2:
         return []
-    first, second = ([x for x in found.loops if x[0].removeprefix("b_")[0] in letters[n]] for n in order[:2])
+    first, second = ([x for x in found.loops if x[0].removeprefix("b_")[0] in letters[n]] for n in letters)
     inside = {name for name, _, around in first if any(other[0] in around for other in second)}
     return [f"`{line}`: the loops {sorted(inside)} are inside the others"] if inside else []
 
@@ -257,6 +258,6 @@ def _of_loops(axis: Axis, found: Block) -> list[str]:
         return []
     ((extent, _),) = axis.digits.values()
     wanted = {ceil(extent / size), extent // size}
-    if wanted <= {0, 1} or any(count in wanted for _, count, _ in found.loops):
+    if wanted & {0, 1} or any(count in wanted for _, count, _ in found.loops):
         return []
     return [f"axis {axis.name}: no loop has {sorted(wanted)} rounds"]

@@ -1,12 +1,15 @@
-"""Random edits of valid plans: taken and done as they say, or refused by the line.
+"""Random edits of valid plans: every legal one is done as it says, every other is refused by a rule and its line.
 
-    python benchmarks/edited_plans.py [200] [--seed 0] [--first 0] [--jobs 1] [--run]
+    python benchmarks/edited_plans.py [2000] [--seed 0] [--first 0] [--jobs 1] [--run] [--show] [--classes]
 
-A plan that was chosen is changed in one or two lines, as one does by hand: another size of a cut, another block or
-atom, other roles, another order, another place. What is taken is read again in the block text, by a reader that knows
-nothing of the compiler (`block_reader.py`); with `--run` it is also interpreted, and must give what the executor gives.
-What is refused must say why, and name the line. The exit code is 1 if a plan is done otherwise than it says, gives
-something else, or is refused without its line, or if fewer than half are taken.
+A plan that was chosen is changed as one does by hand (`plan_edits.py`), of the cases of `edit_cases.py` in turn. A
+checker that knows nothing of the planner (`plan_legality.py`) says whether the edit is legal. What is done is read
+again in the block text, by a reader that knows nothing of the compiler (`block_reader.py`), and its printed plan must
+be the edited one; with `--run` it is also interpreted, and must give what the executor gives. What is refused must
+name the line, and a rule: `is not done here` is none. Bars: 98 % of the legal edits are done, all others are refused by
+a rule and a line. The exit code is 1 where a bar is missed, or there is a finding: an illegal plan that is done, a plan
+that is done otherwise than it says, another result, an error that is no `ArgumentError`. `--classes` lists the legal
+edits that are refused, by the kind of the edit and what the refusal says.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,246 +27,152 @@ from typing import Any
 
 import numpy as np
 from block_reader import contradictions
+from edit_cases import CASES, Case, chosen, shapes
+from plan_edits import edit
+from plan_legality import Broken, broken
 
 import tilewright
-from tilewright import kernels
-from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.plan.reading import parse_plan
-from tilewright.targets.registry import machine
+
+DONE, LEGAL_REFUSED = "legal, done", "legal, refused"
+BY_RULE, NO_RULE, NO_LINE = (
+    "illegal, refused by a rule and line",
+    "illegal, refused without a rule",
+    "refused without its line",
+)
+ILLEGAL_DONE, OTHERWISE, WRONG = "ILLEGAL AND DONE", "DONE OTHERWISE", "WRONG RESULT"
+CRASHED = "AN ERROR THAT IS NO REFUSAL"
+FINDINGS = (ILLEGAL_DONE, OTHERWISE, WRONG, CRASHED)
+LEGAL_BAR, ILLEGAL_BAR = 0.98, 1.0
+NO_RULES = (
+    r"is not done here", r"fits none of", r"has no meaning here", r"here `.*` follows", r"^plan: its axes are",
+)  # fmt: skip
+"""What a refusal says that compares a plan with another one, and names no rule that the plan breaks."""
+
+
+UNSAID = ("overlap none", "launch plain")
+"""Lines that say what is done anyway: a printed plan may leave them out."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """A kernel, its sizes, the machine it is planned for, and the axes M and N of its products."""
+class Outcome:
+    """What became of an edit."""
 
-    name: str
-    make: Callable[[], Any]
-    sizes: dict[str, int]
-    row: str
-    axes: tuple[tuple[str, str], ...] = (("M", "N"),)
-    exact: bool = True
+    number: int
+    what: str
+    kind: str
+    lines: tuple[str, ...]
+    more: str
+    """The refusal, or what is wrong."""
+    rule: str = ""
+    """The rule that the checker says is broken."""
 
-    def kernel(self, plan: str | None = None) -> Any:
-        """The kernel as planned, or by a plan."""
-        return kernel_for(self.make(), self.sizes, machine=machine(self.row), plan=plan)
-
-
-def _gemm(*how: str, **more: Any) -> Callable[[], Any]:
-    return partial(kernels.gemm, *how, **more)
-
-
-def _conv(dtype: str, **more: Any) -> Callable[[], Any]:
-    return partial(kernels.conv, (3, 3), dtype, padding=1, **more)
+    def __str__(self) -> str:
+        case = CASES[self.number % len(CASES)]
+        rule = f" [{self.rule}]" if self.rule else ""
+        lines = " | ".join(self.lines)
+        return f"{self.number}: {self.what}{rule}: {case.name} on {case.row}: {self.kind}: {lines}: {self.more}"
 
 
-_CONV = {"N": 2, "H": 9, "W": 14, "C": 64, "F": 64}
-_ATTENTION = {"B": 1, "H": 2, "M": 96, "N": 128, "D": 64, "E": 64}
-_TWO = (("M", "N"), ("M", "E"))
-CASES = (
-    Case("gemm", _gemm("nt", "bf16", "bf16"), {"M": 200, "N": 136, "K": 192}, "hopper"),
-    Case("gemm, bias", _gemm("nn", "f16", "f32", bias=True), {"M": 320, "N": 264, "K": 128}, "hopper"),
-    Case("conv", _conv("bf16"), _CONV, "hopper", (("M", "F"),)),
-    Case("attention", partial(kernels.attention, 64, "bf16"), _ATTENTION, "hopper", _TWO, exact=False),
-    Case("gemm", _gemm("nt", "bf16"), {"M": 130, "N": 136, "K": 96}, "cdna3"),
-    Case("attention", partial(kernels.attention, 32, "bf16"), _ATTENTION, "cdna3", _TWO, exact=False),
-    Case("gemm", _gemm("nt", "bf16"), {"M": 130, "N": 136, "K": 96}, "xe"),
-    Case("conv", _conv("bf16"), _CONV, "xe", (("M", "F"),)),
-    Case("gemm", _gemm("nt", "bf16"), {"M": 300, "N": 136, "K": 192}, "x86.amx"),
-    Case("conv", _conv("bf16"), _CONV, "x86.amx"),
-    Case("attention", partial(kernels.attention, 64, "bf16"), _ATTENTION, "x86.amx", _TWO, exact=False),
-    Case("gemm", _gemm("nt", "f32"), {"M": 300, "N": 136, "K": 100}, "x86.avx512"),
-    Case("conv", _conv("f32"), _CONV, "x86.avx512"),
-    Case("conv", _conv("f32"), _CONV, "aarch64.neon"),
-    Case("softmax", partial(kernels.softmax, "f32"), {"M": 64, "N": 200}, "x86.avx512", (), exact=False),
-)
+@dataclass(frozen=True)
+class Edited:
+    """An edited plan: its text, the kind of the edit, the lines that are new, those that are gone."""
+
+    text: str
+    kind: str
+    new: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+def edited(number: int, seed: int = 0) -> Edited:
+    """The edit of that number: of the case whose turn it is."""
+    rng, case = random.Random(f"{seed} {number}"), number % len(CASES)
+    before = chosen(case).splitlines()
+    while True:
+        kind, lines = edit(before, shapes(case), CASES[case].machine, rng)
+        text, after = "\n".join(lines), lines
+        with suppress(ArgumentError):
+            if parse_plan(text) == parse_plan(chosen(case)):
+                continue
+            after = parse_plan(text).lines()
+        moved = [
+            x for n, x in enumerate(lines) if x in before and before[n : n + 1] != [x] and len(lines) >= len(before)
+        ]
+        twice = [x for x in lines if lines.count(x) > before.count(x)]
+        new = [*(x for x in (*lines, *after) if x not in before), *twice] or moved
+        return Edited(text, kind, tuple(dict.fromkeys(new)), tuple(x for x in before if x not in (*lines, *after)))
+
+
+def outcome(number: int, seed: int = 0, run: bool = False) -> Outcome:
+    """What became of the edit of that number."""
+    case, this = CASES[number % len(CASES)], edited(number, seed)
+    rule = broken(this.text, shapes(number % len(CASES)), case.machine)
+    of = partial(Outcome, number, kind=this.kind, lines=this.new or this.gone, rule="" if rule is None else rule.rule)
+    try:
+        kernel = case.kernel(this.text)
+        block = kernel.text("block")
+    except ArgumentError as fault:
+        return of(what=_refusal(str(fault), rule, this), more=str(fault))
+    except Exception as fault:  # whatever else it raises is a finding
+        return of(what=CRASHED, more=f"{type(fault).__name__}: {fault}")
+    if rule is not None:
+        return of(what=ILLEGAL_DONE, more=str(rule))
+    wrong = _contradicted(number % len(CASES), this.text, kernel.text("plan").strip(), block)
+    if wrong:
+        return of(what=OTHERWISE, more="; ".join(wrong))
+    if run and case.exact and not _is_exact(case, kernel):
+        return of(what=WRONG, more=this.text)
+    return of(what=DONE, more="")
+
+
+def _refusal(message: str, rule: Broken | None, this: Edited) -> str:
+    """What kind of refusal a message is."""
+    if rule is None:
+        return LEGAL_REFUSED
+    if any(re.search(pattern, message) for pattern in NO_RULES):
+        return NO_RULE
+    named = any(line in message or repr(line) in message for line in (*this.new, *this.gone))
+    missing = not this.new and any(f"`{line}`" in message for line in this.text.splitlines())
+    missing = missing or any(re.search(rf"\b{line.split()[line.startswith('axis')]}\b", message) for line in this.gone)
+    return BY_RULE if named or missing else NO_LINE
+
+
+def _contradicted(case: int, text: str, printed: str, block: str) -> list[str]:
+    """What a plan says that is not done: its own text afterwards, and the block program's, differ from it."""
+    asked, done = parse_plan(text).lines(), parse_plan(printed).lines()
+    more = [line for line in asked if line not in done and line not in UNSAID]
+    said = {_subject(line) for line in asked}
+    if "then" in asked or "then" not in done:  # a kernel of which a plan says nothing is chosen, as are single lines
+        more += [line for line in done if line not in asked and _subject(line) in said]
+    if not more and case in readable() and parse_plan(text).split is None:
+        products = {p.name: (_main(case, p.rows), _main(case, p.columns)) for p in shapes(case).products}
+        more = contradictions(text, block, products)
+    return more
+
+
+def _subject(line: str) -> str:
+    """What a line of a plan is about: an axis, an operand, a product, or what its first word says."""
+    return " ".join(line.split()[: 2 if line.startswith("axis ") else 1])
+
+
+def _main(case: int, dims: tuple[str, ...]) -> str:
+    wide = [d for d in dims if shapes(case).sizes[d] > 1] or list(dims)
+    return wide[-1] if wide else ""
 
 
 @cache
-def chosen(number: int) -> str:
-    """The plan that is chosen for a case."""
-    text: str = CASES[number].kernel().text("plan")
-    return text.strip()
-
-
-# -- edits -------------------------------------------------------------------------------------------------
-
-
-def edited(number: int, rng: random.Random) -> tuple[str, list[str]]:
-    """A case's plan with one or two lines changed, and these lines as they are then.
-
-    A task's tile of C stands in three lines where there are roles: they are changed together.
-    """
-    row, before = machine(CASES[number].row), chosen(number).splitlines()
-    lines, roles = list(before), any(line.startswith("roles ") for line in before)
-    for _ in range(rng.choice((1, 1, 2))):
-        at = rng.randrange(len(lines))
-        if roles and re.search(r": task \d+$| by ", lines[at]):
-            lines = _tile(lines, CASES[number].axes[0], row, rng)
-        else:
-            lines[at] = _line(lines[at], row, rng, roles)
-    if lines == before:
-        return edited(number, rng)
-    with suppress(ArgumentError):
-        lines = parse_plan("\n".join(lines)).lines()
-    return "\n".join(lines), [line for line in lines if line not in before] or ["overlap"]
-
-
-def _tile(lines: list[str], axes: tuple[str, str], row: Any, rng: random.Random) -> list[str]:
-    """Another tile of C for each task, and the atom and the waves that go with it."""
-    at = next(n for n, line in enumerate(lines) if line.startswith("mma by "))
-    m = re.fullmatch(r"mma by (\S+), block (\d+)x(\d+)( transposed)?", lines[at])
-    if m is None:
-        return lines
-    own = row.multiply[m[1]]
-    form = re.sub(r"n\d+k", "n#k", own.name)
-    wide = rng.choice([x for x in row.multiply.values() if re.sub(r"n\d+k", "n#k", x.name) == form])
-    groups = rng.choice((1, 1, 2, 3))
-    rows = wide.shape[0] * groups * rng.choice((1, 1, 2))
-    turned = m[4] or ""
-    tile = (wide.shape[1], rows) if turned else (rows, wide.shape[1])
-    sizes = dict(zip(axes, tile, strict=True))
-    found = []
-    for line in lines:
-        name = line.split()[1]
-        if line.startswith("axis ") and name in sizes:
-            line = re.sub(r"task \d+", f"task {sizes[name]}", line)
-        elif line.startswith("roles"):
-            line = re.sub(
-                r"multiply \d+ waves? \d+", f"multiply {4 * groups} waves {(240, 208, 160)[groups - 1]}", line
-            )
-            line = re.sub(r"ring \d+", f"ring {rng.choice((2, 3, 4))}", line)
-        found.append(line)
-    found[at] = f"mma by {wide.name}, block {tile[0]}x{tile[1]}{turned}"
-    return found
-
-
-def _line(line: str, row: Any, rng: random.Random, roles: bool) -> str:
-    """A line as one might write it instead."""
-    word = line.split()[0]
-    if word == "axis":
-        return _axis(line, rng)
-    if word in ("tasks", "order"):
-        return _list(line, rng, roles)
-    if word == "roles":
-        return _number(line, rng, {"ring": (-2, -1, 1), "stored": (-1, 1), "registers": (-16, -8, 8)})
-    if " by " in line or word == "atom":
-        return _product(line, row, rng)
-    if word == "overlap":
-        return "overlap none"
-    if word == "launch":
-        return rng.choice(("launch early", "launch plain"))
-    return _place(line, rng)
-
-
-def _axis(line: str, rng: random.Random) -> str:
-    """Another size of one cut: as many of the next one's as it has, more or fewer; now and then any."""
-    head, cuts = line.split("): ")
-    there = [c for c in cuts.split(", ") if c != "whole"]
-    extent = int(re.findall(r"\d+(?=\??(?:,|$))", head)[-1])
-    if not there:
-        if rng.random() < 0.7:  # most that are whole are summed, or but one wide
-            return line
-        return f"{head}): {rng.choice(('task', 'loop'))} {max(1, extent // rng.choice((1, 2, 4)))}"
-    free = [n for n, c in enumerate(there) if not c.startswith("unit")]  # a unit is what the atom takes
-    if not free:
-        return line
-    at = rng.choice(free)
-    *words, text = there[at].split()
-    size = int(text)
-    step = int(there[at + 1].split()[-1]) if at + 1 < len(there) else 8 if size > 8 else 1
-    if rng.random() < 0.2:
-        step = 1
-    sizes = {size // 2 // step * step, 2 * size, size + step, size - step, 3 * step} - {size}
-    there[at] = " ".join([*words, str(rng.choice([n for n in sorted(sizes) if n > 0] or [size]))])
-    return f"{head}): {', '.join(there)}"
-
-
-def _list(line: str, rng: random.Random, roles: bool) -> str:
-    """Another order of axes, another schedule, or, where there are roles, another group."""
-    word, rest = line.split(" ", 1)
-    m = re.fullmatch(r"(.*?)( group \d+)?( contiguous)?", rest)
-    assert m is not None
-    names, group, schedule = m[1].split(", "), m[2] or "", m[3] or ""
-    if word == "tasks" and rng.random() < 0.5:
-        how = rng.choice(("group", "schedule")) if roles else "schedule"
-        group = f" group {rng.choice((2, 4))}" if how == "group" else group
-        schedule = ("" if schedule else " contiguous") if how == "schedule" else schedule
-    else:
-        last = names[-1:] if names[-1] == "depth" and rng.random() < 0.8 else []
-        names = names[: len(names) - len(last)]
-        rng.shuffle(names)
-        names += last
-    return f"{word} {', '.join(names)}{group}{schedule}"
-
-
-def _number(line: str, rng: random.Random, steps: dict[str, tuple[int, ...]]) -> str:
-    """Another number before, or after, one of some words."""
-    word = rng.choice(list(steps))
-    pattern = rf"\d+(?= {word})" if word in ("registers", "waves?") else rf"(?<={word} )\d+"
-    places = list(re.finditer(pattern, line))
-    m = rng.choice(places)
-    return line[: m.start()] + str(max(1, int(m[0]) + rng.choice(steps[word]))) + line[m.end() :]
-
-
-def _product(line: str, row: Any, rng: random.Random) -> str:
-    """Another atom of the same types, another block, or no atom."""
-    m = re.fullmatch(r"(?:(\w+) by |atom )(\S+?)(?:, block (\d+)x(\d+)( transposed)?)?", line)
-    if m is None or m[2] not in row.multiply:
-        return line
-    own = row.multiply[m[2]]
-    same = [
-        x
-        for x in row.multiply.values()
-        if [y.dtype for y in (x.a, x.b, x.c)] == [y.dtype for y in (own.a, own.b, own.c)] and x is not own
-    ]
-    if m[1] is None:
-        return f"atom {rng.choice(same).name}" if same else line
-    rows, columns = int(m[3]), int(m[4])
-    how = rng.choice(("atom", "rows", "columns", "loops"))
-    turned = m[5] or ""
-    if how == "loops":
-        return f"{m[1]} by loops"
-    if how == "atom" and same:
-        atom = rng.choice(same)
-        tall, wide = atom.shape[:2][:: -1 if turned else 1]
-        return f"{m[1]} by {atom.name}, block {tall}x{wide}{turned}"
-    tall, wide = own.shape[:2][:: -1 if turned else 1]
-    rows = max(tall, rng.choice((rows - tall, rows + tall, 2 * rows, tall))) if how == "rows" else rows
-    columns = max(wide, rng.choice((columns - wide, columns + wide, wide))) if how != "rows" else columns
-    return f"{m[1]} by {own.name}, block {rows}x{columns}{turned}"
-
-
-def _place(line: str, rng: random.Random) -> str:
-    """Another hint, or another place."""
-    name, hint = line.split()[0], line.rsplit(", ", 1)[1]
-    if rng.random() < 0.5:
-        return f"{line.rsplit(', ', 1)[0]}, {'keep' if hint == 'stream' else 'stream'}"
-    return f"{name} {rng.choice(('in place', 'staged at task as lines', 'staged at task as panel'))}, {hint}"
-
-
-# -- outcomes ----------------------------------------------------------------------------------------------
-
-
-def outcome(number: int, seed: int = 0, run: bool = False) -> tuple[str, str]:
-    """(what became of an edit, more of it): `done`, `refused`, or what is wrong."""
-    rng = random.Random(f"{seed} {number}")
-    case = CASES[number % len(CASES)]
-    text, lines = edited(number % len(CASES), rng)
-    more = f"{case.name} on {case.row}: {' | '.join(lines)}"
-    try:
-        kernel = case.kernel(text)
-    except ArgumentError as fault:
-        if any(line in str(fault) for line in lines):
-            return "refused", f"{more}: {fault}"
-        return "REFUSED WITHOUT ITS LINE", f"{more}: {fault}"
-    axes = {f"mma{n + 1 if n else ''}": of for n, of in enumerate(case.axes)}
-    wrong = contradictions(text, kernel.text("block"), axes)
-    if wrong:
-        return "DONE OTHERWISE", f"{more}: {'; '.join(wrong)}"
-    if run and case.exact and not _is_exact(case, kernel):
-        return "WRONG RESULT", f"{more}:\n{text}"
-    return "done", more
+def readable() -> frozenset[int]:
+    """The cases whose chosen plan the reader of block texts understands: those of one kernel, and not all of these."""
+    found = set()
+    for number, case in enumerate(CASES):
+        plan = parse_plan(chosen(number))
+        if plan.apart is not None or plan.split is not None or any(p.at == "launch" for p in plan.placed):
+            continue
+        products = {p.name: (_main(number, p.rows), _main(number, p.columns)) for p in shapes(number).products}
+        if not contradictions(chosen(number), case.kernel().text("block"), products):
+            found.add(number)
+    return frozenset(found)
 
 
 def _is_exact(case: Case, kernel: Any) -> bool:
@@ -277,28 +185,56 @@ def _is_exact(case: Case, kernel: Any) -> bool:
     return bool(np.array_equal(found.astype(np.float64), wanted.astype(np.float64)))
 
 
+# -- reports ---------------------------------------------------------------------------------------------------
+
+
+def shares(counts: Counter[str]) -> tuple[float, float]:
+    """(the share of legal edits that is done, the share of others that is refused by a rule and line)."""
+    done = counts[DONE] + counts[OTHERWISE] + counts[WRONG]
+    others = sum(counts[what] for what in (BY_RULE, NO_RULE, NO_LINE, ILLEGAL_DONE))
+    return counts[DONE] / max(1, done + counts[LEGAL_REFUSED]), counts[BY_RULE] / max(1, others)
+
+
+def classes(outcomes: list[Outcome]) -> list[tuple[int, str, Outcome]]:
+    """(how many, what is refused, an example) of the legal edits that are refused, the most frequent first."""
+    found: dict[str, list[Outcome]] = {}
+    for each in (x for x in outcomes if x.what == LEGAL_REFUSED):
+        plan = parse_plan(chosen(each.number % len(CASES)))
+        family = "roles" if plan.roles else "one atom" if plan.atom else "products" if plan.products else "rows"
+        row = CASES[each.number % len(CASES)].row.split(".")[0]
+        family = f"{family}, CPU" if row in ("x86", "aarch64") else f"{family}, GPU"
+        refusal = re.sub(r"`[^`]*`", "`…`", each.more.removeprefix("plan: "))
+        refusal = re.sub(r"\d+", "#", refusal)[:70]
+        found.setdefault(f"{each.kind.split(', ')[0]} ({family}): {refusal}", []).append(each)
+    return sorted(((len(of), name, of[0]) for name, of in found.items()), key=lambda x: -x[0])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("count", nargs="?", type=int, default=200)
+    parser.add_argument("count", nargs="?", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--run", action="store_true")
-    parser.add_argument("--show", action="store_true", help="print every edit, not only what is wrong")
+    parser.add_argument("--show", action="store_true", help="print every edit, not only findings")
+    parser.add_argument("--classes", action="store_true", help="list the legal edits that are refused, in classes")
     options = parser.parse_args()
     numbers = range(options.first, options.first + options.count)
-    counts: Counter[str] = Counter()
     with ProcessPoolExecutor(options.jobs) as pool:
-        for number, (what, more) in zip(
-            numbers, pool.map(partial(outcome, seed=options.seed, run=options.run), numbers), strict=True
-        ):
-            counts[what] += 1
-            if options.show or what.isupper():
-                print(f"{number}: {what}: {more}", flush=True)
+        outcomes = list(pool.map(partial(outcome, seed=options.seed, run=options.run), numbers, chunksize=16))
+    for each in outcomes:
+        if options.show or each.what in FINDINGS or each.what == NO_LINE:
+            print(each, flush=True)
+    counts = Counter(each.what for each in outcomes)
+    if options.classes:
+        for count, name, example in classes(outcomes):
+            print(f"{count:5} {name}\n      {example}")
     for what, count in counts.most_common():
-        print(f"{count:4} {what}")
-    taken = counts["done"]
-    return int(any(what.isupper() for what in counts) or 2 * taken < options.count)
+        print(f"{count:5} {what}")
+    done, refused = shares(counts)
+    print(f"legal edits done: {done:.1%} (bar {LEGAL_BAR:.0%})")
+    print(f"others refused by a rule and line: {refused:.1%} (bar {ILLEGAL_BAR:.0%})")
+    return int(done < LEGAL_BAR or refused < ILLEGAL_BAR or any(counts[what] for what in FINDINGS))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 `python benchmarks/gpu.py [gemm] [types] [f32] [conv] [others] [attention] [--plans N] [--processes N] [--only TEXT]`
 prints one line a problem, of those whose names match where that is asked for: microseconds of theirs and ours in CUDA
-graphs, the shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak,
+graphs, the medians of interleaved replays, the ratio, TF/s, the share of the floor max(flops/peak,
 bytes/bandwidth), what was predicted, and the plan's tile; at the end the worst first, and how predictions fared. With
 --plans, so many candidates of each problem are measured, and the line says how far the chosen one is from the best.
-With --processes, everything is measured in so many processes, one after the other, and the shortest of each counts,
-theirs and ours.
+With --processes, everything is measured in so many processes, one after the other, and the medians count, theirs and
+ours.
 """
 
 from __future__ import annotations
@@ -189,10 +189,11 @@ class Row:
         """Ours, over that of the best candidate."""
         return self.took[0] / min(self.took)
 
-    def shortest(self, other: Row) -> Row:
-        """The shorter times of both."""
-        took = tuple(min(pair) for pair in zip(self.took, other.took, strict=True))
-        return replace(self, theirs=min(self.theirs, other.theirs), took=took)
+    @staticmethod
+    def middle(rows: tuple[Row, ...]) -> Row:
+        """The medians of a problem's rows, one of each process."""
+        took = tuple(median(times) for times in zip(*(row.took for row in rows), strict=True))
+        return replace(rows[0], theirs=median(row.theirs for row in rows), took=took)
 
     def __str__(self) -> str:
         ours = self.took[0]
@@ -265,7 +266,7 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=list(WORKS))
     parser.add_argument("--plans", type=int, default=1)
     parser.add_argument("--only", default="", help="a regular expression that a problem's name matches")
-    parser.add_argument("--processes", type=int, default=1, help="of so many, the shortest times count")
+    parser.add_argument("--processes", type=int, default=1, help="of so many, the median times count")
     options = parser.parse_args()
     wanted = [
         (kind, n, options.plans)
@@ -277,13 +278,13 @@ def main() -> None:
     with fresh.Pool() as pool:
         found = pool.starmap(plans, wanted)
     works = [(kind, n, candidates) for (kind, n, _), candidates in zip(wanted, found, strict=True)]
-    rows: list[Row] = []
+    by_process: list[list[Row]] = []
     for _ in range(options.processes):
         with fresh.Pool(1) as pool:
-            more = pool.apply(all_measured, (works,))
-        rows = [a.shortest(b) for a, b in zip(rows or more, more, strict=True)]
+            by_process.append(pool.apply(all_measured, (works,)))
+    rows = [Row.middle(same) for same in zip(*by_process, strict=True)]
     if options.processes > 1:
-        print(f"the shortest of {options.processes} processes:", *rows, sep="\n")
+        print(f"the medians of {options.processes} processes:", *rows, sep="\n")
     for kind in options.kinds:
         if of_kind := [r for r, (k, _, _) in zip(rows, wanted, strict=True) if k == kind]:
             summed_up(kind, of_kind)

@@ -2,8 +2,8 @@
 
 `python benchmarks/gpu_chained.py [--plans 3] [--seconds 80] [--modes default max-autotune-no-cudagraphs]` prints, for a
 layer of two products with gelu between and for a product with a softmax of its rows, microseconds of PyTorch's calls,
-of the same calls compiled by torch.compile in each mode, and of ours, all in CUDA graphs, the shortest of some repeats
-taken in turn, and the ratios; then the same of each program alone beside its call, and of the whole where the second
+of the same calls compiled by torch.compile in each mode, and of ours, all in CUDA graphs, the medians of interleaved
+replays, and the ratios; then the same of each program alone beside its call, and of the whole where the second
 program is launched when the first has ended. With --plans, so many other plans of either program are measured too.
 Results are compared with float64, and once, with small integers, exactly. Where torch.compile cannot compile, such as
 without a C compiler or Triton, one line says why.
@@ -209,7 +209,7 @@ def measured(case: Case, count: int, until: float, modes: list[str]) -> None:
         except TilewrightError as fault:
             print(f"    {said}: {str(fault).splitlines()[0]}")
             continue
-        print(f"    {microseconds(other)[0]:7.1f} us  {said}", flush=True)
+        print(f"    {microseconds(launch, other)[1]:7.1f} us  {said}", flush=True)
 
 
 def _alone(case: Case, found: Any, tensors: dict[str, Any]) -> None:
@@ -222,13 +222,14 @@ def _alone(case: Case, found: Any, tensors: dict[str, Any]) -> None:
                 kind = {"f32": torch.float32, "bf16": torch.bfloat16}[str(arg.type.dtype)]
                 tensors[arg.name] = torch.zeros([int(n) for n in arg.type.shape], device="cuda", dtype=kind)
         executable = compile_text(str(program), "gpu")
-        ours.append(microseconds(executable.bind(*(tensors[a.name] for a in program.args)))[0])
-    theirs = []
+        ours.append(executable.bind(*(tensors[a.name] for a in program.args)))
+    theirs: list[Callable[[], Any]] = []
     for call in case.calls:
         more = (left.pop(0),) if call is product else ()
-        theirs.append(microseconds(lambda call=call, x=x, more=more: call(x, *more))[0])
+        theirs.append(partial(call, x, *more))
         x = call(x, *more)
-    print(f"    alone: ours {' + '.join(f'{t:.1f}' for t in ours)}; theirs {' + '.join(f'{t:.1f}' for t in theirs)}")
+    times = [f"{t:.1f}" for t in microseconds(*ours, *theirs)]
+    print(f"    alone: ours {' + '.join(times[: len(ours)])}; theirs {' + '.join(times[len(ours) :])}")
 
 
 def exact() -> None:

@@ -99,7 +99,7 @@ def launches() -> None:
 
 
 def report(what: str, least: float, middle: float, most: float | None) -> None:
-    """One line; the least of all runs counts, as it does for kernels."""
+    """One line; the least of all runs counts: it is host time, which no clock of the GPU changes."""
     judged = "" if most is None else f", at most {most:.0f}: {'ok' if least <= most else 'TOO SLOW'}"
     print(f"{what}: {least:.2f} us at least, {middle:.2f} us median{judged}", flush=True)
 

@@ -1,8 +1,8 @@
 """Kernels that memory bounds on a Hopper GPU, beside PyTorch and the memory's floor.
 
 `python benchmarks/gpu_rowwise.py [softmax transpose ...] [--lengths 100 333 ...] [--plans "waves 4" "waves 16" ...]`
-prints one line a kernel: microseconds of theirs and ours in CUDA graphs, the shortest of some repeats taken in turn,
-the share of the floor (bytes read and written at 4.8 TB/s) and the ratio. With --lengths, there are 16 million elements
+prints one line a kernel: microseconds of theirs and ours in CUDA graphs, the medians of interleaved replays, the
+share of the floor (bytes read and written at 4.8 TB/s) and the ratio. With --lengths, there are 16 million elements
 in rows of these lengths, instead of the two shapes. With --plans, variants of the chosen plan are measured too, each a
 statement that takes the place of the plan's own, such as `waves 4` or `task M 2`.
 """

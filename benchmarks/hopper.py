@@ -1,4 +1,4 @@
-"""Block programs on a Hopper GPU beside cuBLAS and cuDNN, through PyTorch: CUDA graphs, the shortest of some repeats.
+"""Block programs on a Hopper GPU beside cuBLAS and cuDNN, through PyTorch: medians of CUDA graphs.
 
 `python benchmarks/hopper.py` prints one line a problem: microseconds of theirs and of ours, the ratio, TF/s. It needs
 PyTorch with CUDA and the extra `gpu`.
@@ -16,9 +16,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tilewright import compile_text
+from tilewright.cli.cuda_graphs import graph_sampler
+from tilewright.runtime.timing import interleaved_medians
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "block"
-CALLS, REPEATS = 10, 20
 
 
 def compiled(name: str, params: dict[str, int]) -> tuple[Any, float]:
@@ -29,27 +30,8 @@ def compiled(name: str, params: dict[str, int]) -> tuple[Any, float]:
 
 
 def microseconds(*runs: Callable[[], Any]) -> list[float]:
-    """The shortest time of a call of each, taken in turn."""
-    graphs = []
-    for run in runs:
-        run()
-        run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(CALLS):
-                run()
-        graphs.append(graph)
-    best = [float("inf")] * len(runs)
-    for _ in range(REPEATS):
-        for i, graph in enumerate(graphs):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            best[i] = min(best[i], begin.elapsed_time(end) * 1e3 / CALLS)
-    return best
+    """The median time of a call of each, in CUDA graphs whose replays are interleaved."""
+    return [1e6 * seconds for seconds in interleaved_medians([graph_sampler(run) for run in runs])]
 
 
 def report(what: str, flops: float, theirs: float, ours: float, error: float, took: float) -> None:

@@ -23,6 +23,8 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -30,8 +32,8 @@ from typing import Any
 import numpy as np
 from old_new_problems import Problem, cpu_problems, gpu_problems
 
-GRAPH_CALLS = 10
-"""Launches of a CUDA graph."""
+PLAIN_CALLS = 10
+"""Launches between two waits for the GPU."""
 TORCH_TYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn",
     "i8": "int8", "u8": "uint8", "i16": "int16", "i32": "int32", "i64": "int64",
@@ -152,26 +154,15 @@ def _seconds(launch: Callable[[], Any]) -> float:
 
 
 def graph_of(launch: Callable[[], Any]) -> Callable[[], float]:
-    """Seconds of one launch of a CUDA graph of them, as the GPU's own clock says."""
-    import torch
-
-    for _ in range(2):
-        launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(GRAPH_CALLS):
-            launch()
-
-    def timed() -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) * 1e-3 / GRAPH_CALLS
-
-    return timed
+    """Seconds of one launch of a CUDA graph of them, by this checkout's module: the other commit may not have it."""
+    path = Path(__file__).parents[1] / "src" / "tilewright" / "cli" / "cuda_graphs.py"
+    spec = spec_from_file_location("cuda_graphs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sampler: Callable[[], float] = module.graph_sampler(launch)
+    return sampler
 
 
 def plain_launches(launch: Callable[[], Any]) -> Callable[[], float]:
@@ -181,10 +172,10 @@ def plain_launches(launch: Callable[[], Any]) -> Callable[[], float]:
     def timed() -> float:
         torch.cuda.synchronize()
         begin = perf_counter()
-        for _ in range(GRAPH_CALLS):
+        for _ in range(PLAIN_CALLS):
             launch()
         torch.cuda.synchronize()
-        return (perf_counter() - begin) / GRAPH_CALLS
+        return (perf_counter() - begin) / PLAIN_CALLS
 
     return timed
 

@@ -153,7 +153,7 @@ def test_what_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ((SMALL, "--dt", "f32:f32"), "one type, or three"),
         ((SMALL, "--dt", "u8:s8:s32"), "factors of two types, u8 and s8"),
         ((SMALL, "--target", "toaster"), "target='toaster': there is 'cpu', 'interpreter'"),
-        ((SMALL, "--plan", "axis rows = (m_1 6): whole"), "plan: its axes are rows; here they are"),
+        ((SMALL, "--plan", "axis rows = (m_1 6): whole"), "there is no dimension rows; there are M_1, M_0"),
         ((SMALL, "--plan", "waves"), "is no statement"),
         ((SMALL, "--plan", PLAN.replace("loop 2, unit", "loop 0, unit")), "at least one element"),
         ((SMALL, "--plan", ""), "the plan is empty"),

@@ -244,7 +244,7 @@ def test_plans_of_two_programs_are_refused_by_their_line():
     assert "`then` stands between two programs, and no `apart` says that there are two" in refused(
         product_and_softmax, ROWS, text.replace("apart mma\n", "")
     )
-    assert "axis N: task 8: tasks cannot cut it" in refused(
+    assert "axis N: task 8: tasks cannot split it" in refused(
         product_and_softmax, ROWS, text.replace("axis N = (N 4096): whole", "axis N = (N 4096): task 8")
     )
     gemm, sizes = tilewright.kernels.gemm("nt", "bf16", "bf16"), {"M": 256, "N": 256, "K": 256}

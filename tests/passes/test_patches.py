@@ -169,7 +169,7 @@ def test_a_plan_with_a_halo_tile_is_read_back_and_may_be_pinned():
     assert kernel_for(kernel, sizes, machine=SMALL, plan=fewer).text("plan") == fewer
     with pytest.raises(ArgumentError, match=r"plan: .*halo 90.*shared memory"):
         kernel_for(kernel, sizes, machine=SMALL, plan=re.sub(r"halo \d,", "halo 90,", text))
-    with pytest.raises(ArgumentError, match=r"plan: .* with these boxes fits none"):
+    with pytest.raises(ArgumentError, match=r"a box of 32 rows; .* has 64"):
         kernel_for(kernel, sizes, machine=SMALL, plan=re.sub(r"task M_0 8", "task M_0 4", text))
 
 

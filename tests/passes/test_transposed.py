@@ -160,7 +160,7 @@ def test_a_transposed_plan_is_read_back_and_pinned():
     assert parse_plan(text).products[0].transposed
     assert "\n".join(parse_plan(text).lines()) == text.strip()
     assert planned(PRODUCT, sizes, plan=text).text("plan") == text
-    with pytest.raises(ArgumentError, match="fits none of hopper's"):
+    with pytest.raises(ArgumentError, match="do not share 8x64 in whole atoms of 64x8"):
         kernel_for(PRODUCT, sizes, machine=HOPPER, plan=text.replace(" transposed", ""))
 
 

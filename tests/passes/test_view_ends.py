@@ -16,7 +16,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
-from tilewright.passes import choosing
+from tilewright.passes import binding, choosing
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -174,7 +174,8 @@ def test_batches_within_rows_do_not_meet(k: int, tma: bool) -> None:
 def test_parts_of_a_sum_that_end_within_a_slab_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of a machine know the ends of tensors: parts of channels are then a dimension of both factors."""
     kernel, sizes = kernels.conv((3, 3), "i8", "i32", padding=1), {"N": 2, "H": 3, "W": 3, "C": 256, "F": 64}
-    monkeypatch.setattr(choosing, "_step", lambda job: 64)  # slabs of 128
+    for module in (choosing, binding):
+        monkeypatch.setattr(module, "step_of", lambda program, machine: 64)  # slabs of 128
     plans = {plan.split: plan for plan in kernel_for(kernel, sizes, machine=HOPPER).choice.candidates}
     found = kernel_for(kernel, sizes, machine=HOPPER, plan=str(plans["K_0", 4]))
     assert by_tma(found)

@@ -61,9 +61,9 @@ def test_a_given_plan_is_done():
 
 WRONG = {
     "axis N = (N 40): task 8; axis M = (M 60): task 60; tasks N, M": "says N 40, the program has N 48",
-    "axis M = (M 60): task 60; tasks M": "here they are N, M, where a plan has no line `atom`",
-    "axis N = (N 48): loop 8; axis M = (M 60): task 60; tasks N, M": "is not done here",
-    "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks N, M; overlap defer": "`overlap defer` has no meaning",
+    "axis M = (M 60): task 60; tasks M": "no line says how N is split, such as `axis N = (N 48): whole`",
+    "axis N = (N 48): loop 8; axis M = (M 60): task 60; tasks N, M": "the axes with a task are M",
+    "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks N, M; overlap defer": "nothing overlaps without",
     "rubbish": "is no statement",
 }
 
@@ -83,7 +83,7 @@ def test_tasks_along_a_reduction_are_refused_with_the_operation():
     line = next(line for line in plan.splitlines() if "whole" in line)
     assert "goes along it" in run.explain()
     other = tilewright.compile(softmax("f32"), target="cpu", plan=plan.replace(line, line.replace("whole", "task 8")))
-    with pytest.raises(ArgumentError, match=r"tasks cannot cut it, because .* goes along it"):
+    with pytest.raises(ArgumentError, match=r"tasks cannot split it, because .* goes along it"):
         other(x)
 
 
@@ -184,7 +184,7 @@ def test_the_choice_follows_the_machine():
     usual = planned(scaled(), sizes)
     small = planned(scaled(), sizes, replace(AMX, limits=replace(AMX.limits, l2_bytes=128 << 10, l1_bytes=8 << 10)))
     many = planned(scaled(), sizes, replace(AMX, limits=replace(AMX.limits, cores=64)))
-    area = [np.prod(list(x.cuts.widths.values())) for x in (usual, small, many)]
+    area = [np.prod(list(x.widths.values())) for x in (usual, small, many)]
     assert area[1] < area[0]
     assert small.plan != usual.plan
     assert many.cycles < usual.cycles

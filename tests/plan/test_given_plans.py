@@ -95,7 +95,7 @@ def test_a_split_plan_for_other_sizes_was_taken_and_done_otherwise():
         gemm(plan=plan, row="hopper")
     own = gemm(row="hopper").text("plan")
     assert gemm(plan=own, row="hopper").text("plan") == own
-    with pytest.raises(ArgumentError, match="K_split"):
+    with pytest.raises(ArgumentError, match=r"in whole steps there are 2 parts|K_split"):
         gemm(plan=own.replace("split K 4", "split K 3"), row="hopper")
 
 

@@ -94,7 +94,7 @@ def test_few_tasks_are_split_and_many_are_not() -> None:
     [
         ("K_2 2", "K_2 is not summed, or has no 2 equal parts"),
         ("K_0 3", "K_0 is not summed"),
-        ("M 2", "here are summed"),
+        ("M 2", "the reduced dimensions are"),
     ],
 )
 def test_parts_that_are_not_equal_are_refused(said: str, why: str) -> None:

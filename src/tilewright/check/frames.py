@@ -35,15 +35,8 @@ from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.machine import Machine
 
-WIDEST, SIDE, LINE = 16, 64, 128
-"""Bytes that a lane loads at once, those side by side that a lane may have for itself, and what memory moves
-together."""
-MOST, ALTOGETHER, REGISTERS = 64, 160, 64 << 10
-"""Values of a tensor, and of all tensors of a task, that a lane may hold; values of all lanes together."""
-SINGLE, VECTORS = 32, 3
-"""Values that are no neighbours and that a lane moves at once; vectors of a row that it has at least."""
-WORD = 4
-"""Bytes of a register: windows are held as they lie in memory, so that several values of theirs share one."""
+VECTORS = 3
+"""Vectors of a row that a lane has at least, before lanes share the row: reductions are within lanes first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +115,9 @@ LEAST = 8
 class Frames:
     """Which tensors of a block program lie in registers, and over which dimensions each operation works."""
 
-    def __init__(self, program: Program, chain: Places, threads: int, lanes: int):
-        self._chain, self.threads, self.lanes = chain, threads, lanes
+    def __init__(self, program: Program, chain: Places, threads: int, machine: Machine):
+        self._chain, self.threads, self.lanes = chain, threads, machine.lanes or 1
+        self.access, self._registers = machine.lane_access, machine.register_file
         self.tensors: dict[Value, tuple[Dim | None, ...]] = {}
         """By tensor: its dimensions; None for one that is a single coordinate."""
         self.axes: dict[Op, tuple[Dim | None, ...]] = {}
@@ -157,12 +151,12 @@ class Frames:
             axes = tuple(dims.get(known.find((op, i))) for i in range(len(box(op))))
             inside = any(self._chain.root(v) in self.tensors for v in op.operands)
             if op.name == "scan":
-                if held(tuple(d for d in axes if d is not None)) <= MOST:
+                if held(tuple(d for d in axes if d is not None)) <= self._registers.tensor_values:
                     self.axes[op] = axes
                 continue
             if op.name == "reduce" and not inside:
                 kept = tuple(d for i, d in enumerate(axes) if d is not None and i != op.attrs["along"])
-                if held(kept) > ALTOGETHER:  # no lane has registers for so many results
+                if held(kept) > self._registers.lane_values:  # no lane has registers for so many results
                     continue
             turn = None if inside or op.name not in ("map", "copy") else self._turn(op)
             if turn is not None:
@@ -261,12 +255,13 @@ class Frames:
 
     def _keep_within_registers(self, program: Program, windows: Collection[Value]) -> None:
         sizes = {t: held(tuple(d for d in dims if d is not None)) for t, dims in self.tensors.items()}
-        sizes |= {t: -(-sizes[t] * t.type.dtype.numpy.itemsize // WORD) for t in windows}
-        together = min(ALTOGETHER, REGISTERS // self.threads)
+        file = self._registers  # windows are held as they lie in memory, so that several values of theirs share one
+        sizes |= {t: -(-sizes[t] * t.type.dtype.numpy.itemsize // file.word_bytes) for t in windows}
+        together = min(file.lane_values, file.core_values // self.threads)
 
         def much() -> bool:
             most = max((n for t, n in sizes.items() if t not in windows), default=0)
-            return most > min(MOST, together // 2) or _at_once(program.body, sizes) > together
+            return most > min(file.tensor_values, together // 2) or _at_once(program.body, sizes) > together
 
         while sizes and much():
             largest = max(sizes, key=lambda t: sizes[t])
@@ -347,8 +342,7 @@ def frames_of(program: Program, chain: Places, machine: Machine) -> Frames:
     """The frames of a program for a machine; where roles share its work, nothing is dealt out by itself."""
     record, roles = program.record("waves"), any(op.name == "role" for op in program.body.ops)
     waves = 1 if record is None else numbers((record.attrs["count"],), "waves")[0]
-    lanes = machine.lanes or 1
-    return Frames(program, chain, 0 if roles or machine.lanes is None else waves * lanes, lanes)
+    return Frames(program, chain, 0 if roles or machine.lanes is None else waves * machine.lanes, machine)
 
 
 def _step(e: Expr, axis: Symbol) -> int | None:
@@ -455,7 +449,8 @@ class _Classes:
         """Tensors that are seen from several places on along what lies side by side in memory, too much for one lane:
         neighbours there are neighbouring lanes'."""
         votes, extents = self._votes(), self._extents()
-        own = {c for c in self._own if c in votes and extents.get(c, 1) * votes[c].least > SIDE}
+        most = self._frames.access.own_bytes
+        own = {c for c in self._own if c in votes and extents.get(c, 1) * votes[c].least > most}
         return {t for t in self.windows if any(self.find((t, i)) in own for i in range(len(t.type.shape)))}
 
     def _extents(self) -> dict[Node, int]:
@@ -482,7 +477,7 @@ class _Classes:
         own = tuple(d for d in axes if d is not None)
         if any(d.width > 1 for d in own):
             return True
-        return 1 < held(own) <= SINGLE and not set(self._of(op)).isdisjoint(self._votes())
+        return 1 < held(own) <= self._frames.access.scattered_loads and not set(self._of(op)).isdisjoint(self._votes())
 
     def _votes(self) -> dict[Node, _Vote]:
         """By class: what lies side by side along it."""
@@ -514,7 +509,8 @@ class _Classes:
         votes: Mapping[Node, _Vote],
     ) -> dict[Node, Dim]:
         """The classes of one group: those that never meet in an operation share threads."""
-        own = {c: _width(extents[c], votes.get(c), first=True) for c in group if c in self._own}
+        vector = self._frames.access.vector_bytes
+        own = {c: _width(extents[c], votes.get(c), vector) for c in group if c in self._own}
         found = {c: Dim(extents[c], width, 1, 1) for c, width in own.items()}
         group = [c for c in group if c not in found]
         slots: list[list[Node]] = []
@@ -528,11 +524,13 @@ class _Classes:
         if not slots:
             return found
         slots.sort(key=lambda s: -max(votes[c].moved if c in votes else 0 for c in s))
-        widths = {c: _width(extents[c], votes.get(c), first=c in slots[0]) for c in group}
+        widths = {c: _width(extents[c], votes.get(c), vector) if c in slots[0] else 1 for c in group}
         vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
-        moved = max((widths[c] * votes[c].least for c in slots[0] if c in votes), default=WIDEST)
-        line = min(self._frames.lanes, LINE // 2 // moved)
-        counts = _shared_out(self._frames.threads, vectors, not self._combined().isdisjoint(slots[0]), line)
+        moved = max((widths[c] * votes[c].least for c in slots[0] if c in votes), default=vector)
+        line = self._frames.access.line_bytes
+        share = min(self._frames.lanes, line // 2 // moved)
+        combined = not self._combined().isdisjoint(slots[0])
+        counts = _shared_out(self._frames.threads, vectors, combined, line // vector, share)
         stride = 1
         for slot, count in zip(slots, counts, strict=True):
             alike: dict[tuple[int, int], Dim] = {}
@@ -543,31 +541,30 @@ class _Classes:
         return found
 
 
-def _width(extent: int, vote: _Vote | None, first: bool) -> int:
-    """Neighbours that a lane has together: as many as divide a row, and the alignment of rows that are written."""
-    if vote is None or not first:
-        return 1
-    return gcd(WIDEST // vote.least, extent, vote.alignment)
+def _width(extent: int, vote: _Vote | None, vector: int) -> int:
+    """Neighbours that a lane has together, up to so many bytes: as many as divide a row, and the alignment of rows that
+    are written."""
+    return 1 if vote is None else gcd(vector // vote.least, extent, vote.alignment)
 
 
-def _shared_out(threads: int, vectors: list[int], combined: bool, line: int = LINE // WIDEST) -> list[int]:
-    """How many threads go along each dimension, the one with neighbours first.
+def _shared_out(threads: int, vectors: list[int], combined: bool, line: int, share: int) -> list[int]:
+    """How many threads go along each dimension, the one with neighbours first; a line of memory has `line` vectors.
 
-    Where that one is combined and rows are many, `line` lanes have a row, fewer if they had less than a few vectors
+    Where that one is combined and rows are many, `share` lanes have a row, fewer if they had less than a few vectors
     each: reductions are within lanes first. Otherwise as many lanes as possible lie side by side, unless fewer are less
     often past the end.
 
-    >>> _shared_out(256, [1024, 2], True), _shared_out(256, [64, 32], True), _shared_out(256, [3, 5], True)
-    ([128, 2], [8, 32], [32, 8])
-    >>> _shared_out(256, [127, 32], True, 32), _shared_out(256, [33, 32], True, 32)
+    >>> [_shared_out(256, each, True, 8, 8) for each in ([1024, 2], [64, 32], [3, 5])]
+    [[128, 2], [8, 32], [32, 8]]
+    >>> _shared_out(256, [127, 32], True, 8, 32), _shared_out(256, [33, 32], True, 8, 32)
     ([32, 8], [8, 32])
-    >>> _shared_out(256, [64, 32], False), _shared_out(256, [65, 32], False), _shared_out(256, [3, 5], False)
-    ([64, 4], [8, 32], [32, 8])
+    >>> [_shared_out(256, each, False, 8, 8) for each in ([64, 32], [65, 32], [3, 5])]
+    [[64, 4], [8, 32], [32, 8]]
     """
     whole = [1 << (n - 1).bit_length() for n in vectors]
     rows = prod(whole[1:])
-    first = min(LINE // WIDEST, whole[0])
-    while combined and first < line and vectors[0] >= 2 * first * VECTORS:
+    first = min(line, whole[0])
+    while combined and first < share and vectors[0] >= 2 * first * VECTORS:
         first *= 2
     if not combined:
         choices = [first << n for n in range(threads.bit_length()) if first << n <= min(threads, whole[0])]

@@ -58,8 +58,9 @@ def bench(
 ) -> None:
     """Time the problems of a list against oneDNN on this CPU, or against cuBLAS and cuDNN on a GPU, in one run.
 
-    On a GPU both sides run in turn in CUDA graphs, and the shortest replay counts; cuDNN chooses by its benchmark. The
-    floor is max(flops / peak, bytes / bandwidth) by the machine's description, the prediction is the planner's.
+    On a GPU both sides run in CUDA graphs whose replays are interleaved, and the median replay counts: long programs
+    lower the clock. cuDNN chooses by its benchmark. The floor is max(flops / peak, bytes / bandwidth) by the machine's
+    description, the prediction is the planner's.
 
     On a CPU, weights are packed beforehand on both sides. Both run in turn. A sample counts if a probe of the machine's
     peak was fast before and after it and no thread waited for a core: others may use the machine, too. The shortest

@@ -7,17 +7,18 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tilewright.cli.cuda_graphs import graph_sampler
 from tilewright.cli.gpu_timing import floor_of
 from tilewright.cli.peer import FLOATS, check_padding
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.problems import ConvProblem, MatmulProblem, dtype
+from tilewright.runtime.timing import interleaved_medians
 from tilewright.targets.registry import CUDA, gpu_machine
 
 if TYPE_CHECKING:
     from tilewright.cli.workload import Workload
 
 CUBLAS, CUDNN = "cublas", "cudnn"
-CALLS, REPEATS = 10, 20
 Row = dict[str, Any]
 
 
@@ -39,7 +40,7 @@ class GpuLibraries:
         self.torch.backends.cudnn.benchmark = True
 
     def measured(self, work: Workload, waiting: Callable[[str], None]) -> Row:
-        """One problem on both sides: the shortest of some replays, taken in turn."""
+        """One problem on both sides: the medians of interleaved replays."""
         p = work.problem
         name = CUDNN if isinstance(p, ConvProblem) else CUBLAS
         if name not in self.names:
@@ -60,7 +61,7 @@ class GpuLibraries:
         if not error <= 4 * dtype(work.types[2]).eps + 1e-3:
             raise ArgumentError(f"the results differ: by {error:.1e} of their size")
         waiting("times")
-        ours, peer = self._seconds(launch, call)
+        ours, peer = interleaved_medians([graph_sampler(launch), graph_sampler(call)])
         floor = floor_of(work, self.machine)
         return {
             "problem": str(p),
@@ -119,28 +120,6 @@ class GpuLibraries:
     def _allow(self, work: Workload) -> None:
         """Whether PyTorch may round f32 to tf32: where ours does."""
         self.torch.backends.cuda.matmul.allow_tf32 = self.torch.backends.cudnn.allow_tf32 = work.precision == "tf32"
-
-    def _seconds(self, *runs: Callable[[], Any]) -> list[float]:
-        """The shortest time of a call of each, taken in turn, in CUDA graphs."""
-        torch, graphs = self.torch, []
-        for run in runs:
-            run()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for _ in range(CALLS):
-                    run()
-            graphs.append(graph)
-        best = [math.inf] * len(runs)
-        for _ in range(REPEATS):
-            for place, graph in enumerate(graphs):
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record()
-                graph.replay()
-                end.record()
-                end.synchronize()
-                best[place] = min(best[place], begin.elapsed_time(end) * 1e-3 / CALLS)
-        return best
 
 
 COLUMNS: dict[str, Callable[[Row], str]] = {

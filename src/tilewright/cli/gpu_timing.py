@@ -63,7 +63,7 @@ def floor_of(work: Workload, machine: Machine) -> Floor:
 
 
 def seconds_on_gpu(kernel: Compiled, arrays: Arrays) -> float:
-    """The shortest time of a launch on the GPU at hand, its arrays there, in a graph of launches."""
+    """The median time of a launch on the GPU at hand, its arrays there, in a graph of launches."""
     from tilewright.targets.registry import gpu
 
     memory = memory_near(kernel.machine, [])

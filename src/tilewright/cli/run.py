@@ -33,14 +33,14 @@ def run(
         typer.Option(metavar="TEXT", help="Use this plan, as `show --level plan` prints it; @FILE reads it."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the reference: exact and real data.")] = False,
-    timed: Annotated[bool, typer.Option("--time", help="The shortest time, and its share of the peak.")] = False,
+    timed: Annotated[bool, typer.Option("--time", help="The time, and its share of the peak.")] = False,
 ) -> None:
     """Plan and compile a problem; check its results, time it.
 
     Images and results are NHWC. Exact data must give exactly the reference, real data a result within the bound of
-    their rounding errors. The peak is measured beside: products of the CPU's best atom for these types, nothing else.
-    On a GPU the time is the device's, in a graph of launches, beside max(flops / peak, bytes / bandwidth). The exit
-    code is 1 if a result is wrong.
+    their rounding errors. The time on a CPU is the shortest of some calls. The peak is measured beside: products of the
+    CPU's best atom for these types, nothing else. On a GPU the time is the device's, the median replay of a graph of
+    launches, beside max(flops / peak, bytes / bandwidth). The exit code is 1 if a result is wrong.
 
     \b
     Examples:

@@ -38,8 +38,8 @@ def _processor() -> Table | str:
     return table(("this CPU", ""), rows)
 
 
-def _kilobytes(size: int | None) -> str:
-    return "unknown" if size is None else f"{size >> 10} KB"
+def _kilobytes(size: int) -> str:
+    return f"{size >> 10} KB"
 
 
 def _atoms() -> Table:

@@ -12,26 +12,31 @@
 | lane_views  | when such a copy can be done between views                                    |
 | offsets     | where each element of a view lies, with sizes and rounds that are not known    |
 | costs       | what work costs that no instruction's row tells: blocks, tasks, stores apart  |
+| resources   | what waves of many lanes work with: registers, accesses, shared memory, tasks |
 | description | the machine: spaces, limits, tables of atoms                                  |
 
 The rows stand in `targets/`; passes, planners and interpreters are handed a target and import none.
 """
 
 from tilewright.machine.copy import CopyAtom, CopyRefusal, Instruction, Refused
-from tilewright.machine.costs import Costs, TileCosts
+from tilewright.machine.costs import Costs, LaneCosts, TermCosts, TileCosts, VectorCosts
 from tilewright.machine.description import Limits, Machine, Space, UnknownName, spaces_of
 from tilewright.machine.multiply import MultiplyAtom
 from tilewright.machine.operands import MemoryOperand, OpaqueOperand, RegisterOperand
 from tilewright.machine.request import CopyRequest, Place
+from tilewright.machine.resources import BulkCopy, LaneAccess, RegisterFile, RowTasks, SharedMemory
 from tilewright.machine.views import Condition, MemoryView, RegisterView, ViewRequest, is_number
 
 __all__ = [
+    "BulkCopy",
     "Condition",
     "CopyAtom",
     "CopyRefusal",
     "CopyRequest",
     "Costs",
     "Instruction",
+    "LaneAccess",
+    "LaneCosts",
     "Limits",
     "Machine",
     "MemoryOperand",
@@ -40,11 +45,16 @@ __all__ = [
     "OpaqueOperand",
     "Place",
     "Refused",
+    "RegisterFile",
     "RegisterOperand",
     "RegisterView",
+    "RowTasks",
+    "SharedMemory",
     "Space",
+    "TermCosts",
     "TileCosts",
     "UnknownName",
+    "VectorCosts",
     "ViewRequest",
     "is_number",
     "spaces_of",

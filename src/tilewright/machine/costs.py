@@ -1,7 +1,7 @@
 """What work costs that no instruction's row tells: beginning a task, ending a block of sums, stores that lie apart.
 
-The numbers were measured on one machine of a kind, by fitting times of many plans; a row of a target that was measured
-says its own. They rank plans, and change nothing that a program computes.
+They rank plans, and change nothing that a program computes. The defaults are no machine's: what is not said costs
+nothing. A row of a target says its own, measured or counted.
 """
 
 from __future__ import annotations
@@ -9,19 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-FUNCTIONS: Mapping[str, int] = {
-    "div": 12, "exp": 8, "erf": 30, "tanh": 40, "sigmoid": 40, "reciprocal": 40, "sqrt": 25, "rsqrt": 65,
-    "log": 80, "log2": 80, "log10": 80, "sin": 100, "cos": 100, "powf": 115,
-}  # fmt: skip
-"""Instructions of an element of f32, counted in what the code generator writes for a lane."""
-
 
 @dataclass(frozen=True)
 class VectorCosts:
     """By vectors of columns, in cycles: a block of sums beside its products, a task beside its blocks."""
 
-    block: float = 30
-    task: float = 100
+    block: float = 0
+    task: float = 0
 
 
 @dataclass(frozen=True)
@@ -33,15 +27,15 @@ class LaneCosts:
     next tap. `parted` is how much longer memory takes where workers share every line.
     """
 
-    product: float = 0.5
-    integer_product: float = 1.5
-    load: float = 0.5
-    conversion: float = 1.0
-    apart: float = 16
-    parted: float = 1.5
-    task: float = 50
-    end: float = 12
-    turn: float = 3
+    product: float = 1
+    integer_product: float = 1
+    load: float = 0
+    conversion: float = 0
+    apart: float = 0
+    parted: float = 1
+    task: float = 0
+    end: float = 0
+    turn: float = 0
 
 
 @dataclass(frozen=True)
@@ -63,6 +57,25 @@ class TileCosts:
 
 
 @dataclass(frozen=True)
+class TermCosts:
+    """By lanes that do a product term by term, in instructions of a wave, but for the last two.
+
+    `load` for a load beside what widens its values: where it lies, whether it is in bounds; `result` for a result
+    beside what narrows it; `task` for a task: which it is, the factor that all lanes share. `waiting` is the time of an
+    instruction that waits for another of its wave, where no other wave runs. `values_in_flight` are the values that a
+    lane may have loaded of a sum whose terms are unrolled, `unrolled_products` the products of a lane that are unrolled
+    for a box of results.
+    """
+
+    load: float = 0
+    result: float = 0
+    task: float = 0
+    waiting: float = 1
+    values_in_flight: int = 0
+    unrolled_products: int = 0
+
+
+@dataclass(frozen=True)
 class Costs:
     """All of them; `one_wave` is how much longer than by the cache's rate a program takes that has one wave a task.
 
@@ -72,5 +85,6 @@ class Costs:
     vectors: VectorCosts = VectorCosts()
     lanes: LaneCosts = LaneCosts()
     tiles: TileCosts = TileCosts()
-    one_wave: float = 12
-    functions: Mapping[str, int] = field(default_factory=lambda: FUNCTIONS)
+    terms: TermCosts = TermCosts()
+    one_wave: float = 1
+    functions: Mapping[str, float] = field(default_factory=dict)

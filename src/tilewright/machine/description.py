@@ -19,6 +19,7 @@ from tilewright.machine.copy import CopyAtom
 from tilewright.machine.costs import Costs
 from tilewright.machine.multiply import MultiplyAtom
 from tilewright.machine.request import SPACES
+from tilewright.machine.resources import BulkCopy, LaneAccess, RegisterFile, RowTasks, SharedMemory
 
 
 class UnknownName(TilewrightError, LookupError):
@@ -45,6 +46,8 @@ class Space:
 @dataclass(frozen=True)
 class Limits:
     """What a planner counts. None: the row does not say, because it differs between machines of this kind.
+
+    A default is no machine's: one byte or element a cycle, no time, no register. A row says what it is planned by.
 
     `registers` are the vector registers of a thread, or 32-bit registers of a lane; `vector_bytes` is the width of a
     vector register, where there are any; `cores` run workgroups at the same time; the caches are those of one core, and
@@ -76,25 +79,26 @@ class Limits:
     more for each that finds something.
     `results_kept` are the shares of the second cache between which results stay there while what is read passes by.
     `start_cycles` are those from the start of one workgroup to that of the next.
-    `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
+    `line_bytes` is what memory is moved by: what two cores write lies at least so far apart. Rows that lie a multiple
+    of `conflict_bytes` apart meet in the same lines of the first cache; None: that is not counted.
     """
 
     registers: int
     tile_registers: int = 0
     vector_bytes: int | None = None
-    l1_bytes: int | None = None
+    l1_bytes: int = 0
     l1_ways: int | None = None
-    l2_bytes: int | None = None
+    l2_bytes: int = 0
     cores: int | None = None
-    clock_ghz: float = 2.0
+    clock_ghz: float = 1.0
     results_kept: tuple[float, float] = (0.0, 0.0)
-    l2_rate: float = 32.0
+    l2_rate: float = 1.0
     crossing: float = 1.0
-    far_rate: float = 8.0
+    far_rate: float = 1.0
     far_alone: float = 1.0
     warm: float = 1.0
-    copy_rate: float = 16.0
-    shared_rate: float = 128.0
+    copy_rate: float = 1.0
+    shared_rate: float = 1.0
     copy_latency: int = 0
     copy_shown: float = 0.0
     shallow_ring: float = 1.0
@@ -107,21 +111,22 @@ class Limits:
     outside_row: float = 0.0
     box_overlap: float = 1.0
     window_overlap: float = 1.0
-    lane_rate: int = 128
-    function_rate: int = 16
+    lane_rate: int = 1
+    function_rate: int = 1
     placing: float = 0.0
     round_latency: int = 0
     turn_latency: int = 0
-    working_registers: int = 64
-    loading_registers: int = 72
-    gathering_registers: int = 96
+    working_registers: int = 0
+    loading_registers: int = 0
+    gathering_registers: int = 0
     gather_cycles: float = 0.0
     gather_latency: float = 0.0
-    latency: int = 4
-    load_cycles: float = 0.6
-    line_bytes: int = 64
-    launch_cycles: int = 2000
-    following_cycles: int = 2000
+    latency: int = 1
+    load_cycles: float = 1.0
+    line_bytes: int = 1
+    conflict_bytes: int | None = None
+    launch_cycles: int = 0
+    following_cycles: int = 0
     start_cycles: float = 0.0
     instructions: int = 3000
 
@@ -139,6 +144,7 @@ class Machine:
     whether one rounds f32 to bf16, `scales` whether one multiplies a vector by powers of two. `cluster` is how many
     workgroups may run together and write to one another's shared memory. `launches` are the ways in which a kernel may
     be launched beyond one after the other. `costs` are what plans are ranked by beside the limits and the atoms.
+    `register_file`, `lane_access`, `shared_memory`, `bulk_copy` and `row_tasks` are what waves of many lanes work with.
     """
 
     name: str
@@ -158,6 +164,11 @@ class Machine:
     cluster: int = 1
     launches: frozenset[str] = frozenset()
     costs: Costs = field(default_factory=Costs)
+    register_file: RegisterFile = field(default_factory=RegisterFile)
+    lane_access: LaneAccess = field(default_factory=LaneAccess)
+    shared_memory: SharedMemory = field(default_factory=SharedMemory)
+    bulk_copy: BulkCopy = field(default_factory=BulkCopy)
+    row_tasks: RowTasks = field(default_factory=RowTasks)
 
     def __post_init__(self) -> None:
         if set(self.spaces) != set(SPACES):

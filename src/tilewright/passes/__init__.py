@@ -5,6 +5,9 @@
 | pipeline    | tile to block: the list of passes, run over one job                           |
 | job         | what the passes know so far of a program                                      |
 | choosing    | the pass that chooses the plan                                                |
+| binding     | a plan replayed on a program: its rewrites, then its kernel                   |
+| halo_tiles  | plans with halo tiles, bound: rows as boxes of their digits                   |
+| rating      | what a bound plan should take                                                 |
 | tile/       | tile to block, the general way: any program, operation by operation           |
 | lower       | block to loop: the walk over a program, and what each operation becomes       |
 | places      | views as flat places: an offset and conditions, as expressions of coordinates |

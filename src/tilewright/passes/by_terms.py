@@ -23,7 +23,7 @@ from tilewright.plan.patches import ends
 from tilewright.plan.plan import Digit, Plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.rows import smallest
-from tilewright.plan.terms import BoxedRows, TermProduct, box_said, product_by_terms
+from tilewright.plan.terms import BoxedRows, TermProduct, product_by_terms
 
 SHOWN = 8
 """Boxes that are candidates, where there are more."""
@@ -37,32 +37,23 @@ class PlannedTerms:
     patched: Patched | None = None
 
 
-def planned_by_terms(job: Job, given: Plan | None) -> PlannedTerms | None:
-    """The best such plan, or the given one; None where there is none."""
+def planned_by_terms(job: Job) -> PlannedTerms | None:
+    """The best such plan; None where there is none."""
     program, free = job.undivided or (job.program, job.free)
     if job.machine.lanes is None or job.opened or job.logs or is_ordered(program):
-        return None
-    if given is not None and (given.roles or not given.products or any(p.atom is not None for p in given.products)):
         return None
     size = numbers_of(job.sizes)
     found = product_by_terms(program, free, size, Substitution(job.sizes), job.machine)
     if isinstance(found, str):
         return None
-    said = None if given is None or len(found.rows) != 1 else box_said(given, str(found.rows[0]))
-    rows = _Rows.of(job, found) if given is None or said is not None else None
-    if given is not None and said is not None:
-        if isinstance(rows, str) or rows is None:
-            raise ArgumentError(f"plan: {given.axis(str(found.rows[0]))}: {rows}")
-        return rows.given(given, said)
-    plain = PlannedTerms(plan_general(program, job.sizes, size, job.machine, free, given, terms=found.terms))
-    if given is not None:
-        return plain
-    cuts, moved = plain.choice.cuts, plain.choice.bound * cores(job.machine)
-    own = cost_by_terms(found.terms, cuts.widths, cuts.waves, size, job.machine, moved)
-    ranked = rows.ranked(moved) if isinstance(rows, _Rows) else []
+    rows = LaneRows.of(job, found)
+    plain = PlannedTerms(plan_general(program, job.sizes, size, job.machine, free, terms=found.terms))
+    widths, moved = plain.choice.widths, plain.choice.bound * cores(job.machine)
+    own = cost_by_terms(found.terms, widths, plain.choice.plan.waves, size, job.machine, moved)
+    ranked = rows.ranked(moved) if isinstance(rows, LaneRows) else []
     if found.terms.along_rows:  # one by one, lanes would share nothing
-        return rows.best(ranked) if isinstance(rows, _Rows) and ranked else None
-    if not isinstance(rows, _Rows):
+        return rows.best(ranked) if isinstance(rows, LaneRows) and ranked else None
+    if not isinstance(rows, LaneRows):
         return _refusing(plain, "boxes of results for lanes", rows or "")
     if not ranked or ranked[0][0] >= own:
         why = f"{ranked[0][0].cycles / own.cycles:.2f} of the time" if ranked else "none shares what it reads, or fits"
@@ -77,27 +68,18 @@ def _refusing(planned: PlannedTerms, what: str, why: str) -> PlannedTerms:
     return replace(planned, choice=replace(choice, refused=(*choice.refused, Refusal(what, why))))
 
 
-def less_by_terms(job: Job, found: GeneralChoice, terms: PlannedTerms) -> GeneralChoice:
-    """Whichever of both should take less time; the job then has the program that it is for."""
+def less_by_terms(found: GeneralChoice, terms: PlannedTerms) -> GeneralChoice:
+    """Whichever of both should take less time."""
     choice = terms.choice
     if choice.cycles >= found.cycles:
         other = Refusal(str(choice.plan.products[0]), f"{choice.cycles / found.cycles:.2f} of the time")
         return replace(found, refused=(*found.refused, other))
     other = Refusal(str(found.plan.products[0]), f"{found.cycles / choice.cycles:.2f} of the time")
-    return taken_by_terms(job, replace(terms, choice=replace(choice, refused=(*choice.refused, other))))
-
-
-def taken_by_terms(job: Job, terms: PlannedTerms) -> GeneralChoice:
-    """The choice, for which the job has its program undivided, or over boxes."""
-    if job.undivided is not None:
-        job.program, job.free = job.undivided
-    job.split = job.aligned = None
-    job.patched = terms.patched
-    return terms.choice
+    return replace(choice, refused=(*choice.refused, other))
 
 
 @dataclass(frozen=True)
-class _Rows:
+class LaneRows:
     """The rows of a product, counted in digits, of which lanes may have boxes."""
 
     job: Job
@@ -112,7 +94,7 @@ class _Rows:
     free: set[Op]
 
     @classmethod
-    def of(cls, job: Job, found: TermProduct) -> _Rows | str:
+    def of(cls, job: Job, found: TermProduct) -> LaneRows | str:
         """The rows of a product; or why lanes have no boxes of them."""
         program, free = job.undivided or (job.program, job.free)
         if len(found.rows) != 1:
@@ -170,25 +152,27 @@ class _Rows:
         boxed = BoxedRows(self.name, digits, terms.sizes, str(made.outer), tuple(map(str, made.inner)))
         return replace(made, sizes={**self.sizes, **made.sizes}), boxed
 
-    def planned(self, terms: Terms, given: Plan | None = None) -> PlannedTerms:
+    def planned(self, terms: Terms) -> PlannedTerms:
         """The plan for boxes."""
         patched, boxed = self._over_boxes(terms)
-        meant = None if given is None else boxed.meant(given)
         size = numbers_of(patched.sizes)
         found = plan_general(
-            patched.program, patched.sizes, size, self.job.machine, patched.free, meant, terms=self._in_dims(terms)
+            patched.program, patched.sizes, size, self.job.machine, patched.free, terms=self._in_dims(terms)
         )
         return PlannedTerms(replace(found, plan=boxed.said(found.plan)), patched)
 
-    def given(self, plan: Plan, box: dict[str, int]) -> PlannedTerms:
-        """The plan that is given, with its box."""
+    def bound(self, plan: Plan, box: dict[str, int]) -> tuple[Terms, Patched, Plan]:
+        """What a plan says of boxes of lanes: how they compute, the program over boxes, and the plan of that."""
+        axis = plan.axis(self.name)
         unknown = [d for d in box if d not in map(str, self.digits)]
         sizes = tuple(box.get(str(d), 1) for d in self.digits)
         size = numbers_of(self.sizes)
         past = [d for d, n in zip(self.digits, sizes, strict=True) if size(d) % n and not ends(d, self.program, size)]
         if unknown or past:
             why = f"there is no digit {unknown[0]}" if unknown else f"{past[0]} ends within a box"
-            raise ArgumentError(f"plan: {plan.axis(self.name)}: {why}")
+            raise ArgumentError(f"plan: `{axis}`: {why}")
         loop = plan.axis(str(self.terms.summed)).cut("loop")
         terms = replace(self.terms, sizes=sizes, tile=size(self.terms.summed) if loop is None else loop.size)
-        return self.planned(with_window(terms, self.read, self.digits, size), plan)
+        terms = with_window(terms, self.read, self.digits, size)
+        patched, boxed = self._over_boxes(terms)
+        return self._in_dims(terms), patched, boxed.meant(plan)

@@ -10,17 +10,19 @@ from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
 from tilewright.ir.tile import REDUCTIONS
-from tilewright.machine import Machine, MultiplyAtom
-from tilewright.passes.by_terms import less_by_terms, planned_by_terms, taken_by_terms
-from tilewright.passes.in_rows import forms_of, given_in_rows, perhaps_in_rows
+from tilewright.machine import MultiplyAtom
+from tilewright.passes.binding import bind_plan
+from tilewright.passes.by_terms import less_by_terms, planned_by_terms
+from tilewright.passes.in_rows import forms_of, perhaps_in_rows
 from tilewright.passes.job import Job
 from tilewright.passes.launching import with_known_launch, with_launch
-from tilewright.passes.parts import given_apart, perhaps_apart
+from tilewright.passes.parts import perhaps_apart
 from tilewright.passes.patching import planned_in_patches
+from tilewright.passes.rating import adding_up, rated, rated_on
 from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
-from tilewright.passes.tile.splitting import WRITTEN_OUT, halves, sum_of, ways
+from tilewright.passes.tile.splitting import halves, step_of, sum_of, ways
 from tilewright.plan.blocking import LANES
 from tilewright.plan.boxes import WRITES, Opened, numbers_of
 from tilewright.plan.chains import plan_chained
@@ -31,10 +33,9 @@ from tilewright.plan.general import GeneralChoice, only_adds, plan_general
 from tilewright.plan.grids import plan_of_grid
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import copying, cores, element_bytes
-from tilewright.plan.pinned import Known, as_given, naming
+from tilewright.plan.pinned import Known, naming
 from tilewright.plan.plan import BACKWARD, LAUNCH, Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
-from tilewright.plan.ring_costs import moving
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.rows import beside_rows, tasks_of
 from tilewright.plan.sums import wider_sums
@@ -50,19 +51,17 @@ SHALLOWEST = 32
 """The smallest tile of a loop that is cut because shared memory does not hold more."""
 COPIED = "factors copied first"
 """A program on copies, as refusals call it."""
-PART = 32 << 10
-"""Elements that a part of a reduction has at least."""
 
 
 def choose_plan(job: Job) -> None:
-    """The plan that is given, or the best of those that fit the machine and the author's constraints."""
+    """Plans a job, as is given or as the best of what fits, and binds the plan."""
     if job.given is None:
         _choose_plan(job)
         return
     job.given = with_known_launch(job.given, job.machine)
     alone = replace(job, given=None)
     try:
-        _choose_plan(job)
+        _take_given(job, job.given)
     except ArgumentError as fault:
         _choose_plan(alone)
         sizes = {s.name: n for s, n in job.sizes.items()}
@@ -70,88 +69,73 @@ def choose_plan(job: Job) -> None:
         raise naming(fault, job.given, alone.plan, known) from None
 
 
-def _choose_plan(job: Job) -> None:
-    said = job.given
-    if said is not None and said.schedule == BACKWARD and (said.products or said.atom or job.opened):
+def _take_given(job: Job, given: Plan) -> None:
+    """Binds the plan that is given."""
+    if given.schedule == BACKWARD and (given.products or given.atom or job.opened):
         raise ArgumentError(f"plan: `tasks ... {BACKWARD}` is for programs without products whose sizes are numbers")
     if job.contraction is not None:
         if _planned(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
             return
         job.contraction = None
-    given = None if job.logs else job.given
-    opened = job.open_extents
-    names = {str(s) for s in opened}
-    if given is not None and given.open and not opened:
+    if job.logs:  # what is logged may need other tasks: they are chosen
+        _choose_plan(job)
+        return
+    opened = {str(s) for s in job.open_extents}
+    if given.open and not opened:
         raise ArgumentError(f"plan: {', '.join(sorted(given.open))}: no size is open here")
-    if given is not None and opened:
-        here = {digit.name for axis in given.axes for digit in axis.digits} & names
-        if given.open != here:
-            raise ArgumentError(f"plan: open here are {', '.join(sorted(here))}, marked as in `M 56?`")
-        given = given.opened(())
+    here = {digit.name for axis in given.axes for digit in axis.digits} & opened
+    if opened and given.open != here:
+        raise ArgumentError(f"plan: open here are {', '.join(sorted(here))}, marked as in `M 56?`")
+    bind_plan(job, given, choose_plan)
+    found = with_launch(rated(job, given), given.early)
+    _take(job, replace(found, plan=replace(found.plan.opened(opened), products=given.products or found.plan.products)))
+
+
+def _take(job: Job, choice: GeneralChoice) -> None:
+    """Makes a choice the job's."""
+    job.plan = choice.plan
+    job.choice = replace(choice, notes=(*choice.notes, *_notes(job, choice.plan)))
+
+
+def _choose_plan(job: Job) -> None:
+    if job.contraction is not None:
+        if _planned(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
+            return
+        job.contraction = None
+    opened = job.open_extents
     job.parts = None
-    if job.workgroups is None and given is not None and given.apart is not None:
-        found = given_apart(job, given, given.apart, choose_plan)
-    else:
-        found = _one_program(job, given, opened)
-        if job.workgroups is None and given is None and not opened:
-            found = perhaps_apart(job, found, choose_plan)
-    job.plan = found.plan.opened(names) if opened else found.plan
-    job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job, job.plan)))
+    found = _one_program(job, opened)
+    if job.workgroups is None and not opened:
+        found = perhaps_apart(job, found, choose_plan)
+    found = found if not opened else replace(found, plan=found.plan.opened({str(s) for s in opened}))
+    bind_plan(job, found.plan, choose_plan, found.jobs)
+    _take(job, found)
 
 
-def _one_program(job: Job, given: Plan | None, opened: Opened) -> GeneralChoice:
+def _one_program(job: Job, opened: Opened) -> GeneralChoice:
     """The choice of a program that is not taken apart, and how it is launched."""
-    said, launch = (None, None) if given is None else (replace(given, early=None), given.early)
     if job.workgroups is not None:
-        found = plan_of_grid(job.program, job.sizes, job.machine, job.free, said, opened)
-    else:
-        terms = planned_by_terms(job, said)
-        if terms is None or said is None:
-            found = _in_roles(job, said) or _without_roles(job, said, opened)
-        if terms is not None:
-            found = taken_by_terms(job, terms) if said is not None else less_by_terms(job, found, terms)
-    if said is not None and found.plan.roles is not None:
-        found = as_given(found, said)
-    return with_launch(found, launch)
+        return with_launch(plan_of_grid(job.program, job.sizes, job.machine, job.free, opened), None)
+    found = _in_roles(job) or _without_roles(job, opened)
+    terms = planned_by_terms(job)
+    return with_launch(found if terms is None else less_by_terms(found, terms), None)
 
 
-def _in_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
-    """A plan in roles, and what its model says of it on other machines."""
-    found = _with_roles(job, given)
-    if found is None:
+def _in_roles(job: Job) -> GeneralChoice | None:
+    """A plan in which one role loads what another multiplies, where the machine copies by itself; what its model says
+    of it on other machines."""
+    if job.no_roles or job.logs or is_ordered(job.program):
         return None
-    plan, cycles = found.plan, found.cycles
-
-    def predicted(machine: Machine) -> float:
-        other = _with_roles(replace(job, machine=machine), plan)
-        return cycles if other is None else other.cycles
-
-    return replace(found, predicted=predicted)
-
-
-def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
-    """A plan in which one role loads what another multiplies, where the machine copies by itself."""
-    if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
-        return None
-    if given is not None and given.roles is not None and given.roles.load[0] > 1:
-        job.gathered = "the plan says so"
-    job.aligned = None
-    if given is not None and any(p.at == LAUNCH for p in given.placed):
-        return given_in_rows(job, given, choose_plan)
-    if given is not None and given.split is not None:
-        return _given_split(job, given, *given.split)
-    if given is not None and given.roles is not None and given.roles.halo:
-        return _in_patches(job, None, given)
-    forms = forms_of(job) if given is None else ()
-    return _perhaps_copied(job, forms) if forms else _of_product(job, given)
+    forms = forms_of(job)
+    found = _perhaps_copied(job, forms) if forms else _of_product(job)
+    return None if found is None else replace(found, predicted=lambda machine: rated_on(job, found, machine))
 
 
 def _perhaps_copied(job: Job, forms: Collection[str]) -> GeneralChoice | None:
     """The plan of a program on its factors as they lie, which waves copy where the machine's copies cannot read them,
     or on copies in one of some forms that are made first, whichever should take less."""
     copied = perhaps_in_rows(job, forms, choose_plan)
-    rows = job.aligned
-    found, job.aligned = _of_product(job, None), None
+    found = _of_product(job)
     if isinstance(copied, str):
         if found is None:
             return None
@@ -161,79 +145,45 @@ def _perhaps_copied(job: Job, forms: Collection[str]) -> GeneralChoice | None:
         other = Refusal(f"{COPIED}, {said}", f"{copied.cycles / found.cycles:.2f} of the time")
         return replace(found, refused=(*found.refused, other))
     took = job.no_roles if found is None else f"{found.cycles / copied.cycles:.2f} of the time"
-    job.aligned, job.split, job.patched, job.no_roles = rows, None, None, ""
+    job.no_roles = ""
     plain = Refusal("factors as they lie", took)
     if job.gathered:
         plain = Refusal("waves that copy factors as they lie", f"{took}; {job.gathered}")
     return replace(copied, refused=(*copied.refused, plain))
 
 
-def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
+def _of_product(job: Job) -> GeneralChoice | None:
     """The plan in roles of a program with one product, or several that are chained."""
-    size = job.size
-    job.split = job.patched = job.looped = None
-    try:
-        found = plan_with_roles(
-            job.program, job.sizes, size, job.machine, job.free, given, job.gathered, opened=job.open_extents
-        )
-    except ArgumentError as fault:  # what is given may be a chain of one product
-        return _given_chain(job, given, fault)
+    found = plan_with_roles(
+        job.program, job.sizes, job.size, job.machine, job.free, job.gathered, opened=job.open_extents
+    )
     if isinstance(found, str):
-        chained = _chained(job, given)
+        chained = _chained(job)
         if isinstance(chained, str):
             why = chained if len(names_of(job.program)) > 1 else f"{found}; {chained}"
             job.no_roles = f"{why}; {job.gathered}" if job.gathered else why
             return None
         return chained
-    if job.opened:
-        return found
-    return found if given is not None else _perhaps_split(job, _in_patches(job, found))
+    return found if job.opened else _perhaps_split(job, _in_patches(job, found))
 
 
-def _given_chain(job: Job, given: Plan | None, fault: ArgumentError) -> GeneralChoice:
-    """The plan of a chain that is given; it raises the fault where there is none."""
-    try:
-        found: GeneralChoice | str = _chained(job, given)
-    except ArgumentError:
-        raise fault from None
-    if isinstance(found, str):
-        raise fault
-    return found
-
-
-def _chained(job: Job, given: Plan | None) -> GeneralChoice | str:
+def _chained(job: Job) -> GeneralChoice | str:
     """The plan of chained products: what lies between them all at once, or, where that should take less, tile by tile
-    of a loop; the job then has the program with that loop. Or why there is none."""
+    of a loop. Or why there is none."""
     size = numbers_of(job.sizes)
 
     def planned(program: Program) -> GeneralChoice | str:
-        return plan_chained(program, job.sizes, size, job.machine, job.free, given, job.gathered, bool(job.opened))
+        return plan_chained(program, job.sizes, size, job.machine, job.free, job.gathered, bool(job.opened))
 
     stated = tiles_of(job.program, job.sizes)[1]
     loops = [(d, n) for d in summed_between(job.program) for n in BETWEEN if n < size(d) and str(d) not in stated]
-    if given is not None:
-        loops = [(d, n) for d, n in loops if _goes_over(given, job.program, d, n)]
-    found: GeneralChoice | str | None = planned(job.program) if given is None or not loops else None
+    found = planned(job.program)
     for d, tile in loops:
         program = in_a_loop(job.program, d, tile)
         other = program if isinstance(program, str) else planned(program)
-        if isinstance(other, str) or isinstance(program, str):
-            found = found or other
-        elif found is None or isinstance(found, str) or other.cycles < found.cycles:
-            found, job.looped = other, program
-    assert found is not None
+        if not isinstance(other, str) and (isinstance(found, str) or other.cycles < found.cycles):
+            found = other
     return found
-
-
-def _goes_over(given: Plan, program: Program, dim: Expr, tile: int) -> bool:
-    """Whether a plan goes over a dimension between products in tiles of a loop: a product has as many columns."""
-    cuts = [axis.cut("loop") for axis in given.axes if axis.name == str(dim)]
-    across = [
-        each.columns
-        for each, op in zip(given.products, names_of(program).values(), strict=False)
-        if op.result.type.dims[-1] is dim
-    ]
-    return any(cut is not None and cut.size == tile for cut in cuts) and tile in across
 
 
 def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
@@ -242,16 +192,13 @@ def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
     every = list(zip(found.costs, found.candidates, strict=True))
     least = min(tasks, *(_tasks(plan) for plan in found.candidates))
     whole = sum_of(job.program, job.free)
-    step = _step(job)
+    step = step_of(job.program, job.machine)
     for axis, count in () if tasks >= cores or isinstance(whole, str) else ways(whole, job.sizes, SPLITS, step):
-        before = job.split
         other = _split(job, axis, count) if count * least <= CROWDED * cores else None
         if other is not None:
             every.append((other.cycles, other.plan))
-        if other is None or other.cycles >= found.cycles:
-            job.split = before
-        else:
-            found, job.patched = other, None
+        if other is not None and other.cycles < found.cycles:
+            found = other
     every.sort(key=lambda x: x[0])
     return replace(found, candidates=tuple(plan for _, plan in every), costs=tuple(cost for cost, _ in every))
 
@@ -261,89 +208,50 @@ def _tasks(plan: Plan) -> int:
     return prod(plan.axis(name).tasks for name in plan.tasks)
 
 
-def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None) -> GeneralChoice:
-    """The plan over boxes of positions where it should take less than what is found; the job then has that program.
-
-    Candidates are those of both kinds.
-    """
-    made = planned_in_patches(job, given)
-    if isinstance(made, str):
-        if found is None:
-            raise ArgumentError(f"plan: {given.roles if given is not None else ''}: {made}")
-        return replace(found, refused=(*found.refused, Refusal("a halo tile", made)))
-    choice, patched = made
-    if found is None:
-        job.patched = patched
-        return choice
+def _in_patches(job: Job, found: GeneralChoice) -> GeneralChoice:
+    """The plan over boxes of positions where it should take less than what is found; candidates are of both kinds."""
+    choice = planned_in_patches(job)
+    if isinstance(choice, str):
+        return replace(found, refused=(*found.refused, Refusal("a halo tile", choice)))
     every = sorted(
         zip((*found.costs, *choice.costs), (*found.candidates, *choice.candidates), strict=True), key=lambda x: x[0]
     )
     costs, plans = zip(*every, strict=True)
     if choice.cycles < found.cycles:
-        job.patched = patched
         found, choice = choice, found
     other = Refusal(str(choice.plan.products[0]), f"{choice.cycles / found.cycles:.2f} of the time")
     return replace(found, candidates=plans, costs=costs, refused=(*found.refused, other))
 
 
-def _split(job: Job, axis: Expr, count: int, given: Plan | None = None) -> GeneralChoice | None:
-    """The plan of a program whose sum is taken apart; the job then has its halves. None: it stays whole."""
-    parts = halves(job.program, job.sizes, job.free, axis, count, _step(job))
+def _split(job: Job, axis: Expr, count: int) -> GeneralChoice | None:
+    """The plan of a program whose sum is taken apart. None: it stays whole."""
+    parts = halves(job.program, job.sizes, job.free, axis, count, step_of(job.program, job.machine))
     if isinstance(parts, str):
-        if given is not None:
-            raise ArgumentError(f"plan: split: {parts}")
         return None
     sizes = {**job.sizes, **parts.sizes}
-    wanted = None if given is None else replace(given, split=None)
-    found = plan_with_roles(parts.first, sizes, numbers_of(sizes), job.machine, (), wanted, job.gathered, alone=True)
+    found = plan_with_roles(parts.first, sizes, numbers_of(sizes), job.machine, (), job.gathered, alone=True)
     if isinstance(found, str):
         return None
-    job.split = parts
-    moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
-    launches = 1 if parts.parts <= WRITTEN_OUT else 2  # many parts are added up in parts themselves
-    more = moving(job.machine, moved) + launches * job.machine.limits.following_cycles
     plan = replace(found.plan, split=(str(axis), parts.parts))
-    return replace(found, plan=plan, cycles=found.cycles + more, candidates=(), costs=())
+    cycles = found.cycles + adding_up(parts, job.machine)
+    return replace(found, plan=plan, cycles=cycles, candidates=(), costs=())
 
 
-def _step(job: Job) -> int:
-    """What parts of a sum are multiples of: whole rows of shared memory, past which lies the next part."""
-    types = {v.type.dtype for op in names_of(job.program).values() for v in op.operands[:2]}
-    slabs = {x.a.dtype: x.slab for x in job.machine.multiply.values() if x.slab is not None}
-    return max((slab for dtype, slab in slabs.items() if dtype in types), default=max(slabs.values(), default=1))
-
-
-def _given_split(job: Job, given: Plan, name: str, count: int) -> GeneralChoice | None:
-    """The plan of a program whose sum is taken apart as a plan says."""
-    found = sum_of(job.program, job.free)
-    if isinstance(found, str):
-        raise ArgumentError(f"plan: split: {found}")
-    axis = next((d for d in found.axes if str(d) == name), None)
-    if axis is None:
-        raise ArgumentError(f"plan: split {name}: here are summed {', '.join(map(str, found.axes))}")
-    return _split(job, axis, count, given)
-
-
-def _without_roles(job: Job, given: Plan | None, opened: Opened) -> GeneralChoice:
+def _without_roles(job: Job, opened: Opened) -> GeneralChoice:
     """A plan in which all waves do everything."""
-    job.split = None
     size, ordered = job.size, is_ordered(job.program)
-    wanted = job.nearer if given is None else given
-    if given is not None and given.split is not None:
-        return _parted(job, given.split[1], given)
-    found = plan_general(
-        job.program, job.sizes, size, job.machine, job.free, wanted, job.logs, ordered, opened, job.narrowed
-    )
-    parts = 1 if given is not None or opened or ordered or job.logs or job.free else _parts(job, found)
+    found = plan_general(job.program, job.sizes, size, job.machine, job.free, job.logs, ordered, opened, job.narrowed)
+    if job.nearer is not None:
+        found = replace(found, plan=job.nearer)
+    parts = 1 if opened or ordered or job.logs or job.free else _parts(job, found)
     if isinstance(parts, Refusal):
         found = replace(found, refused=(*found.refused, parts))
     elif parts > 1:
         return _parted(job, parts)
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
-    if job.backward and given is None and not found.cuts.products and found.plan.tasks:
-        plan, cuts = replace(found.plan, schedule=BACKWARD), replace(found.cuts, schedule=BACKWARD)
-        found = replace(found, plan=plan, cuts=cuts)
+    if job.backward and not found.plan.products and found.plan.tasks:
+        found = replace(found, plan=replace(found.plan, schedule=BACKWARD))
     return found
 
 
@@ -363,7 +271,7 @@ def _parts(job: Job, found: GeneralChoice) -> int | Refusal:
     """In how many parts a reduction should be done, so that all cores have tasks: 1 where there are enough; refused
     where one launch with few of them takes no longer than two with many.
     """
-    size, widths, limits = numbers_of(job.sizes), found.cuts.widths, job.machine.limits
+    size, widths, limits = numbers_of(job.sizes), found.widths, job.machine.limits
     workers, tasks = cores(job.machine), tasks_of(widths, size)
     sources = [op.operands[0].type for op in job.program.walk() if op.name in REDUCTIONS]
     if job.machine.lanes is None or CROWDED * tasks > workers or len(sources) != 1:
@@ -382,19 +290,18 @@ def _parts(job: Job, found: GeneralChoice) -> int | Refusal:
         rounds = -(-parts * fewest // workers)
         return max(1, rounds * workers / (parts * fewest) / limits.far_alone) + rounds * latency, extent % parts
 
-    count = min(range(1, max(2, min(2 * CROWDED * workers // fewest, elements // PART) + 1)), key=cost)
-    halves = parted(job.program, job.sizes, count) if count > 1 else None
+    most = min(2 * CROWDED * workers // fewest, elements // job.machine.row_tasks.part_elements)
+    count = min(range(1, max(2, most + 1)), key=cost)
+    halves = parted(job.program, job.sizes, count, job.machine) if count > 1 else None
     return Refusal("a reduction in parts", halves) if isinstance(halves, str) else count
 
 
-def _parted(job: Job, count: int, given: Plan | None = None) -> GeneralChoice:
-    """The plan of a reduction that is done in parts; the job then has its halves."""
-    halves = parted(job.program, job.sizes, count)
-    if isinstance(halves, str):
-        raise ArgumentError(f"plan: split: {halves}")
-    job.split, sizes = halves, {**job.sizes, **halves.sizes}
-    wanted = None if given is None else replace(given, split=None)
-    found = plan_general(halves.first, sizes, numbers_of(sizes), job.machine, (), wanted)
+def _parted(job: Job, count: int) -> GeneralChoice:
+    """The plan of a reduction that is done in parts."""
+    halves = parted(job.program, job.sizes, count, job.machine)
+    assert not isinstance(halves, str)
+    sizes = {**job.sizes, **halves.sizes}
+    found = plan_general(halves.first, sizes, numbers_of(sizes), job.machine, ())
     (axis,) = (str(op.attrs["dim"]) for op in job.program.walk() if op.name in REDUCTIONS)
     return replace(found, plan=replace(found.plan, split=(axis, count)))
 

@@ -37,17 +37,19 @@ ONCE = "its factors lie in rows already"
 """Why a program on copies, or one that copies, is not asked again."""
 
 
-def given_in_rows(job: Job, given: Plan, choose: Choose) -> GeneralChoice:
-    """The program on copies of factors that a plan names; the job then has it."""
-    said = sorted((p for p in given.placed if p.at == LAUNCH), key=lambda p: not p.form.endswith(DIAGONAL))
-    rest = replace(given, placed=tuple(p for p in given.placed if p.at != LAUNCH))
-    found = _in_rows(job, rest, said[0].form)
+def repacked(job: Job, plan: Plan, choose: Choose) -> InRows:
+    """The jobs of the copies that a plan names, and of the kernel on these, bound to the plan's other lines."""
+    lines = sorted((p for p in plan.placed if p.at == LAUNCH), key=lambda p: not p.form.endswith(DIAGONAL))
+    rest = replace(plan, placed=tuple(p for p in plan.placed if p.at != LAUNCH))
+    found = _in_rows(job, rest, lines[0].form)
     if isinstance(found, str):
-        raise ArgumentError(f"plan: `{said[0]}`: {found}")
-    choice = _chosen(job, found, choose)
-    if isinstance(choice, str):
-        raise ArgumentError(f"plan: `{said[0]}`: {choice}")
-    return choice
+        raise ArgumentError(f"plan: `{lines[0]}`: {found}")
+    if {(p.name, p.form) for p in lines} != {(p.name, p.form) for p in found.placed}:
+        done = ", ".join(f"`{p}`" for p in found.placed)
+        raise ArgumentError(f"plan: `{lines[0]}`: the operands that are repacked are {done}")
+    for each in (*found.copies, found.main):
+        choose(each)
+    return found
 
 
 def forms_of(job: Job) -> tuple[str, ...]:
@@ -76,7 +78,7 @@ def _product(job: Job) -> Op | None:
 
 
 def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> GeneralChoice | str:
-    """What the program on copies of its factors should take; or why there are none. The job is as it was."""
+    """What the program on copies of its factors should take; or why there are none."""
     if job.no_rows:
         return job.no_rows
     made: list[tuple[GeneralChoice, InRows]] = []
@@ -92,7 +94,7 @@ def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> General
             made.append((choice, found))
     if not made:
         return why
-    (best, job.aligned), *others = sorted(made, key=lambda x: round(microseconds(x[0].cycles, job.machine), 1))
+    (best, _), *others = sorted(made, key=lambda x: round(microseconds(x[0].cycles, job.machine), 1))
     refused = [
         Refusal(", ".join(map(str, other.placed)), f"{x.cycles / best.cycles:.2f} of the time") for x, other in others
     ]
@@ -191,14 +193,10 @@ def _in_blocks(job: Job, count: int, pitch: int) -> Copied | str:
 
 
 def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice | str:
-    """The choice of a program on copies, from that of its parts, which are planned; the job then has them. Or why there
-    is none."""
+    """The choice of a program on copies, from that of its parts, which are planned; or why there is none."""
     for each in (*found.copies, found.main):
         choose(each)
-    if why := not_by_blocks(found):
-        return why
-    job.aligned = found
-    return choice_in_rows(job, found)
+    return not_by_blocks(found) or choice_in_rows(job, found)
 
 
 def not_by_blocks(found: InRows) -> str:
@@ -230,5 +228,11 @@ def choice_in_rows(job: Job, found: InRows) -> GeneralChoice:
     plans = [replace(plan, placed=(*found.placed, *plan.placed), early=None) for plan in (main.plan, *main.candidates)]
     costs = tuple(cost - main.cycles + cycles for cost in main.costs)
     return replace(
-        main, plan=plans[0], cycles=cycles, candidates=tuple(plans[1:]), costs=costs, notes=(*notes, *main.notes)
+        main,
+        plan=plans[0],
+        cycles=cycles,
+        candidates=tuple(plans[1:]),
+        costs=costs,
+        notes=(*notes, *main.notes),
+        jobs=found,
     )

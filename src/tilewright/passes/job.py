@@ -17,7 +17,7 @@ from tilewright.passes.tile.patches import Patched
 from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction
-from tilewright.plan.general import GeneralChoice
+from tilewright.plan.general import Cuts, GeneralChoice
 from tilewright.plan.plan import Placed, Plan
 from tilewright.plan.planner import Choice
 
@@ -100,6 +100,8 @@ class Job:
     """How often tasks were halved, because shared memory did not hold what one of them works on."""
     tried: list[Plan] = field(default_factory=list)
     """Plans whose tasks shared memory does not hold."""
+    cuts: Cuts | None = None
+    """What the lowering of its one kernel reads, bound from the plan."""
     lowered: Lowered | None = None
     module: Module | None = None
     """The host program with its block programs: what the job comes to."""

@@ -26,8 +26,6 @@ from tilewright.passes.places import PlacedMemory, PlacedView, Where, linear_ste
 if TYPE_CHECKING:
     from tilewright.passes.lower import LoopLowering
 
-CHAINS = 4
-"""Vectors of totals of a reduction, which do not wait for each other."""
 LONG = 24
 """Steps of a formula from which on each vector has enough to do while another waits."""
 
@@ -196,7 +194,7 @@ def write(low: LoopLowering, group: JoinedMaps) -> None:
     single, wide = min(map(low.vector_lanes, kinds)), low.interleaved(kinds, formulas)
     reductions = [m for m in members if m.job is None]
     if reductions and sum(1 for f in formulas for _ in f.walk()) < LONG:
-        wide = max(wide, CHAINS * single)
+        wide = max(wide, low.here.limits.latency * single)  # totals that do not wait for each other
     lanes = gcd(inner, wide)
     ops = {m.op for m in members}
     dead = {m for m in members if m.job is not None and all(low.is_own(v, ops) for v in m.writes)}

@@ -51,29 +51,28 @@ def parts_of(job: Job, halves: Halves, first: Plan | None = None, second: Plan |
     return part(halves.first, first, True), part(halves.second, second, False)
 
 
-def given_apart(job: Job, given: Plan, name: str, choose: Choose) -> GeneralChoice:
-    """The two programs that a plan says, each by its statements; the job then has both."""
+def bound_apart(job: Job, plan: Plan, name: str, choose: Choose) -> tuple[Job, Job]:
+    """The jobs of the two programs that a plan says, each bound to its lines; without lines the second is planned."""
     found = apart(job.program, job.sizes)
     if isinstance(found, str):
-        raise ArgumentError(f"plan: apart {name}: {found}")
+        raise ArgumentError(f"plan: `apart {name}`: {found}")
     if (here := _last_product(found.first)) != name:
         raise ArgumentError(f"plan: `apart {name}` is not done here; it would be `apart {here}`")
-    job.split = job.patched = None
-    job.parts = _last_first(parts_of(job, found, replace(given, apart=None, then=None), given.then), found)
-    for part in job.parts:
+    parts = _last_first(parts_of(job, found, replace(plan, apart=None, then=None), plan.then), found)
+    for part in parts:
         choose(part)
-    return in_parts(job, job.parts)
+    return parts
 
 
 def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoice:
-    """The plan of one program; or, where these should take less time, those of two: the job then has both."""
+    """The plan of one program; or, where these should take less time, those of two."""
     if job.single or job.logs or is_ordered(job.program) or not names_of(job.program):
         return found
     halves = apart(job.program, job.sizes)
     if isinstance(halves, str):
         return found
     rough = job.machine.lanes is None
-    if rough and tasks_of(found.cuts.widths, numbers_of(job.sizes)) >= cores(job.machine):
+    if rough and tasks_of(found.widths, numbers_of(job.sizes)) >= cores(job.machine):
         return found  # two programs compute the same, and here all cores have some of it
     limits, limit = job.machine.limits, found.cycles / SURE if rough else found.cycles
     between = prod(halves.shape) * element_bytes(halves.partial.type.dtype)
@@ -95,7 +94,6 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
     if other is None or other.cycles >= limit:
         took = f"predicted {'at least ' if other is None else ''}{_us(job, least if other is None else other.cycles)}"
         return replace(found, refused=(*found.refused, Refusal(what, took)))
-    job.parts, job.split, job.patched = two, None, None
     why = f"; {job.no_roles}" if job.no_roles and not rough else ""
     return replace(other, refused=(Refusal("one program", f"predicted {_us(job, found.cycles)}{why}"),))
 
@@ -114,7 +112,7 @@ def in_parts(job: Job, parts: tuple[Job, Job]) -> GeneralChoice:
     assert isinstance(two, GeneralChoice)
     plan = replace(one.plan, apart=_last_product(parts[0].program), then=two.plan)
     took, least = one.cycles + two.cycles, one.bound + two.bound
-    return GeneralChoice(job.machine, job.program.name, plan, one.cuts, took, least, (), parts=(one, two))
+    return GeneralChoice(job.machine, job.program.name, plan, took, least, parts=(one, two), jobs=parts)
 
 
 def _atoms(plan: Plan | None) -> int:

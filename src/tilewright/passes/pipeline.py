@@ -105,10 +105,11 @@ def general(job: Job) -> None:
         try:
             _lower(job, job.choice)
         except ProgramError as fault:
-            if job.choice.cuts.roles is None:
+            roles = None if job.plan is None else job.plan.roles
+            if roles is None:
                 raise
             if job.given is not None:
-                raise ArgumentError(f"plan: `{job.choice.cuts.roles}`: {fault.what}") from None
+                raise ArgumentError(f"plan: `{roles}`: {fault.what}") from None
             if job.aligned is not None:
                 job.unfit[job.aligned.placed[0].form] = fault.what
             elif job.patched is not None:
@@ -123,7 +124,7 @@ def general(job: Job) -> None:
         else:
             if job.parts is None and job.aligned is None:
                 _narrow(job)
-    if job.machine.lanes is not None and job.parts is None and job.choice.cuts.roles is None:
+    if job.machine.lanes is not None and job.parts is None and (job.plan is None or job.plan.roles is None):
         job.lowered = outside(job.lowered, job.machine)
 
 
@@ -195,20 +196,21 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
     if job.aligned is not None:
         _lower_in_rows(job, job.aligned, choice)
         return
+    assert job.cuts is not None
     if job.patched is not None:
         sizes = {**job.sizes, **job.patched.sizes}
         patched = replace(job, sizes=sizes, free=job.patched.free, extents={})
         numbers = Substitution(job.sizes)
         written = [a for a in job.program.args if role_of(job.program, a, {}, numbers) == "out"]  # by some patch, too
-        lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes, written)
+        lowered, notes = _lowered(patched, job.patched.program, job.cuts, sizes, written)
         check(lowered.program, job.machine)  # an atom may not read a halo tile so, and a plan that is chosen is done
     elif job.split is None:
-        lowered, notes = _lowered(job, job.looped or job.program, choice.cuts, job.extents or job.sizes)
+        lowered, notes = _lowered(job, job.looped or job.program, job.cuts, job.extents or job.sizes)
     else:
         halves = job.split
         sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
         split = replace(job, sizes=sizes, shapes=shapes, free=(), extents={})
-        before, notes = _lowered(split, halves.first, choice.cuts, sizes)
+        before, notes = _lowered(split, halves.first, job.cuts, sizes)
         _, rest = parts_of(job, halves)
         choose_plan(rest)
         general(rest)

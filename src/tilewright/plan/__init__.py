@@ -6,6 +6,12 @@
 | sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side |
 | plan        | the plan: axes, cuts, order, operands, atom                                 |
 | reading     | plans from their text, and what is wrong with one                           |
+| kernel      | a program that becomes one kernel: what planning and binding know of it     |
+| bind        | a plan's lines as the parameters that the lowering of a kernel reads        |
+| bind_axes   | the axes of a plan, bound to dimensions: task widths and loop tiles         |
+| bind_grid   | the plan of a grid program, bound                                           |
+| bind_pipeline | producer and consumer waves, atoms and accumulator tiles, bound           |
+| rating      | what a kernel should take whose plan is bound                               |
 | words       | the words of plans, and the statement that a misspelt one is near to        |
 | blocking    | the numbers that a contraction's plan says: in tiles, by vectors or lanes   |
 | facts       | facts of any program: values, accesses, products, loops, masks              |

@@ -21,7 +21,6 @@ from itertools import product
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
@@ -31,7 +30,7 @@ from tilewright.plan.chain_costs import ChainedProducts, chain_cycles
 from tilewright.plan.computed import GIVEN, SIMPLE, ComputedFactor, computed_factor
 from tilewright.plan.epilogue import following
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.general import Cuts, GeneralChoice, dims_of, drafted
+from tilewright.plan.general import GeneralChoice, dims_of, drafted
 from tilewright.plan.hiding import uneven
 from tilewright.plan.microkernel import (
     Axes,
@@ -44,14 +43,11 @@ from tilewright.plan.microkernel import (
     types_of,
 )
 from tilewright.plan.model import Size, element_bytes, l2
-from tilewright.plan.pinned import pinned
-from tilewright.plan.plan import Cut, Plan, Roles
+from tilewright.plan.plan import Cut, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ring_costs import ENOUGH, row_bytes
 from tilewright.plan.rings import GROUPS, MOST, SHOWN, bound_by_memory, is_along, registers_of
 
-WORKING = 32
-"""Registers of a lane beside all sums and factors of a loop: addresses, counters, what rows have."""
 WAITING = ((2, 2), (2, 1), (1, 2), (1, 1))
 """Stages of what is brought once a task, and in which results wait to leave: what fits, the best first. With two of the
 former the next task begins at once."""
@@ -82,7 +78,6 @@ def plan_chained(
     size: Size,
     machine: Machine,
     free: Collection[Op],
-    given: Plan | None = None,
     gathered: str = "",
     opened: bool = False,
 ) -> GeneralChoice | str:
@@ -91,21 +86,13 @@ def plan_chained(
     `free` are the loops that give the same for every tile size. `gathered` says why the waves that load copy
     themselves; where it is empty, the machine does that. Where some sizes are `opened`, these are typical.
     """
-    found = _products(program, sizes, size, machine, free)
+    found = chained_products(program, sizes, size, machine, free)
     if isinstance(found, str):
         return found
     candidates = sorted(_candidates(found, gathered != ""), key=lambda x: (round(x.cycles), -x.rows))
     workgroups, _ = tiles_of(program, sizes)
     rows = workgroups.get(str(found.row))
     fitting = [x for x in candidates if rows in (None, x.rows)]
-    if given is not None:
-        fitting = [_pinned(given, x, machine) for x in fitting if _is(given, x, program)]
-        stepped = [x for x in fitting if _choice(x, found, sizes, opened).plan.axes == given.axes]
-        fitting = stepped or fitting
-        if not fitting:
-            raise ArgumentError(
-                f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
-            )
     if not fitting:
         return "no rows of its sums fit registers and shared memory" if not candidates else "none fits the constraints"
     made = [_choice(x, found, sizes, opened) for x in fitting]
@@ -117,23 +104,7 @@ def plan_chained(
     return replace(best, refused=tuple(others), candidates=tuple(x.plan for x in made))
 
 
-def _is(given: Plan, chain: ProductChain, program: Program) -> bool:
-    """Whether a plan is a candidate, perhaps with other registers and stages."""
-    said, own = given.roles, chain.roles
-    assert said is not None
-    waves = (said.load[0], said.multiply[0]) == (own.load[0], own.multiply[0]) and not (said.pingpong or said.halo)
-    return waves and (chain.overlap, as_plan(chain.products, program)) == (given.overlap, given.products)
-
-
-def _pinned(given: Plan, chain: ProductChain, machine: Machine) -> ProductChain:
-    """A candidate with the registers and stages that a plan says."""
-    roles = pinned(given, next(iter(chain.products.values())), machine)
-    if roles.together and chain.overlap != "none":
-        raise ArgumentError(f"plan: `{roles}`: what products use one ahead of the other is not handed over together")
-    return replace(chain, roles=roles)
-
-
-def _products(
+def chained_products(
     program: Program, sizes: Mapping[Symbol, int], size: Size, machine: Machine, free: Collection[Op]
 ) -> ChainedProducts | str:
     """The products and their dimensions; or why their values do not stay in registers."""
@@ -144,7 +115,7 @@ def _products(
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
     looped: dict[Expr, int] = {}
     for op in program.walk():
-        if op.name == "iterate" and not (op in free and _adds(op)):  # else it is a product that goes over K
+        if op.name == "iterate" and not (op in free and adds_products(op)):  # else it is a product that goes over K
             tile = tilings.get(str(op.attrs["axis"]))
             if op.attrs.get("start") or tile is None:
                 return "a loop of it has no tile size that is a number"
@@ -183,7 +154,7 @@ def _products(
     return ChainedProducts(program, machine, size, axes, held, computed, looped, row, dims)
 
 
-def _adds(op: Op) -> bool:
+def adds_products(op: Op) -> bool:
     """Whether a loop's body only multiplies what it reads, or computes of that, so that what it carries is a sum."""
     (body,) = op.blocks
     sums = {x.result for x in body.ops if x.name == "mma"}
@@ -317,7 +288,7 @@ def _roles(
     lanes, machine, size = how.atom.c.lanes, found.machine, found.size
     assert machine.lanes is not None
     spare, own = registers_of(machine, how, gathered)
-    working = WORKING if found.looped else machine.limits.working_registers
+    working = machine.register_file.loop_registers if found.looped else machine.limits.working_registers
     if _alive(found, products) + working > own:
         return None
     once, staged = 0, 0
@@ -361,9 +332,9 @@ def _alive(found: ChainedProducts, products: Mapping[Op, Microkernel]) -> int:
     What a loop carries is alive all the time. Outside of loops a sum is, until the last product whose factor is made of
     it begins, and turns into that factor; or until the end, where what is written needs it as it is.
     """
-    sums = {op: how.atom.c.values for op, how in products.items()}
+    sums, word = {op: how.atom.c.values for op, how in products.items()}, found.machine.register_file.word_bits
     factors = {
-        op: how.atom.shape[0] * up(found.depth(op), how.deep(1)) * how.atom.a.dtype.bits // 8 // (4 * how.atom.c.lanes)
+        op: how.atom.shape[0] * up(found.depth(op), how.deep(1)) * how.atom.a.dtype.bits // (word * how.atom.c.lanes)
         for op, how in products.items()
         if how.held_a
     }
@@ -427,18 +398,4 @@ def _choice(chain: ProductChain, found: ChainedProducts, sizes: Mapping[Symbol, 
         together = 1 if opened else _together(chain, found)  # it divides the tasks that there are
         plan = replace(plan, schedule="dynamic", group=together)
     bound = bound_by_memory(program, size, machine)
-    wider = {n: count for n, count in columns.items() if n not in dims and n not in found.looped and count > size(n)}
-    loops = {op: op.attrs["axis"] for op in program.walk() if op.name == "iterate"}
-    tiles = {op: found.looped.get(axis) or size(axis) for op, axis in loops.items()}
-    cuts = Cuts(
-        widths,
-        {d: columns[d] for d, count in blocks.items() if count > 1},
-        tiles,
-        dict(chain.products),
-        chain.roles,
-        plan.group,
-        wider,
-        schedule=plan.schedule,
-        overlap=chain.overlap,
-    )
-    return GeneralChoice(machine, program.name, plan, cuts, max(chain.cycles, bound), bound, ())
+    return GeneralChoice(machine, program.name, plan, max(chain.cycles, bound), bound)

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import NOTHING, Opened, Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.lane_boxes import Terms, cost_by_terms, tasks_of_boxes, written_out
+from tilewright.plan.lane_boxes import Terms, cost_by_terms, tasks_of_boxes
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
-from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, us
+from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of
+from tilewright.plan.model import Size, cores, us
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
@@ -102,10 +101,9 @@ class GeneralChoice:
     machine: Machine
     name: str
     plan: Plan
-    cuts: Cuts
     cycles: float
     bound: float
-    refused: tuple[Refusal, ...]
+    refused: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
     candidates: tuple[Plan, ...] = ()
     """Plans that fit, the one that should be fastest first, where there are several."""
@@ -115,6 +113,10 @@ class GeneralChoice:
     """The cycles that each of them should take."""
     parts: tuple[GeneralChoice, ...] = ()
     """The choices of the programs that it is done as, one after the other, where it is more than one."""
+    widths: Mapping[Expr, int] = field(default_factory=dict, compare=False, repr=False)
+    """The width of a task along each dimension, where all waves do the same."""
+    jobs: object = field(default=None, compare=False, repr=False)
+    """The jobs of the programs that it is done as, where these are planned already."""
 
     def explain(self) -> str:
         """The choice in words."""
@@ -146,8 +148,8 @@ class GeneralChoice:
 def room_of(machine: Machine) -> Room:
     """What tasks should be like on a machine: some for each core, each within the caches."""
     limits = machine.limits
-    least, most = (limits.l1_bytes or UNKNOWN_L1) // 24, (limits.l2_bytes or UNKNOWN_L2) // 128
-    values = (limits.l2_bytes or UNKNOWN_L2) // 16
+    least, most = limits.l1_bytes // 24, limits.l2_bytes // 128
+    values = limits.l2_bytes // 16
     return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
 
 
@@ -189,14 +191,13 @@ def plan_general(
     size: Size,
     machine: Machine,
     free: Collection[Op],
-    given: Plan | None = None,
     logs: bool = False,
     ordered: bool = False,
     opened: Opened = NOTHING,
     narrowed: int = 0,
     terms: Terms | None = None,
 ) -> GeneralChoice:
-    """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
+    """The plan of a logical program for these sizes; constraints say parts of it.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
     Tasks are halved `narrowed` times along where they are widest. With `terms`, lanes do products term by term.
@@ -237,32 +238,18 @@ def plan_general(
             blocks, products = best[1], dict.fromkeys(products, best[2])
     _widened(program, widths, blocks, size, opened, workgroups, machine)
 
-    def made() -> Plan:
-        cut = {d: tuple(Cut(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
-        cut |= {d: (Cut("loop", n),) if (n := at_a_time().get(d, size(d))) < size(d) else () for d in whole}
-        plan = drafted((*dims, *whole), size, cut, widths)
-        return replace(plan, products=as_plan(products, program), schedule=schedule, waves=waves)
-
-    plan = made()
-    if given is not None:
-        given.require_axes([a.name for a in plan.axes], "" if given.atom else ", where a plan has no line `atom`")
-        for axis, d in zip(given.axes, [*dims, *whole], strict=True):
-            _take(axis, d, widths, tiles, blocks, dims, program)
-        named = {axis.name: d for axis, d in zip(given.axes, dims, strict=False)}
-        for d in [named[name] for name in given.tasks if named.get(name) in widths]:  # in the order of their line
-            widths[d] = widths.pop(d)
-        products, schedule = taken(given.products, program, machine, multiplied()), given.schedule
-        given = replace(given, products=as_plan(products, program))
-        if (by_terms or not products) and machine.lanes is not None and 1 <= given.waves <= machine.waves:
-            waves = given.waves
-        plan = made()
-        given.require_same(plan)
+    cut = {d: tuple(Cut(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
+    cut |= {d: (Cut("loop", n),) if (n := at_a_time().get(d, size(d))) < size(d) else () for d in whole}
+    plan = drafted((*dims, *whole), size, cut, widths)
+    plan = replace(plan, products=as_plan(products, program), schedule=schedule, waves=waves)
     cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
-    last = {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}  # as large as others, so that all are one code
-    cuts = Cuts(widths, blocks, tiles, products, extended=last, schedule=schedule, packed=bool(opened), waves=waves)
     if terms is not None:
-        cycles, cuts = _done_by_terms(terms, cuts, size, machine, bound)
-    return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, _whole(program, whole, size, ordered))
+        (tile,) = tiles.values()
+        moved = bound * cores(machine)
+        cycles = cost_by_terms(replace(terms, tile=tile), widths, waves, size, machine, moved).cycles
+    return GeneralChoice(
+        machine, program.name, plan, cycles, bound, _whole(program, whole, size, ordered), widths=widths
+    )
 
 
 def _by_lanes(
@@ -272,16 +259,8 @@ def _by_lanes(
     if terms is not None and terms.box:
         return tasks_of_boxes(terms, size, smallest(program), machine)
     if terms is not None:  # many rows share the other factor
-        widths = {d: in_a_line(program, n) if d is terms.along else n for d, n in widths.items()}
+        widths = {d: in_a_line(program, n, machine) if d is terms.along else n for d, n in widths.items()}
     return rows_and_waves(program, widths, size, machine)
-
-
-def _done_by_terms(terms: Terms, cuts: Cuts, size: Size, machine: Machine, bound: float) -> tuple[float, Cuts]:
-    """What lanes that do a product term by term should take, and how it is written; memory alone takes `bound`."""
-    (tile,) = cuts.tiles.values()
-    terms = replace(terms, tile=tile)
-    cost = cost_by_terms(terms, cuts.widths, cuts.waves, size, machine, bound * cores(machine))
-    return cost.cycles, replace(cuts, terms=written_out(terms, cuts.widths, cuts.waves, machine), lane_box=terms.box)
 
 
 def _widened(
@@ -318,30 +297,6 @@ def _narrowed(widths: dict[Expr, int], often: int) -> None:
     for _ in range(often if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
         widths[widest] = ceil(widths[widest] / 2)
-
-
-def _take(
-    axis: Axis,
-    d: Expr,
-    widths: dict[Expr, int],
-    tiles: dict[Op, int],
-    blocks: dict[Expr, int],
-    dims: tuple[Expr, ...],
-    program: Program,
-) -> None:
-    """What a plan's axis says, where it can be done."""
-    if d in dims:
-        widths.pop(d, None)
-        blocks.pop(d, None)
-        for cut in (c for c in axis.cuts if c.role == "loop"):
-            blocks[d] = cut.size
-    for cut in axis.cuts:
-        if cut.role == "task" and d not in dims:
-            raise ArgumentError(f"plan: axis {axis.name}: {cut}: tasks cannot cut it, because {why_whole(program, d)}")
-        if cut.role == "task":
-            widths[d] = cut.size
-        for op in [op for op in tiles if op.attrs["axis"] is d] if cut.role == "loop" else ():
-            tiles[op] = cut.size
 
 
 def dims_of(program: Program) -> list[Expr]:

@@ -12,7 +12,7 @@ axis K = (K 8192): loop 1024
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
@@ -24,7 +24,6 @@ from tilewright.plan.general import (
     ALIKE,
     CHOSEN,
     WHOLE,
-    Cuts,
     GeneralChoice,
     axis_of,
     blocks_of,
@@ -41,7 +40,6 @@ from tilewright.plan.microkernel import (
     names_of,
     products_of,
     rows_apart,
-    taken,
 )
 from tilewright.plan.model import element_bytes, l2, reading
 from tilewright.plan.plan import Cut, Plan
@@ -100,7 +98,6 @@ def plan_of_grid(
     sizes: Mapping[Symbol, int],
     machine: Machine,
     free: Collection[Op] = (),
-    given: Plan | None = None,
     opened: Collection[Expr] = (),
 ) -> GeneralChoice:
     """The plan of a grid program: its constraints, which are part of its meaning; `free` are the loops that give the
@@ -108,16 +105,9 @@ def plan_of_grid(
     grid = Grid(program, sizes, machine, free, opened)
     alone = grid.alone()
     stay, products = (False, grid.products()) if alone is None else _depth(grid, alone)
-    if given is not None:
-        stay = _take(grid, given) and alone is not None
-        products = taken(given.products, program, machine, products)
-        given = replace(given, products=as_plan(products, program))
     blocks = blocks_of(products, grid.dims, grid.width) if stay else {}
     plan = _plan(grid, blocks, products)
-    if given is not None:
-        given.require_same(plan)
-    cuts = Cuts(blocks=blocks, products=products, tiles=grid.tiles)
-    return GeneralChoice(machine, program.name, plan, cuts, 0.0, 0.0, (), (NOTE,))
+    return GeneralChoice(machine, program.name, plan, 0.0, 0.0, (), (NOTE,))
 
 
 def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Plan:
@@ -134,17 +124,6 @@ def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microker
             axes.append(axis_of(grid.words[name], extent, () if whole else tuple(cuts)))
     tasks = tuple(grid.words[name] for name in grid.tasks)
     return Plan(tuple(axes), tasks, products=as_plan(products, grid.program))
-
-
-def _take(grid: Grid, wanted: Plan) -> bool:
-    """Takes over how far loops go in a given plan; whether it has blocks of sums that stay in registers."""
-    wanted.require_axes(grid.words.values())
-    loops = {axis.name: [c.size for c in axis.cuts if c.role == "loop"] for axis in wanted.axes}
-    for op in grid.tiles:
-        said = loops.get(grid.words.get(str(op.attrs["axis"]), ""))
-        if said is not None:
-            grid.tiles[op] = said[0] if said else grid.size(op.attrs["axis"])
-    return any(loops[grid.words[str(d)]] for d in grid.dims)
 
 
 def _depth(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:

@@ -24,25 +24,16 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import evaluate
-from tilewright.check.frames import ALTOGETHER, MOST, SIDE, WORD
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.model import Size, cores
-from tilewright.plan.rows import LEAST, LINE, WAVES, WIDEST, cut_of, tasks_of
+from tilewright.plan.rows import cut_of, tasks_of
 
 LONGEST, SLIDING = 16, 2
 """Results of a lane along a digit, at most, and digits, the last ones, along which there are several."""
-LOAD, RESULT, TASK = 6, 2, 150
-"""Instructions of a wave: of a load, beside what widens its values (where it lies, whether there is anything); of a
-result, beside what narrows it; and of a task (which it is, the factor that all lanes share)."""
 NARROWEST, MOST_OF_LINE, NEARLY = 3, 8, 0.9
 """What goes to neighbouring lanes is at least three eighths of a line, and the most for which so much of the lanes are
 busy that could be."""
-UNDER_WAY, PRODUCTS = 96, 640
-"""Values that a lane may have under way of a sum whose terms are written out, so that all are loaded at once; products
-of a lane that are written out for a box."""
-WAITING = 2
-"""Instructions' time of one that waits for another of its wave, where no other wave is there."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +49,10 @@ class Terms:
     """Bytes of an element of the factor that has a row for each result."""
     wide: int
     """Bytes of a sum."""
+    vector: int
+    """Bytes that a lane loads at once, at most."""
+    word: int
+    """Bytes of a register."""
     tile: int = 1
     sizes: tuple[int, ...] = ()
     """How far a lane's box of results goes along each digit of the rows; none: its results lie anywhere."""
@@ -90,17 +85,17 @@ class Terms:
     @property
     def together(self) -> int:
         """Places that are read at once."""
-        return gcd(self.beside, WIDEST // self.each)
+        return gcd(self.beside, self.vector // self.each)
 
     @property
     def sums(self) -> int:
         """Registers of a lane for the sums of a box."""
-        return ceil(self.results * self.values * self.wide / WORD)
+        return ceil(self.results * self.values * self.wide / self.word)
 
     @property
     def windows(self) -> int:
         """Registers of a lane for a window."""
-        return ceil(self.window * self.values * self.each / WORD)
+        return ceil(self.window * self.values * self.each / self.word)
 
     @property
     def held(self) -> int:
@@ -121,6 +116,7 @@ def lane_boxes(
 
     `tiles` are how many terms may be done at a time; `ragged` says of each digit whether boxes may go past its end.
     """
+    file, waves = machine.register_file, machine.row_tasks.waves
     extents = [size(d) for d in digits]
     lengths = [range(1, min(n, LONGEST) + 1) if k < SLIDING else (1,) for k, n in enumerate(reversed(extents))]
     for sizes in every(*reversed(lengths)):
@@ -128,11 +124,13 @@ def lane_boxes(
             continue
         for tile in tiles:
             found = replace(plain, tile=tile, sizes=sizes)
-            if found.sums > MOST:
+            if found.sums > file.tensor_values:
                 continue
             found = with_window(found, read, digits, size)
-            fits = found.sums + found.windows <= ALTOGETHER and resident_waves(machine, found.held, WAVES) >= WAVES
-            fits = fits and found.beside * found.each <= SIDE
+            fits = (
+                found.sums + found.windows <= file.lane_values and resident_waves(machine, found.held, waves) >= waves
+            )
+            fits = fits and found.beside * found.each <= machine.lane_access.own_bytes
             if fits and found.window < found.results * tile:
                 yield found
 
@@ -167,7 +165,8 @@ def resident_waves(machine: Machine, held: int, waves: int) -> int:
     room = machine.spaces["register"].bytes
     if room is None:
         return waves
-    mine = (held + machine.limits.working_registers // 2) * WORD * (machine.lanes or 1) * waves
+    word = machine.register_file.word_bytes
+    mine = (held + machine.limits.working_registers // 2) * word * (machine.lanes or 1) * waves
     return room // mine * waves
 
 
@@ -176,21 +175,22 @@ def tasks_of_boxes(terms: Terms, size: Size, smallest: int, machine: Machine) ->
 
     The smallest element of an argument has so many bytes: a line of these goes to neighbouring lanes.
     """
-    vector = WIDEST // smallest
+    access, tasks = machine.lane_access, machine.row_tasks
+    vector = access.vector_bytes // smallest
     found = {d: size(d) if d in terms.box else 1 for d in terms.dims}
     side = size(terms.along) if terms.along in found else 1
     while side % vector:
         vector //= 2
-    words = _side_by_side(side // vector, LINE // (smallest * vector))
+    words = _side_by_side(side // vector, access.line_bytes // (smallest * vector))
     found |= {d: words * vector for d in found if d is terms.along}
     across = _lanes(words)
-    waves = max(WAVES, WAVES // 2, key=lambda w: resident_waves(machine, terms.held, w))
+    waves = max(tasks.waves, tasks.waves // 2, key=lambda w: resident_waves(machine, terms.held, w))
     while True:
         left = max(1, waves * (machine.lanes or 1) // across)
         for d in [d for d in reversed(terms.dims) if d not in (*terms.box, terms.along)]:
             found[d] = cut_of(size(d), left)
             left //= found[d]
-        if waves <= LEAST or tasks_of(found, size) >= cores(machine):
+        if waves <= tasks.least_waves or tasks_of(found, size) >= cores(machine):
             return found, waves
         waves //= 2
 
@@ -215,9 +215,10 @@ def _lanes(vectors: int) -> int:
 def written_out(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
     """Up to how many rounds over terms are written out: as many as a lane has registers for, or, of boxes, which have
     theirs, as make a program of some length."""
+    costs = machine.costs.terms
     if terms.box:
-        return PRODUCTS // (terms.tile * terms.results * terms.values)
-    return UNDER_WAY // ceil(prod(widths.values()) / (waves * (machine.lanes or 1)))
+        return costs.unrolled_products // (terms.tile * terms.results * terms.values)
+    return costs.values_in_flight // ceil(prod(widths.values()) / (waves * (machine.lanes or 1)))
 
 
 @dataclass(frozen=True, order=True)
@@ -235,18 +236,19 @@ def cost_by_terms(
     memory, which takes `moved` cycles of one core; and the launch. Rounds that are written out wait together.
     """
     written = written_out(terms, widths, waves, machine)
-    limits, lanes, values = machine.limits, machine.lanes or 1, terms.values
+    limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.values
     boxes = max(1, ceil(prod(widths.values()) / (values * terms.results * lanes * waves)))
     count, widened = size(terms.summed), values if terms.each < terms.wide else 0
     rounds = ceil(count / terms.tile)
     loads = rounds * boxes * (terms.window // terms.together)
-    done = loads * LOAD + rounds * boxes * terms.window * widened
+    done = loads * costs.load + rounds * boxes * terms.window * widened
     done += count * (boxes * terms.results * values + 1 + widened)
-    done += boxes * terms.results * (values // 2 + RESULT) + TASK
+    done += boxes * terms.results * (values // 2 + costs.result) + costs.task
     tasks = tasks_of(widths, size)
     own = ceil(tasks / cores(machine)) * waves
     together = min(own, max(waves, resident_waves(machine, boxes * terms.held, waves)))
-    one = done * WAITING + (1 if rounds <= written else rounds) * limits.copy_latency
-    lines = min(lanes, ceil(lanes * terms.apart / LINE))  # a load takes them one after the other
+    one = done * costs.waiting + (1 if rounds <= written else rounds) * limits.copy_latency
+    line = machine.lane_access.line_bytes
+    lines = min(lanes, ceil(lanes * terms.apart / line))  # a load takes them one after the other
     computed = max(own * done * lanes / limits.lane_rate, own * loads * lines, ceil(own / together) * one)
     return TermCost(max(computed, moved / min(tasks, cores(machine))) + limits.launch_cycles, computed)

@@ -47,6 +47,8 @@ class Microkernel:
     is the atom's A."""
     blocks: int = 1
     """Products side by side, each of an atom's columns and of as many of K: a block of sums has those of all."""
+    slabs: int = 1
+    """Of an atom that reads shared memory step by step: rows there, one behind the other along K, that a step has."""
 
     @property
     def waves(self) -> tuple[int, int]:
@@ -78,7 +80,7 @@ class Microkernel:
         """Of such an atom: what of K lies in shared memory at once, in whole rows where those go along K."""
         row = self.slab or 1
         unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
-        return -(-k // unit) * unit if self.at_once else row
+        return -(-k // unit) * unit if self.at_once else row * self.slabs
 
     @property
     def along_k(self) -> tuple[bool, bool]:

@@ -21,7 +21,6 @@ Size = Callable[[Expr], int]
 """The number that an expression of sizes is."""
 L1_SHARE, L2_SHARE = 0.8, 0.6
 """What of a cache can be counted on."""
-UNKNOWN_L1, UNKNOWN_L2 = 32 << 10, 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +77,12 @@ def operand_bytes(operand: Operand) -> int:
 
 def l1(limits: Limits) -> float:
     """Bytes of the first cache that can be counted on."""
-    return L1_SHARE * (limits.l1_bytes or UNKNOWN_L1)
+    return L1_SHARE * limits.l1_bytes
 
 
 def l2(limits: Limits) -> float:
     """Bytes of the second cache that can be counted on."""
-    return L2_SHARE * (limits.l2_bytes or UNKNOWN_L2)
+    return L2_SHARE * limits.l2_bytes
 
 
 def stays_near(limits: Limits, rows: int, row: int, apart: int) -> bool:
@@ -96,7 +95,7 @@ def stays_near(limits: Limits, rows: int, row: int, apart: int) -> bool:
     lines, between = -(-row // line), max(1, apart // line)
     step = between & -between
     if limits.l1_ways is not None:
-        step = min(step, (limits.l1_bytes or UNKNOWN_L1) // (limits.l1_ways * line))
+        step = min(step, limits.l1_bytes // (limits.l1_ways * line))
     return rows * lines * line <= l1(limits) * min(1.0, lines / step)
 
 

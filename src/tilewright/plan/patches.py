@@ -32,7 +32,7 @@ from math import ceil, prod
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import Op, Program
-from tilewright.machine import Machine, MultiplyAtom
+from tilewright.machine import BulkCopy, Machine, MultiplyAtom
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.epilogue import after_product
 from tilewright.plan.general import axis_of, dims_of, words_for
@@ -43,9 +43,7 @@ from tilewright.plan.ring_costs import ENOUGH, columns_of, cycles, leaving, over
 from tilewright.plan.rings import (
     ATOMS,
     GROUPS,
-    LONGEST,
     MOST,
-    NARROWEST,
     STORED,
     atoms_of,
     bound_by_memory,
@@ -57,16 +55,10 @@ from tilewright.plan.rings import (
 )
 from tilewright.plan.tiled import Walk
 
-TOGETHER = 8
-"""Rows that an atom reads one after the other from shared memory; such runs lie equally far apart."""
-WIDEST = 256
-"""Elements of a halo tile along a dimension: one copy brings all of it."""
 HALOS = (4, 3, 2)
 """Stages of the ring of halo tiles."""
 RINGS = 3
 """Rings, whose barriers lie between them: halo tiles, B, results."""
-LARGE = 24 << 10
-"""Bytes of B from which a stage has one offset only; smaller ones have all along the last dimension that is summed."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +70,6 @@ class Patch:
     offsets: int
     roles: Roles
     cycles: float
-    walk: Walk | None = None
-    """Where rows run on from line to line: how."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,7 @@ class SlidingWindow:
 
 
 @dataclass(frozen=True)
-class _PatchWork:
+class PatchWork:
     """What is to be done over boxes of digits of these extents, at offsets, for N columns, K and as often as the rest.
 
     Results have so many bits, and `end` is what lanes take for an element of them; rows of A may begin `within` the
@@ -117,6 +107,12 @@ class _PatchWork:
     end: float
     within: bool
     pitches: tuple[int, ...]
+
+    def tiles(self, how: Microkernel, box: Sequence[int]) -> int:
+        """How many tasks there are."""
+        columns, _, around = self.sizes
+        boxes = prod(ceil(n / b) for n, b in zip(self.extents, box, strict=True))
+        return around * ceil(columns / how.columns) * boxes
 
 
 def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
@@ -153,13 +149,8 @@ def patches(
     sizes: Mapping[Symbol, int],
     size: Size,
     machine: Machine,
-    given: Plan | None = None,
 ) -> list[Patch] | str:
-    """The candidates for the one product of a program over digits of M, the best first; or why there are none.
-
-    Where a plan is `given`, there are also those that are only done where one asks for them: rows that run on from line
-    to line, and stages of B with more or fewer offsets.
-    """
+    """The candidates for the one product of a program over digits of M, the best first; or why there are none."""
     product_found = product_of(program, size, ())
     if isinstance(product_found, str):
         return product_found
@@ -176,9 +167,35 @@ def patches(
     if isinstance(slides, str):
         return slides
     extents, past = [sizes[d] for d in digits], [ends(d, program, size) for d in digits]
-    work = _PatchWork(
+    work = patch_work(program, op, axes, reads, slides, digits, size, machine)
+    least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
+    alone = work.sizes[-1] == 1 or ends(axes.n, program, size)  # else the next group lies behind the last column
+    made = [
+        replace(each, cycles=max(each.cycles, least))
+        for how in _blocks(machine.bulk_copy, atoms, work, op.attrs.get("blocks", 1))
+        if alone or size(axes.n) % how.columns == 0
+        for box in _boxes(machine.shared_memory.atom_rows, how, extents)
+        for turns in ((False, True) if how.groups == 1 else (False,))
+        if all(free or n % b == 0 for free, n, b in zip(past, extents, box, strict=True))
+        for each in _rings(machine, how, work, box, turns)
+    ]
+    return sorted(made, key=_good) or "no halo tile fits"
+
+
+def patch_work(
+    program: Program,
+    op: Op,
+    axes: Axes,
+    reads: tuple[Op, Op],
+    slides: SlidingWindow,
+    digits: Sequence[Symbol],
+    size: Size,
+    machine: Machine,
+) -> PatchWork:
+    """The work of a product over boxes of digits."""
+    return PatchWork(
         slides,
-        tuple(extents),
+        tuple(size(d) for d in digits),
         tuple(size(d) for d in axes.deep),
         (size(axes.n), size(axes.k), prod(size(d) for d in axes.around if d not in digits)),
         max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES),
@@ -186,19 +203,6 @@ def patches(
         overlaps(reads[0].result, program, size),
         (*(pitch_of(x.result, program, size) for x in reads), result_pitch(program, size)),
     )
-    least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
-    walked = given is not None and any(d.walked != d.extent for axis in given.axes for d in axis.digits)
-    alone = work.sizes[-1] == 1 or ends(axes.n, program, size)  # else the next group lies behind the last column
-    made = [
-        replace(each, cycles=max(each.cycles, least))
-        for how in _blocks(atoms, work, op.attrs.get("blocks", 1))
-        if alone or size(axes.n) % how.columns == 0
-        for box, walk in (_runs(how, extents, slides) if walked else ((b, None) for b in _boxes(how, extents)))
-        for turns in ((False, True) if how.groups == 1 else (False,))
-        if all(free or n % b == 0 for free, n, b in zip(past, extents, box, strict=True))
-        for each in _rings(machine, how, work, box, walk, turns, given is not None)
-    ]
-    return sorted(made, key=_good) or "no halo tile fits"
 
 
 def _good(patch: Patch) -> tuple[float, ...]:
@@ -223,18 +227,18 @@ def ends(digit: Expr, program: Program, size: Size) -> bool:
     return True
 
 
-def _blocks(atoms: Sequence[MultiplyAtom], work: _PatchWork, blocks: int) -> Iterator[Microkernel]:
+def _blocks(bulk: BulkCopy, atoms: Sequence[MultiplyAtom], work: PatchWork, blocks: int) -> Iterator[Microkernel]:
     """Blocks of sums by groups of waves, with as many rows as one copy brings at most."""
     for atom, groups, each in product(atoms, GROUPS, ATOMS):
         columns = columns_of(atom, blocks, *work.sizes[:2])
-        if columns is None or atom.slab is None or (columns * work.bits // 8) % NARROWEST:
+        if columns is None or atom.slab is None or (columns * work.bits // 8) % bulk.row_bytes:
             continue
         made = Microkernel(atom, groups * each * atom.shape[0], columns, groups, blocks=blocks)
-        if made.rows <= LONGEST:
+        if made.rows <= bulk.box_extent:
             yield made
 
 
-def _boxes(how: Microkernel, extents: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def _boxes(run: int, how: Microkernel, extents: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Boxes with as many elements as the block has rows, which an atom reads: its runs of rows lie equally far apart.
 
     None is twice as long as a digit, or longer.
@@ -242,12 +246,12 @@ def _boxes(how: Microkernel, extents: Sequence[int]) -> Iterator[tuple[int, ...]
     rows, unit = how.rows, how.atom.shape[0]
     if len(extents) < 2:
         return
-    for last in (TOGETHER, *range(unit, rows + 1, unit)):
+    for last in (run, *range(unit, rows + 1, unit)):
         if rows % last:
             continue
         for lines in range(1, rows // last + 1):
             rest = rows // last // lines
-            if rows % (last * lines) or (last == TOGETHER and lines % (unit // last)):
+            if rows % (last * lines) or (last == run and lines % (unit // last)):
                 continue
             if rest > 1 and len(extents) < 3:
                 continue
@@ -256,79 +260,78 @@ def _boxes(how: Microkernel, extents: Sequence[int]) -> Iterator[tuple[int, ...]
                 yield box
 
 
-def _runs(how: Microkernel, extents: Sequence[int], slides: SlidingWindow) -> Iterator[tuple[tuple[int, ...], Walk]]:
-    """Boxes of whole images, each as many rows as its lines and what lies between them take, in whole atoms."""
-    if len(extents) < 2 or slides.digits[-2:] != ((len(extents) - 2,), (len(extents) - 1,)):
-        return
-    walk = slides.lines(extents)
-    each = rows_of(walk, how)
-    if how.rows % each == 0 and (how.rows == each or len(extents) > 2):
-        yield (*(1 for _ in extents[3:]), how.rows // each, *extents[-2:])[-len(extents) :], walk
-
-
 def rows_of(walk: Walk, how: Microkernel) -> int:
     """The rows of one image whose rows run on from line to line."""
     return -(-walk.width // how.atom.shape[0]) * how.atom.shape[0]
 
 
-def _halo(slides: SlidingWindow, box: tuple[int, ...], walk: Walk | None, how: Microkernel) -> int:
-    """The rows of a halo tile."""
+def _halo(slides: SlidingWindow, box: tuple[int, ...], walk: Walk | None, how: Microkernel, run: int) -> int:
+    """The rows of a halo tile, in whole runs of so many."""
     if walk is None:
         return prod(slides.image(box))
     each = rows_of(walk, how) + slides.reach[-2] * walk.pitch + slides.reach[-1]
-    return prod(slides.image(box)[:-2]) * -(-each // TOGETHER) * TOGETHER
+    return prod(slides.image(box)[:-2]) * -(-each // run) * run
 
 
-def _rings(
-    machine: Machine,
-    how: Microkernel,
-    work: _PatchWork,
-    box: tuple[int, ...],
-    walk: Walk | None,
-    turns: bool,
-    asked: bool,
-) -> Iterator[Patch]:
-    """The candidates for a box, whose rows may run on: B streamed, or all of it in shared memory."""
+def _rings(machine: Machine, how: Microkernel, work: PatchWork, box: tuple[int, ...], turns: bool) -> Iterator[Patch]:
+    """The candidates for a box: B streamed, or all of it in shared memory."""
     slides, offsets, (columns, k, around) = work.slides, work.offsets, work.sizes
-    image, row, shared = slides.image(box), row_bytes(how), machine.spaces["shared"]
+    shared = machine.spaces["shared"]
     regs, halves = waves_of_roles(machine, how, gathered=False, turns=turns), 1 + turns
-    tiles = around * ceil(columns / how.columns) * prod(ceil(n / b) for n, b in zip(work.extents, box, strict=True))
-    idle = turns and not asked and tiles <= (machine.limits.cores or 1)
-    if max(image) > WIDEST or regs is None or shared.bytes is None or idle:
+    idle = turns and work.tiles(how, box) <= (machine.limits.cores or 1)
+    if max(slides.image(box)) > machine.bulk_copy.box_extent or regs is None or shared.bytes is None or idle:
         return
-    lines = _halo(slides, box, walk, how)
-    halo = ceil(lines * row / shared.alignment) * shared.alignment
-    taken = lines * overlapping(machine, how, boxed=True) if work.within else halo
+    row = row_bytes(how)
+    halo = (
+        ceil(_halo(slides, box, None, how, machine.shared_memory.atom_rows) * row / shared.alignment) * shared.alignment
+    )
     room = shared.bytes - (RINGS + turns) * shared.alignment
     tap, chunks = how.columns * row, ceil(k / (how.slab or 1))
-    steps = chunks * prod(offsets)
-    every, across = steps * tap, ceil(columns / how.columns)
-    of_a, of_b = (row_cycles(machine, how, k, pitch) for pitch in work.pitches[:2])
-    read, streamed = 0.0 if work.within else lines * of_a, prod(offsets) * how.columns * of_b
-    away = leaving(machine, how, work.bits, work.pitches[2])
-    few = offsets[-1] if tap * offsets[-1] <= LARGE else 1
-    for once in sorted({1, offsets[-1]}) if asked else (few,):
-        for stored in STORED:
-            left = room - halves * stored * how.rows * row
-            ring = max(0, left - HALOS[-1] * halo) // (once * tap)
-            if ring * once >= ENOUGH and ring > 1:
-                stages = min(MOST, ring)
-                halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
-                roles = Roles(*regs, stages, stored, halos, turns)
-                filled = chunks * (taken + prod(offsets) * tap)
-                all_served = served(machine, tiles, read + streamed, away)
-                took = cycles(machine, how, roles, tiles, steps, filled, 0.0, work.end, served=all_served)
-                yield Patch(how, box, once, roles, took, walk)
-                break
+    every = chunks * prod(offsets) * tap
+    once = offsets[-1] if tap * offsets[-1] <= machine.bulk_copy.taps_bytes else 1
+    for stored in STORED:
+        left = room - halves * stored * how.rows * row
+        ring = max(0, left - HALOS[-1] * halo) // (once * tap)
+        if ring * once >= ENOUGH and ring > 1:
+            stages = min(MOST, ring)
+            halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
+            roles = Roles(*regs, stages, stored, halos, turns)
+            yield Patch(how, box, once, roles, patch_cycles(machine, work, how, roles, box, once))
+            break
     for stored in STORED:
         left = room - halves * stored * how.rows * row - every
-        if across == 1 and around == 1 and left >= HALOS[-1] * halo:
+        if ceil(columns / how.columns) == 1 and around == 1 and left >= HALOS[-1] * halo:
             roles = Roles(*regs, 1, stored, min(HALOS[0], left // halo), turns)
-            filled, first = chunks * taken, max(every, streamed * machine.limits.l2_rate)
-            all_served = served(machine, tiles, read, away)
-            took = cycles(machine, how, roles, tiles, steps, filled, first, work.end, served=all_served)
-            yield Patch(how, box, 0, roles, took, walk)
+            yield Patch(how, box, 0, roles, patch_cycles(machine, work, how, roles, box, 0))
             break
+
+
+def patch_cycles(
+    machine: Machine,
+    work: PatchWork,
+    how: Microkernel,
+    roles: Roles,
+    box: tuple[int, ...],
+    offsets: int,
+    walk: Walk | None = None,
+) -> float:
+    """The cycles of some work over boxes; a stage of B has so many offsets, 0: all of B stays in shared memory."""
+    (_, k, _), row, shared = work.sizes, row_bytes(how), machine.spaces["shared"]
+    lines = _halo(work.slides, box, walk, how, machine.shared_memory.atom_rows)
+    halo = ceil(lines * row / shared.alignment) * shared.alignment
+    taken = lines * overlapping(machine, how, boxed=True) if work.within else halo
+    tap, chunks = how.columns * row, ceil(k / (how.slab or 1))
+    steps, tiles = chunks * prod(work.offsets), work.tiles(how, box)
+    of_a, of_b = (row_cycles(machine, how, k, pitch) for pitch in work.pitches[:2])
+    read, streamed = 0.0 if work.within else lines * of_a, prod(work.offsets) * how.columns * of_b
+    away = leaving(machine, how, work.bits, work.pitches[2])
+    if offsets:
+        filled, first = chunks * (taken + prod(work.offsets) * tap), 0.0
+        all_served = served(machine, tiles, read + streamed, away)
+    else:
+        filled, first = chunks * taken, max(steps * tap, streamed * machine.limits.l2_rate)
+        all_served = served(machine, tiles, read, away)
+    return cycles(machine, how, roles, tiles, steps, filled, first, work.end, served=all_served)
 
 
 def plan_of(
@@ -347,8 +350,6 @@ def plan_of(
     word = words[m]
     box = [Digit(str(d), sizes[d], sizes[d]) for d in digits]
     cuts = [Cut("task", n, str(d)) for d, n in zip(digits, patch.box, strict=True)]
-    if patch.walk is not None:
-        box[-1], cuts = replace(box[-1], walked=patch.walk.pitch), cuts[:-2]
     own = Axis(word, tuple(box), tuple(cuts))
     cut: dict[Expr, Cut] = {d: Cut("task", patch.how.columns if d is axes.n else 1) for d in tasks}
     cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", patch.how.slab or 1)}

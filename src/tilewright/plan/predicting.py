@@ -16,7 +16,7 @@ from tilewright.machine import Machine
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
 from tilewright.plan.model import Size, cores, element_bytes, l2
-from tilewright.plan.ring_costs import WIDEST, moving
+from tilewright.plan.ring_costs import moving
 from tilewright.plan.rows import tasks_of
 
 
@@ -105,10 +105,10 @@ def is_divided(op: Op, size: Size) -> bool:
     return bool(sum(places, start=as_expr(0)).divisions(set()))
 
 
-def neighbours_in_word(op: Op, size: Size) -> int:
+def neighbours_in_word(op: Op, size: Size, machine: Machine) -> int:
     """How many neighbours a read has in one word: all numbers that divide their places have as many, and rows do."""
     memory: MemoryType = op.operands[0].type
-    word = max(1, WIDEST // element_bytes(memory.dtype))
+    word = max(1, machine.lane_access.vector_bytes // element_bytes(memory.dtype))
     parts = [node.parts[1] for e in op.attrs["at"] for node in e.divisions(set())]
     if not all(isinstance(n, Const) for n in parts):
         return 1
@@ -119,7 +119,7 @@ def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, wid
     """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
     each = lane_cycles(op, machine)
     if op.name == "read" and is_divided(op, size):  # where it lies is worked out
-        each = machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(op, size)
+        each = machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(op, size, machine)
     if op.name == "mma":
         axes = axes_in(op, width)
         each = 1 / machine.limits.lane_rate

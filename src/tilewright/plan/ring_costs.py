@@ -17,12 +17,8 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.plan import Roles
 
-UNDER_WAY = 3
-"""Atoms of one group that keep the units busy which multiply."""
 ENOUGH = 4
 """Stages of a ring beyond which more help little."""
-WIDEST = 16
-"""Bytes that a lane loads at a time, at most."""
 
 
 def columns_of(atom: MultiplyAtom, blocks: int, n: int, k: int) -> int | None:
@@ -64,6 +60,10 @@ class RingWork:
     blocks: int = 1
     """Blocks of N and K, of which only those with the same number are multiplied."""
 
+    def steps(self, how: Microkernel) -> int:
+        """The rows of shared memory along K, one after the other, that are multiplied for a tile."""
+        return self.rounds * ceil(self.sizes[2] / (how.slab or 1))
+
     def filled(self, machine: Machine, how: Microkernel, steps: int) -> float:
         """The bytes of so many steps of K; those of rows that overlap count as what they take."""
         return steps * sum(n * self._taken(machine, how, side) for side, n in enumerate((how.rows, how.columns)))
@@ -88,8 +88,9 @@ class RingWork:
         if not self.alone:
             return 0.0
         limits, k, each = machine.limits, self.sizes[2], how.atom.a.dtype.bits // 8
+        vector = machine.lane_access.vector_bytes
         sides = zip((how.rows, how.columns), self.pitches, strict=True)
-        words = sum(n * row_bytes(how) / (gcd(WIDEST, pitch) if pitch else each) for n, pitch in sides)
+        words = sum(n * row_bytes(how) / (gcd(vector, pitch) if pitch else each) for n, pitch in sides)
         inside = k / (ceil(k / (how.slab or 1)) * (how.slab or 1))
         took = limits.gather_cycles + inside * limits.gather_latency
         return steps * words / (roles.load[0] * (machine.lanes or 1)) * took
@@ -143,7 +144,7 @@ def is_boxed(factor: Value, dim: Expr, program: Program) -> bool:
 def moving(machine: Machine, count: float) -> float:
     """Cycles in which all cores together move so many bytes, which the second cache has kept where it holds them."""
     limits = machine.limits
-    kept = limits.l2_bytes is not None and count <= limits.l2_bytes
+    kept = count <= limits.l2_bytes
     return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
 
 
@@ -229,7 +230,7 @@ def cycles(
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
-    lone = how.groups == 1 and atoms < UNDER_WAY
+    lone = how.groups == 1 and atoms < machine.shared_memory.atoms_in_flight
     multiplied = steps * deep * atoms * atom.cycles * (limits.lone_group if lone else 1)
     multiplied = max(multiplied, made) + min(multiplied, made) / how.groups
     fed = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate

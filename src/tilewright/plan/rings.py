@@ -15,7 +15,7 @@ as few. `ring_costs` has what they should take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -23,14 +23,13 @@ from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import ONE, Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import NOTHING, WRITES, Opened, cut_dims
 from tilewright.plan.computed import ComputedFactor, computed_factor
 from tilewright.plan.epilogue import after_product
 from tilewright.plan.fixed import tiles_of, wave_parts
-from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
+from tilewright.plan.general import GeneralChoice, axis_of, dims_of, words_for
 from tilewright.plan.microkernel import (
     Axes,
     Microkernel,
@@ -42,7 +41,6 @@ from tilewright.plan.microkernel import (
     types_of,
 )
 from tilewright.plan.model import element_bytes
-from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ring_costs import ENOUGH, RingWork, columns_of, cycles, is_boxed, moving, row_bytes
@@ -54,12 +52,6 @@ STORED = (2, 1)
 FEWEST, MOST = 3, 8
 """Stages of a ring: at least, and at most, unless what these hold together is less than what is under way while as much
 arrives."""
-UNIT = 8
-"""Registers of a lane are given to roles in such units; a lane that loads has two units fewer for each group."""
-LONGEST = 256
-"""Rows of a tile that one copy brings."""
-NARROWEST = 32
-"""Bytes of a row of a result that leaves through shared memory, at least."""
 TOGETHER = (1, 2, 4, 8, 16)
 """Tasks along M that may be walked together."""
 SHOWN = 4
@@ -83,7 +75,6 @@ def plan_with_roles(
     size: Callable[[Expr], int],
     machine: Machine,
     free: Collection[Op],
-    given: Plan | None = None,
     gathered: str = "",
     alone: bool = False,
     opened: Opened = NOTHING,
@@ -100,10 +91,7 @@ def plan_with_roles(
     dims = _tasks(program, op, size, opened)
     if axes.m not in dims or axes.n not in dims:
         return "tasks cannot cut both dimensions of its sum"
-    asked = given is not None
-    oriented = [
-        _of_orientation(program, machine, size, op, axes, turned, gathered != "", asked) for turned in (False, True)
-    ]
+    oriented = [_of_orientation(program, machine, size, op, axes, turned, gathered != "") for turned in (False, True)]
     every = [x for own in oriented if not isinstance(own, str) for x in own]
     if isinstance(oriented[0], str) and not every:
         return oriented[0]
@@ -120,16 +108,9 @@ def plan_with_roles(
     workgroups, _ = tiles_of(program, sizes)
     fixed = [workgroups.get(str(d)) for d in (axes.m, axes.n)]
     fitting = [x for x in candidates if all(n in (None, m) for n, m in zip(fixed, x.how.tile, strict=True))]
-    if given is not None:
-        fitting = [x for x in fitting if _is(given, x, op, program)]
-        fitting = [replace(x, roles=pinned(given, x.how, machine)) for x in fitting]
-        if not fitting:
-            raise ArgumentError(
-                f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
-            )
     if not fitting:
         return "none fits the constraints"
-    if given is None and (parts := wave_parts(program, sizes)):
+    if parts := wave_parts(program, sizes):
         fitting = [x for x in fitting if _shared(x, axes) == {d: n for d, n in parts.items() if n > 1}] or fitting
     made = _choices(fitting[: 1 if alone else None], op, axes, dims, program, sizes, size, machine, bound)
     best = made[0]
@@ -174,7 +155,6 @@ def _choices(
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     words = words_for(map(str, [*dims, *whole]))
     named = [(d, words[str(d)]) for d in (*dims, *whole)]
-    loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
     found = []
     for ring in fitting:
         how, limited = ring.how, ring.cycles <= bound + machine.limits.launch_cycles
@@ -190,8 +170,7 @@ def _choices(
             roles=ring.roles,
             group=group,
         )
-        cuts = Cuts(widths, {}, dict(loops), {op: how}, ring.roles, group)
-        found.append(GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ()))
+        found.append(GeneralChoice(machine, program.name, plan, ring.cycles, bound))
     return found
 
 
@@ -309,14 +288,6 @@ def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
     return min((g for g in TOGETHER if g <= tall), key=read)
 
 
-def _is(given: Plan, ring: RingCandidate, op: Op, program: Program) -> bool:
-    """Whether a plan is a candidate, perhaps with other registers and stages."""
-    assert given.roles is not None
-    waves = given.roles.multiply[0] == ring.roles.multiply[0] and given.roles.load[0] == ring.roles.load[0]
-    turns = given.roles.pingpong == ring.roles.pingpong
-    return waves and turns and given.products == as_plan({op: ring.how}, program)
-
-
 def product_of(program: Program, size: Callable[[Expr], int], free: Collection[Op]) -> tuple[Op, Axes] | str:
     """The one product of a program, and its dimensions; or why there is none that roles do."""
     products = names_of(program)
@@ -330,6 +301,16 @@ def product_of(program: Program, size: Callable[[Expr], int], free: Collection[O
         return "a loop of it does more than add products"
     axes = axes_of(a, b, c, size)
     return axes if isinstance(axes, str) else (op, axes)
+
+
+def why_no_pipeline(program: Program, size: Callable[[Expr], int], free: Collection[Op]) -> str:
+    """Why a program is not one product whose accumulator tiles are tasks; nothing where it is."""
+    found = product_of(program, size, free)
+    if isinstance(found, str):
+        return found
+    op, axes = found
+    dims = _tasks(program, op, size, NOTHING)
+    return "" if axes.m in dims and axes.n in dims else "tasks cannot cut both dimensions of its sum"
 
 
 def _factors(op: Op, axes: Axes) -> tuple[Value, ...]:
@@ -357,16 +338,28 @@ def _of_orientation(
     axes: Axes,
     transposed: bool,
     gathered: bool,
-    asked: bool,
 ) -> list[RingCandidate] | str:
     """The candidates with the atom's rows along M, or along N; or that no atom multiplies what lies so."""
-    blocks = op.attrs.get("blocks", 1)
-    if transposed and blocks > 1:
+    if transposed and op.attrs.get("blocks", 1) > 1:
         return "blocks on a diagonal lie along the columns of an atom"
     axes = axes.transposed if transposed else axes
     atoms = atoms_of(program, machine, op, axes)
     if isinstance(atoms, str):
         return atoms
+    work = ring_work(program, machine, size, op, axes, atoms, gathered)
+    return work if isinstance(work, str) else list(_rings(machine, tuple(atoms), work, gathered, transposed))
+
+
+def ring_work(
+    program: Program,
+    machine: Machine,
+    size: Callable[[Expr], int],
+    op: Op,
+    axes: Axes,
+    atoms: Sequence[MultiplyAtom],
+    gathered: bool,
+) -> RingWork | str:
+    """The work of a product as atoms have it; or why A is not computed in registers."""
     along = zip(_factors(op, axes), (axes.m, axes.n), strict=True)
     left, each = computed_factor(program, _factors(op, axes)[0]), element_bytes(atoms[0].a.dtype)
     thin = 1.0
@@ -374,7 +367,7 @@ def _of_orientation(
         thin = left.bytes(axes, atoms[0].slab or 1) / each
         if thin > 1 or gathered or any(size(axes.k) % (atom.slab or 1) for atom in atoms):
             return "what A is computed from is wider than it, is copied by waves, or ends within a step of K"
-    work = RingWork(
+    return RingWork(
         (size(axes.m), size(axes.n), size(axes.k)),
         prod(size(d) for d in axes.deep),
         prod(size(d) for d in axes.around),
@@ -387,55 +380,60 @@ def _of_orientation(
         gathered,
         thin,
         left.cycles(machine) if isinstance(left, ComputedFactor) else 0.0,
-        blocks,
+        op.attrs.get("blocks", 1),
     )
-    return list(_rings(machine, tuple(atoms), work, gathered, transposed, asked))
 
 
 @lru_cache
 def _rings(
-    machine: Machine, atoms: tuple[MultiplyAtom, ...], work: RingWork, gathered: bool, transposed: bool, asked: bool
+    machine: Machine, atoms: tuple[MultiplyAtom, ...], work: RingWork, gathered: bool, transposed: bool
 ) -> tuple[RingCandidate, ...]:
-    """The candidates for some work: the same work is planned again where a plan is given, or another machine's."""
-    return tuple(rings(machine, list(atoms), work, gathered, transposed, asked))
+    """The candidates for some work, kept: the same work is planned again for another state of the program."""
+    return tuple(rings(machine, list(atoms), work, gathered, transposed))
 
 
 def rings(
-    machine: Machine, atoms: Iterable[MultiplyAtom], work: RingWork, gathered: bool, transposed: bool, asked: bool
+    machine: Machine, atoms: Iterable[MultiplyAtom], work: RingWork, gathered: bool, transposed: bool
 ) -> Iterator[RingCandidate]:
-    """The candidates for some work. Unless it is `asked` for, nobody takes turns where no core has a second task."""
-    shared, cores = machine.spaces["shared"].bytes, machine.limits.cores or 1
+    """The candidates for some work. Nobody takes turns where no core has a second task."""
+    shared, cores, bulk = machine.spaces["shared"].bytes, machine.limits.cores or 1, machine.bulk_copy
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
     for atom in atoms:
         for groups, each, turns in product(GROUPS, ATOMS, (False, True)):
             rows = groups * each * atom.shape[0]
             columns = columns_of(atom, work.blocks, *work.sizes[1:])
-            if atom.slab is None or columns is None or rows > LONGEST or (turns and (groups > 1 or gathered)):
+            if atom.slab is None or columns is None or rows > bulk.box_extent or (turns and (groups > 1 or gathered)):
                 continue
             how = Microkernel(atom, rows, columns, groups, transposed=transposed, blocks=work.blocks)
             roles = _roles(machine, how, shared, gathered, turns, work.thin)
-            if roles is not None and (how.tile[1] * work.bits // 8) % NARROWEST == 0:
-                m, n, k = work.sizes
+            if roles is not None and (how.tile[1] * work.bits // 8) % bulk.row_bytes == 0:
+                m, n, _ = work.sizes
                 tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
-                steps = work.rounds * ceil(k / atom.slab)
-                filled = work.filled(machine, how, steps)
-                if turns and not asked and tiles <= cores:
+                if turns and tiles <= cores:
                     continue
-                took = cycles(
-                    machine,
-                    how,
-                    roles,
-                    tiles,
-                    steps,
-                    filled,
-                    computed=work.computed,
-                    surplus=work.surplus(machine, how, ceil(tiles / cores)),
-                    gathered=work.gathered(machine, how, roles, steps),
-                    served=work.served(machine, how, tiles),
-                    made=steps * how.rows * atom.slab * work.making,
-                )
-                yield RingCandidate(how, roles, took, tiles * filled)
+                filled = work.filled(machine, how, work.steps(how))
+                yield RingCandidate(how, roles, ring_cycles(machine, work, how, roles), tiles * filled)
+
+
+def ring_cycles(machine: Machine, work: RingWork, how: Microkernel, roles: Roles) -> float:
+    """The cycles of some work by a microkernel and its roles."""
+    m, n, _ = work.sizes
+    tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
+    steps = work.steps(how)
+    return cycles(
+        machine,
+        how,
+        roles,
+        tiles,
+        steps,
+        work.filled(machine, how, steps),
+        computed=work.computed,
+        surplus=work.surplus(machine, how, ceil(tiles / (machine.limits.cores or 1))),
+        gathered=work.gathered(machine, how, roles, steps),
+        served=work.served(machine, how, tiles),
+        made=steps * how.rows * (how.slab or 1) * work.making,
+    )
 
 
 def registers_of(machine: Machine, how: Microkernel, gathered: bool, groups: int | None = None) -> tuple[int, int]:
@@ -443,9 +441,11 @@ def registers_of(machine: Machine, how: Microkernel, gathered: bool, groups: int
     limits, registers, groups = machine.limits, machine.spaces["register"].bytes, groups or how.groups
     assert registers is not None
     sharing = groups + 1  # who loads is a group too, and all begin alike
-    each = registers // 4 // how.atom.c.lanes // sharing // UNIT * UNIT * sharing  # of a lane of each, together
-    spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * UNIT * groups
-    return spare, min((limits.registers - 15) // UNIT * UNIT, (each - spare) // groups // UNIT * UNIT)
+    file, unit = machine.register_file, machine.register_file.role_unit
+    each = registers // file.word_bytes // how.atom.c.lanes // sharing // unit * unit * sharing  # of a lane of each
+    # one that loads has two units fewer for each group
+    spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * unit * groups
+    return spare, min((limits.registers - file.role_reserved) // unit * unit, (each - spare) // groups // unit * unit)
 
 
 def waves_of_roles(
@@ -463,7 +463,8 @@ def waves_of_roles(
     spare, own = registers_of(machine, how, gathered, groups)
     sums = how.sums
     if how.held_a:  # a step of it, beside what it is computed from
-        sums += 2 * how.rows * row_bytes(how) // (4 * how.groups * how.atom.c.lanes)
+        word = machine.register_file.word_bytes
+        sums += 2 * how.rows * row_bytes(how) // (word * how.groups * how.atom.c.lanes)
     if sums + machine.limits.working_registers > own:
         return None
     waves = how.atom.c.lanes // machine.lanes

@@ -17,12 +17,6 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, side_by_side
 from tilewright.plan.model import Size, cores, element_bytes
 
-VALUES, MOST_VALUES, BYTES = 32, 48, 64
-"""Values of a tile that a lane should have at most, and may have where rows are long; bytes that it should load."""
-LEAST, LEAST_VALUES = 2, 4
-"""Waves of a task that has little to do, and values of a lane from which on there are more."""
-WAVES, FEWER, MOST = 8, 4, 16
-"""Waves of a task, of one that moves enough with them, and of one with long rows."""
 LONGER = 3
 """How many times as long as starting a workgroup takes, a task of fewer waves takes memory."""
 MANY = 8
@@ -31,8 +25,6 @@ ABOUT = 0.75
 """How much of a width that which all tasks have is at least."""
 FEW, ROUNDS = 1.5, 4
 """Tasks for each core of which there should be so many at least: where rows lie across memory, and along it."""
-LINE, SIDE, WIDEST, WORD = 128, 256, 16, 4
-"""Bytes that are to be read together, of the side of a turned tile, that a lane loads at once; of a register."""
 
 
 def rows_and_waves(
@@ -40,8 +32,9 @@ def rows_and_waves(
 ) -> tuple[dict[Expr, int], int]:
     """(the width of a task along each dimension that tasks may cut, how many waves do it, all with something to do)."""
     found, waves = _chosen(program, widths, size, machine)
+    few = machine.row_tasks
     elements = _row(program, widths, size) * prod(found.values())
-    while waves > LEAST and waves * (machine.lanes or 1) * LEAST_VALUES > elements:
+    while waves > few.least_waves and waves * (machine.lanes or 1) * few.least_values > elements:
         waves //= 2
     return found, waves
 
@@ -58,12 +51,13 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     Dimensions that tasks do not cut are gone along as a whole: a row. Short rows are several to a task, a long one is
     shared by as many waves as hold it. Where rows lie across memory, a task has a line's worth of them side by side.
     """
-    most = min(machine.waves, MOST)
+    tasks, word = machine.row_tasks, machine.register_file.word_bytes
+    most = min(machine.waves, tasks.most_waves)
     row = _row(program, widths, size)
     least = smallest(program)
     taken, kept = _traffic(program, size)
-    each = WORD if kept and row > 1 and row * least % WORD else least  # what is loaded by itself takes a register
-    lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // each))  # what a wave has
+    each = word if kept and row > 1 and row * least % word else least  # what is loaded by itself takes a register
+    lane = (machine.lanes or 1) * min(tasks.values, max(1, tasks.loaded_bytes // each))  # what a wave has
     if row == 1:
         return _boxes(program, widths, size, least, lane, machine)
     found = beside_rows(program, widths, size, machine)
@@ -77,10 +71,11 @@ def _rows_along(
 ) -> tuple[dict[Expr, int], int]:
     """The width of tasks, and their waves, where rows lie along memory: a wave has `lane` elements of them, and
     `moved` are the bytes read and written for each."""
-    most, (taken, kept) = min(machine.waves, MOST), moved
+    tasks, (taken, kept) = machine.row_tasks, moved
+    most = min(machine.waves, tasks.most_waves)
     waves = min(_waves(lane, taken + kept, machine), most)
-    more = MOST_VALUES / VALUES if kept else 1
-    while waves < most and waves * lane * (more if waves >= WAVES else 1) < row:
+    more = tasks.most_values / tasks.values if kept else 1
+    while waves < most and waves * lane * (more if waves >= tasks.waves else 1) < row:
         waves *= 2
     whole = 1 << (row - 1).bit_length()  # lanes are dealt by powers of two
     left = min(max(1, waves * lane // whole), max(1, prod(extents.values()) // (ROUNDS * cores(machine))))
@@ -98,10 +93,11 @@ def widths_of_rows(
 ) -> tuple[dict[Expr, int], int]:
     """The width of tasks, and their waves, for rows of `row` elements that lie along memory; the smallest element has
     `least` bytes, and `moved` are the bytes read and written for each."""
-    each = WORD if moved[1] and row > 1 and row * least % WORD else least
-    lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // each))
+    tasks, word = machine.row_tasks, machine.register_file.word_bytes
+    each = word if moved[1] and row > 1 and row * least % word else least
+    lane = (machine.lanes or 1) * min(tasks.values, max(1, tasks.loaded_bytes // each))
     found, waves = _rows_along(machine, row, lane, moved, extents)
-    while waves > LEAST and waves * (machine.lanes or 1) * LEAST_VALUES > row * prod(found.values()):
+    while waves > tasks.least_waves and waves * (machine.lanes or 1) * tasks.least_values > row * prod(found.values()):
         waves //= 2
     return found, waves
 
@@ -112,7 +108,8 @@ def _waves(lane: int, moved: int, machine: Machine) -> int:
     Fewer are better, while a task takes memory longer than it takes to start a workgroup.
     """
     started = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
-    return FEWER if FEWER * lane * moved >= LONGER * started else WAVES
+    tasks = machine.row_tasks
+    return tasks.fewer_waves if tasks.fewer_waves * lane * moved >= LONGER * started else tasks.waves
 
 
 def _traffic(program: Program, size: Size) -> tuple[int, int]:
@@ -149,11 +146,11 @@ def beside_rows(
     where tasks are then fewer than `least` for each core, a line's worth at the least; nothing where rows lie along it.
     """
     side = [d for d in _beside_rows(program, widths, size) if d in widths]
-    each = smallest(program)
-    wide = max(LINE, (machine.lanes or 1) * WIDEST)
+    each, line, vector = smallest(program), machine.lane_access.line_bytes, machine.lane_access.vector_bytes
+    wide = max(line, (machine.lanes or 1) * vector)
     while side:
-        found = dict.fromkeys(widths, 1) | {d: _alike(size(d), wide // each, WIDEST // each) for d in side}
-        if wide <= LINE or tasks_of(found, size) >= least * cores(machine):
+        found = dict.fromkeys(widths, 1) | {d: _alike(size(d), wide // each, vector // each) for d in side}
+        if wide <= line or tasks_of(found, size) >= least * cores(machine):
             return found
         wide //= 2
     return {}
@@ -177,9 +174,9 @@ def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
     return prod(-(-size(d) // n) for d, n in widths.items())
 
 
-def in_a_line(program: Program, extent: int) -> int:
+def in_a_line(program: Program, extent: int, machine: Machine) -> int:
     """As many elements of a dimension as lie in a line of memory."""
-    return min(extent, LINE // smallest(program))
+    return min(extent, machine.lane_access.line_bytes // smallest(program))
 
 
 def smallest(program: Program) -> int:
@@ -192,24 +189,26 @@ def _boxes(
 ) -> tuple[dict[Expr, int], int]:
     """Tasks of functions of elements: as many elements as lanes have at once, fewer where not all cores had a task
     then; tiles, where what is read is turned."""
-    most, lanes = min(machine.waves, MOST), machine.lanes or 1
+    tasks, word, side = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
+    most, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1
     accesses = [op for op in program.walk() if op.name == "read" or op.name in WRITES]
     turned = [d for op in accesses if len(accessed(op)[1].dims) > 1 for d in side_by_side(op)]
     sides = [d for d in dict.fromkeys(turned) if d in widths]
     if len(sides) > 1:
-        found = dict.fromkeys(widths, 1) | {d: min(size(d), SIDE // each) for d in sides}
+        found = dict.fromkeys(widths, 1) | {d: min(size(d), side // each) for d in sides}
         for d in sides:  # of few columns there are more rows
-            while found[d] * 2 <= size(d) and prod(found.values()) * 2 <= FEWER * lanes * VALUES:
+            while found[d] * 2 <= size(d) and prod(found.values()) * 2 <= tasks.fewer_waves * lanes * tasks.values:
                 found[d] *= 2
         rows = [d for op in accesses if op.name in WRITES for d in side_by_side(op)]
-        words = all(size(d) * each % (2 * WORD) == 0 for d in rows)
-        held = lane if words else lanes * VALUES  # where results go word by word, fewer waves are faster
+        words = all(size(d) * each % (2 * word) == 0 for d in rows)
+        held = lane if words else lanes * tasks.values  # where results go word by word, fewer waves are faster
         waves = 1
         while waves < most and waves * held < prod(found.values()):
             waves *= 2
         return found, waves
     found, waves = dict(widths), min(_waves(lane, sum(_traffic(program, size)), machine), most)
-    few = max(LEAST * LEAST_VALUES * lanes, prod(map(size, widths)) // cores(machine))  # each core has a task
+    each_core = prod(map(size, widths)) // cores(machine)  # each core has a task
+    few = max(tasks.least_waves * tasks.least_values * lanes, each_core)
     limit = min(waves * lane, few)
     along = {d for op in accesses for d in side_by_side(op)}
     for d in sorted(found, key=lambda d: d in along):  # what lies side by side stays together

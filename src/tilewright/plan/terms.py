@@ -23,7 +23,6 @@ from tilewright.plan.lane_boxes import Terms
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Axis, Cut, Digit, Plan
-from tilewright.plan.rows import WIDEST
 from tilewright.plan.sums import summed_in
 
 
@@ -59,11 +58,13 @@ def product_by_terms(
     side = _side_by_side(read, numbers)
     rows = tuple(d for d in factor.type.dims if d in c and d not in kept)
     each, wide = element_bytes(read.result.type.dtype), element_bytes(summed_in(product, machine))
+    vector, word = machine.lane_access.vector_bytes, machine.register_file.word_bytes
     if side is not None and side in kept:
-        return TermProduct(Terms(side, WIDEST // each, loops[0].attrs["axis"], each, wide), read, rows)
+        terms = Terms(side, vector // each, loops[0].attrs["axis"], each, wide, vector, word)
+        return TermProduct(terms, read, rows)
     if kept or len(rows) != 1 or "at" not in read.attrs:
         return f"what both factors keep does not lie side by side in {read.operands[0].name}"
-    return TermProduct(Terms(rows[0], 1, loops[0].attrs["axis"], each, wide), read, rows)
+    return TermProduct(Terms(rows[0], 1, loops[0].attrs["axis"], each, wide, vector, word), read, rows)
 
 
 # -- boxes of results in plans ----------------------------------------------------------------------------

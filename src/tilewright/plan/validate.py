@@ -44,7 +44,7 @@ def impossible(c: Contraction, how: Blocking, machine: Machine) -> str | None:
 def too_much(cost: Cost, machine: Machine) -> str | None:
     """Why a blocking that could be done is not: it needs too much memory, or too long a program."""
     limits = machine.limits
-    room = machine.spaces["shared"].bytes or 2 * (limits.l2_bytes or 1 << 20)
+    room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
     if cost.scratch > room:
         return f"a task stages {cost.scratch >> 10} KB; there is room for {room >> 10} KB"
     if cost.instructions > limits.instructions:

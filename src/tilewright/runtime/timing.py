@@ -1,13 +1,21 @@
-"""How long a launch takes, measured in the simplest way; `tilewright bench` measures against others, with care."""
+"""How long launches take: one by itself, measured in the simplest way, or several interleaved, by their medians.
+
+`tilewright bench` measures against others, with care.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from math import isfinite
+from statistics import median
 from time import perf_counter
 
 from tilewright.errors import ArgumentError
 from tilewright.limits import written
+
+ROUNDS = 20
+"""Samples of each launch, where several are timed together."""
 
 
 def benchmark(launch: Callable[[], None], seconds: float = 0.2) -> dict[str, float]:
@@ -28,3 +36,23 @@ def benchmark(launch: Callable[[], None], seconds: float = 0.2) -> dict[str, flo
         launch()
         taken.append(perf_counter() - before)
     return {"shortest": min(taken), "median": sorted(taken)[len(taken) // 2], "calls": len(taken)}
+
+
+def interleaved_medians(samplers: Sequence[Callable[[], float]], rounds: int = ROUNDS) -> list[float]:
+    """The median sample of each sampler, which are functions that run something once and return its seconds.
+
+    A round takes one sample of each, in another order every time, so that none always follows the same one. The median
+    is the time under load: a GPU that has been busy lowers its clock, and the shortest sample of a long program is one
+    taken before it did.
+
+    >>> samples = iter([5.0, 1.0, 2.0])
+    >>> interleaved_medians([lambda: next(samples), lambda: 7.0], rounds=3)
+    [2.0, 7.0]
+    """
+    order, rng = list(range(len(samplers))), random.Random(0)
+    samples: list[list[float]] = [[] for _ in samplers]
+    for _ in range(rounds):
+        rng.shuffle(order)
+        for place in order:
+            samples[place].append(samplers[place]())
+    return [median(taken) for taken in samples]

@@ -200,7 +200,7 @@ tasks M, N_split; split N 3; waves 4"""
 
 def test_more_parts_than_there_are_elements_are_refused() -> None:
     plan = SPLIT.replace("split M 4", "split M 9")
-    with pytest.raises(ArgumentError, match="plan: split: M, 7, has no 9 parts"):
+    with pytest.raises(ArgumentError, match="plan: `split M 9`: M, 7, has no 9 parts"):
         made(kernels.reduction("sum", "rows", "f32"), plan, M=7, N=40)
 
 

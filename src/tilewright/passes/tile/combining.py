@@ -17,6 +17,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import STEPS, loose, require_elements
 from tilewright.ir.tile_formulas import call, converted, scale_of
+from tilewright.machine import Machine
 from tilewright.passes.places import Size
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.accesses import apart_along
@@ -37,14 +38,11 @@ from tilewright.passes.tile.values import (
 )
 from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of
-from tilewright.plan.rows import VALUES
 from tilewright.plan.sums import summed_in
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
-WORD = 32
-"""Bits of a register."""
 BLOCK = 128
 """Neighbours whose vectors are written out one after another."""
 AT_ONCE = 4
@@ -112,7 +110,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
     name = next(n for n, s in STEPS.items() if s == step)
-    if only_load(source.formula) is None and not low.fits(source.sizes, VALUES):
+    if only_load(source.formula) is None and not low.fits(source.sizes, low.machine.row_tasks.values):
         return low.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
     source, there = low.load_of(source)
     home = low.w.home
@@ -141,7 +139,9 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     assert low.w.lanes is not None
     assert isinstance(length, int)
     others = prod(most(tile.parts[d][1]) for d in outer)
-    values, at_once = (VALUES // 2, 1) if _begins_anywhere(tile) else (VALUES, 2)
+    values, at_once = low.machine.row_tasks.values, 2
+    if _begins_anywhere(tile, low.machine):
+        values, at_once = values // 2, 1
     width = min(length, 1 << (max(1, values * low.w.lanes // others).bit_length() - 1))
     rounds, rest = divmod(length, width)
 
@@ -174,10 +174,11 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     return total
 
 
-def _begins_anywhere(tile: Tile) -> bool:
+def _begins_anywhere(tile: Tile, machine: Machine) -> bool:
     """Whether rows of an argument begin within words."""
     rows = [each.tensor.type for each in loads(tile.formula) if each.is_given and each.at]
-    return any(not isinstance(x.shape[-1], Const) or x.shape[-1].value * x.dtype.bits % WORD for x in rows)
+    word = machine.register_file.word_bits
+    return any(not isinstance(x.shape[-1], Const) or x.shape[-1].value * x.dtype.bits % word for x in rows)
 
 
 def _ended(low: Lowering, tile: Tile, dim: Expr, count: int, number: float) -> Formula:

@@ -105,4 +105,4 @@ def _as_brought(product: BlockedProduct, each: Load, count: int) -> Swizzle | No
     other banks: as the machine's own copy can put them."""
     size, copies = element_bytes(each.tensor.type.dtype), product.low.machine.copies_between("global", "shared")
     atom = next((x for x in copies if x.asynchronous and count * size in x.rows), None)
-    return None if atom is None else swizzle_of(atom, count * size, size)
+    return None if atom is None else swizzle_of(atom, count * size, size, product.low.machine)

@@ -44,7 +44,6 @@ from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, 
 from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import waves_of
-from tilewright.plan.rows import MOST_VALUES, VALUES
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
@@ -171,7 +170,7 @@ class Lowering:
         self.shapes = dict(shapes)
         self.waves = max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
         lanes = None if machine.lanes is None else self.waves * machine.lanes
-        self.w = BlockWriter(lanes, opened.symbols)
+        self.w = BlockWriter(lanes, opened.symbols, machine.limits)
         for s in opened.symbols:
             self.w.fresh(s.name)
         for arg in program.args:
@@ -606,8 +605,12 @@ class Lowering:
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
-    def fits(self, sizes: Sequence[Size], values: int = MOST_VALUES) -> bool:
-        """Whether a task's lanes have room for a tile, so many values each; always where a plan says no waves."""
+    def fits(self, sizes: Sequence[Size], values: int | None = None) -> bool:
+        """Whether a task's lanes have room for a tile, so many values each, or all that they may have.
+
+        They always have where a plan says no waves.
+        """
+        values = self.machine.row_tasks.most_values if values is None else values
         if self.cuts.waves == 1 or self.w.lanes is None:
             return True
         return prod(map(most, sizes)) <= values * self.w.lanes
@@ -616,7 +619,8 @@ class Lowering:
         """The value's tile, in memory of the worker's own where others use it too."""
         tile, found = self.env[value], only_load(self.env[value].formula)
         there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
-        most = VALUES if self._is_reduced_twice(value) else MOST_VALUES
+        tasks = self.machine.row_tasks
+        most = tasks.values if self._is_reduced_twice(value) else tasks.most_values
         if not there and len(self.users.get(value, ())) > 1 and self.fits(tile.sizes, most):
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile

@@ -32,9 +32,6 @@ from tilewright.plan.sums import summed_in
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
-BROUGHT = 16 << 10
-"""Elements of a factor that are read before a loop, for all of its rounds, at most."""
-
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body once for each tile of the axis, in order."""
@@ -218,7 +215,8 @@ def _bring(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
         if once and low.cuts.lane_box:
             first = max(reads, key=lambda inner: sizes[inner])
             (low.early[first],) = memory.read(low, first)
-        for inner in [inner for inner in reads if sizes[inner] < max(sizes.values()) and sizes[inner] <= BROUGHT]:
+        largest = low.machine.shared_memory.hoisted_elements
+        for inner in [inner for inner in reads if sizes[inner] < max(sizes.values()) and sizes[inner] <= largest]:
             (tile,) = memory.read(low, inner)
             apart = (axis, *(d for d in tile.dims if d is not axis))
             low.early[inner] = low.stored(tile, apart, name=f"{inner.operands[0].name}_terms")

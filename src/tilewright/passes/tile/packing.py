@@ -194,7 +194,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     extents = tuple(map(as_expr, order.shape))
     given = Value(kind, source.name)
     target = Value(TensorType("global", order.dtype, extents, role="out"), name)
-    w = BlockWriter(low.machine.lanes, low.opened.symbols)  # one wave
+    w = BlockWriter(low.machine.lanes, low.opened.symbols, low.machine.limits)  # one wave
     for taken in (source.name or "argument", name, *(s.name for s in low.opened.symbols)):
         w.fresh(taken)
     names = [f"o{n}" for n in range(len(order.around))]

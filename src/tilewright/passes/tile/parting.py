@@ -15,18 +15,18 @@ from collections.abc import Mapping
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.ir.core import Op, Program, TileType, Value, building
 from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, STEPS, TILE, UNARY_ANY, UNARY_FLOAT
+from tilewright.machine import Machine
 from tilewright.passes.tile.rewriting import Halves, between, halved, needed
 from tilewright.passes.tile.splitting import NAME, Parted, combining, is_plain
 from tilewright.plan.boxes import side_by_side
 from tilewright.plan.model import element_bytes
-from tilewright.plan.rows import LINE
 
 MANY = 16
 """Lines of memory of a part from which on it has whole ones."""
 _ALIKE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "cast", "select", "read", "fill"}
 
 
-def parted(program: Program, sizes: Mapping[Symbol, int], count: int) -> Halves | str:
+def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine) -> Halves | str:
     """The program in two halves: the dimension that it reduces in so many parts; or why it stays whole."""
     found = [op for op in program.walk() if op.name in REDUCTIONS]
     if len(found) != 1 or found[0] not in program.body.ops or program.records:
@@ -48,7 +48,7 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int) -> Halves 
     if not all(is_plain(op, axis) for op in reads):
         return f"{axis} is no dimension of what is read"
     extent = sizes.get(axis, 0)
-    width = _width(reads, axis, extent, count)
+    width = _width(reads, axis, extent, count, machine.lane_access.line_bytes)
     if count < 2 or width < 1:
         return f"{axis}, {extent}, has no {count} parts"
     outer, inner, left = (symbol(f"{axis}_{name}", 1) for name in ("split", "part", "left"))
@@ -75,9 +75,9 @@ def _reduced(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Val
     return ops[-1].result, ops
 
 
-def _width(reads: list[Op], axis: Expr, extent: int, count: int) -> int:
+def _width(reads: list[Op], axis: Expr, extent: int, count: int, line_bytes: int) -> int:
     """How much a part has: where it lies side by side in memory, whole lines, unless that leaves much over."""
     width = extent // count
     sides = [element_bytes(op.operands[0].type.dtype) for op in reads if axis in side_by_side(op)]
-    line = max((LINE // n for n in sides), default=1)
+    line = max((line_bytes // n for n in sides), default=1)
     return width // line * line if width > MANY * line else width

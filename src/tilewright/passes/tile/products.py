@@ -39,7 +39,6 @@ from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import element_bytes, l2, stays_near
-from tilewright.plan.rings import LONGEST
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -483,6 +482,8 @@ class Staged(Factor):
     """How much of K lies there before the next slab along K begins."""
     registers: Value | None = None
     """Of an atom that has A in registers: those, which it is read to once."""
+    several: bool = False
+    """Whether several slabs lie one behind the other along K."""
 
     @classmethod
     def of(cls, product: BlockedProduct, tile: Tile, dim: Expr | None) -> Staged:
@@ -506,16 +507,18 @@ class Staged(Factor):
         count = product.how.rows if dim is product.axes.m else product.how.columns
         row, along_k = product.how.slab or 1, product.how.along_k[0 if dim is product.axes.m else 1]
         deep = product.how.deep(most(product.width(product.axes.k)))
-        single = not along_k and count == row and deep <= LONGEST  # slabs of K lie one behind the other: they are one
+        # slabs of K lie one behind the other: one copy brings them
+        single = not along_k and count == row and deep <= product.low.machine.bulk_copy.box_extent
         step = deep if single else row
         sizes = (count, row) if along_k else (count // row, step, row)
         if not product.how.at_once:
-            held = product.w.alloc(wanted.dtype, sizes, "slab", swizzle)
-            return cls(product, there, outer, dim, held, whole, along_k, step)
+            several = [] if deep == step else [deep // step]
+            held = product.w.alloc(wanted.dtype, (*several, *sizes), "slabs" if several else "slab", swizzle)
+            return cls(product, there, outer, dim, held, whole, along_k, step, several=bool(several))
         places = [product.parts[d][0] for d in dims]
         with product.w.before(places if whole else [symbol_ for symbol_, _ in product.w.loops]):
             held = product.w.alloc(wanted.dtype, (-(-deep // step), *sizes), "slabs", swizzle)
-            found = cls(product, there, outer, dim, held, whole, along_k, step)
+            found = cls(product, there, outer, dim, held, whole, along_k, step, several=True)
             for d in outer:
                 product.at.setdefault(d, as_expr(0))
             with product.w.loop("s", deep // step, unroll=True) as s:
@@ -536,12 +539,20 @@ class Staged(Factor):
         p.w.emit("copy", (there, found))
         return found
 
+    def _bring_step(self, count: int, deep: int, first: Expr, k: Expr) -> None:
+        """Copies a step of K, slab by slab where it has several."""
+        if not self.several:
+            self._bring(count, deep, first, k)
+            return
+        with self.product.w.loop("s", deep // self.step, unroll=True) as s:
+            self._bring(count, self.step, first, k + self.step * s, s)
+
     def _bring(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
         """Copies a step to where it lies, which is the only one, or one of several."""
         p = self.product
         place = [] if step is None else [(step, False)]
         if self.along_k:
-            copies = -(-count // LONGEST)
+            copies = -(-count // p.low.machine.bulk_copy.box_extent)
             with p.w.loop("s", copies, unroll=True) as s:
                 i, c = p.w.axes((count // copies, deep))
                 row = count // copies * s + i
@@ -570,21 +581,21 @@ class Staged(Factor):
         if self.registers is not None:
             return self.registers
         if not self.product.how.at_once:
-            self._bring(rows, deep, row, k)
+            self._bring_step(rows, deep, row, k)
         i, c = self.product.w.axes((rows, deep))
         return self.product.w.view(self.held, (i, c), self._lies(i, c))
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
         """B's block: rows of shared memory along K are columns of it."""
         if not self.product.how.at_once:
-            self._bring(columns, deep, column, k)
+            self._bring_step(columns, deep, column, k)
         e, j = self.product.w.axes((deep, columns))
         return self.product.w.view(self.held, (e, j), self._lies(j, e))
 
     def _lies(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
         """Where an element at a place along M or N and K lies."""
         row = self.product.how.slab or 1
-        step, c = ([(c // self.step, False)], c % self.step) if self.product.how.at_once else ([], c)
+        step, c = ([(c // self.step, False)], c % self.step) if self.several else ([], c)
         return (
             [*step, (i, False), (c, False)]
             if self.along_k

@@ -21,9 +21,10 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
+from tilewright.machine import Machine
 from tilewright.passes.tile.rewriting import DimensionGroup, Halves, Regrouped, between, halved, places
 from tilewright.plan.computed import computed_factor
-from tilewright.plan.microkernel import axes_in
+from tilewright.plan.microkernel import axes_in, names_of
 
 NAME = "partial_sums"
 WRITTEN_OUT = 16
@@ -196,3 +197,10 @@ def _written_out(loop: Op, memory: Value, parts: int) -> list[Op]:
         made.append(Op(TILE.ops["add"], (total, made[-1].result), {}, (Value(kind),), loc=loop.loc))
         total = made[-1].result
     return made
+
+
+def step_of(program: Program, machine: Machine) -> int:
+    """What parts of K are multiples of: whole rows of shared memory, past which lies the next part."""
+    types = {v.type.dtype for op in names_of(program).values() for v in op.operands[:2]}
+    slabs = {x.a.dtype: x.slab for x in machine.multiply.values() if x.slab is not None}
+    return max((slab for dtype, slab in slabs.items() if dtype in types), default=max(slabs.values(), default=1))

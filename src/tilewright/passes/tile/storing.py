@@ -12,7 +12,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
-from tilewright.machine import CopyAtom
+from tilewright.machine import CopyAtom, Machine
 from tilewright.passes.tile.accesses import marked
 from tilewright.passes.tile.values import Tile, load, loads, most, rewritten
 from tilewright.passes.tile.writer import extent, split
@@ -22,10 +22,6 @@ from tilewright.plan.patches import rows_of
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
     from tilewright.passes.tile.memory import Write
-
-
-ROWS_SWIZZLED = 3
-"""A chunk's number is changed by so many bits of its row's: eight rows differ, as many as there are banks of chunks."""
 
 
 def _leaving(low: Lowering) -> CopyAtom | None:
@@ -62,9 +58,10 @@ def _row(atom: CopyAtom, bytes_along: int) -> int | None:
     return next((n for n in atom.rows if bytes_along % n == 0), None)
 
 
-def swizzle_of(atom: CopyAtom, row: int, size: int) -> Swizzle:
+def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle:
     """How rows of so many bytes lie in shared memory, of elements of a size."""
-    return Swizzle((row // atom.chunk).bit_length() - 1, (atom.chunk // size).bit_length() - 1, ROWS_SWIZZLED)
+    bits = (row // atom.chunk).bit_length() - 1
+    return Swizzle(bits, (atom.chunk // size).bit_length() - 1, machine.shared_memory.swizzle_bits)
 
 
 def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
@@ -78,7 +75,7 @@ def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
         return False
     wide = row // size
     shape = (across, rows, wide)[across == 1 :]
-    tile = low.w.alloc(to.dtype, shape, "result", swizzle_of(atom, row, size))
+    tile = low.w.alloc(to.dtype, shape, "result", swizzle_of(atom, row, size, low.machine))
     with low.w.loop("j", columns // wide, unroll=True) as j:
         *group, i, c = over = low.w.axes(shape)
         place = sum(columns * g for g in group) + wide * j + c
@@ -100,11 +97,11 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     if row is None:
         return False
     wide = row // size
-    unit = 1 << ROWS_SWIZZLED
+    unit = 1 << low.machine.shared_memory.swizzle_bits
     count = next((x for x in range(min(columns, wide) // unit * unit, 0, -unit) if columns % x == 0), None)
     if count is None:
         return False
-    tile = low.w.alloc(to.dtype, (rows // wide, count, wide), "result", swizzle_of(atom, row, size))
+    tile = low.w.alloc(to.dtype, (rows // wide, count, wide), "result", swizzle_of(atom, row, size, low.machine))
     with low.w.loop("j", columns // count, unroll=True) as j:
         i, c = low.w.axes((rows, count))
         goal = low.w.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])

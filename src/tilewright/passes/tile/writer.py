@@ -19,12 +19,11 @@ from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import Distribution, RegisterType, TensorType, packed
+from tilewright.machine import Limits
 from tilewright.passes.places import Size
 from tilewright.passes.tile.homes import Home
 from tilewright.passes.tile.values import Load, loads, rewritten
 
-APART, LINE = 1024, 64
-"""Bytes of a row from which on, if it is a multiple of them, rows of memory of its own are a line longer."""
 _AXIS = re.compile(r"i\d+")
 """The coordinates of an operation are called so: `axes`."""
 
@@ -87,10 +86,10 @@ def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[
 class BlockWriter:
     """What the general path writes, through the builder that all levels share."""
 
-    def __init__(self, lanes: int | None = None, opened: Collection[Symbol] = ()) -> None:
+    def __init__(self, lanes: int | None = None, opened: Collection[Symbol] = (), limits: Limits | None = None) -> None:
         """`lanes` are those of a wave, which meet after each operation on memory that they share; None: there is one
-        thread. `opened` are the sizes that a call tells."""
-        self.lanes, self.opened = lanes, frozenset(opened)
+        thread. `opened` are the sizes that a call tells. `limits` tell which rows meet in a cache; None: none do."""
+        self.lanes, self.opened, self._limits = lanes, frozenset(opened), limits
         self._endless = Substitution({s: symbol(s.name, 1) for s in opened})
         self._builder = Builder(BLOCK)
         self.blocks = self._builder.blocks
@@ -157,11 +156,12 @@ class BlockWriter:
         as many as it has ways, and a block of sums reads more.
         """
         *outer, last = [e.value for e in sizes if isinstance(e, Const)] or [1]
-        if self.lanes is not None or len(outer) + 1 < len(sizes) or prod(outer) < 2:
+        limits = self._limits
+        if limits is None or self.lanes is not None or len(outer) + 1 < len(sizes) or prod(outer) < 2:
             return None
-        if last * dtype.bits % (8 * APART):
+        if limits.conflict_bytes is None or last * dtype.bits % (8 * limits.conflict_bytes):
             return None
-        return packed(tuple(map(as_expr, (*outer, last + 8 * LINE // dtype.bits))))
+        return packed(tuple(map(as_expr, (*outer, last + 8 * limits.line_bytes // dtype.bits))))
 
     def register(self, dtype: DType, name: str) -> Value:
         """A single number in a register, the same for all threads."""

@@ -25,9 +25,6 @@ from tilewright.passes.waves.held import both
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
 
-AT_ONCE, WORD = 32, 4
-"""Registers of a lane that are loaded before any is used, where an operation goes over more than a lane holds; bytes of
-one."""
 COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 
@@ -115,10 +112,11 @@ def map_(low: Waves, op: Op) -> None:
     def part(window: Window) -> None:
         _part(low, op, axes, window)
 
-    _in_parts(low, dims, registers, part, max(1, AT_ONCE * WORD // max(WORD, loaded)))
+    most, word = low.target.lane_access.loads_in_flight, low.target.register_file.word_bytes
+    _in_parts(low, dims, registers, part, max(1, most * word // max(word, loaded)))
 
 
-def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], None], most: int = AT_ONCE) -> None:
+def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], None], most: int) -> None:
     """`part` for all of the dimensions: at once, or in loops over those that no register has, if that is too much."""
 
     def further(now: Window, free: list[Dim]) -> None:
@@ -358,7 +356,8 @@ def _own(
     neutral = general.neutral(op.attrs["with"], kind)
     fixed = set(dims) if isinstance(low.handles[low.frames.root(source)], Spread) else set(kept)
     total = low.fragment(kind, held(kept))
-    looped = held(dims) > AT_ONCE and gone is not None and gone not in fixed and gone.rounds > 1
+    most = low.target.lane_access.loads_in_flight
+    looped = held(dims) > most and gone is not None and gone not in fixed and gone.rounds > 1
     if looped:
         low.emit("fill", (total,), value=neutral)
 
@@ -373,7 +372,7 @@ def _own(
         else:
             low.emit("compute", (total, some), formula=Formula.operand(1))
 
-    _in_parts(low, dims, fixed, part)
+    _in_parts(low, dims, fixed, part, most)
     return total
 
 
@@ -456,7 +455,7 @@ def _from_waves(
     low: Waves, scratch: Any, total: Value, count: int, lanes: int, waves: Sequence[Expr], together: Formula
 ) -> None:
     """What some waves told is combined: a few of them at once, by loads as wide as their values lie side by side."""
-    at_once = max(1, AT_ONCE // count)
+    at_once = max(1, low.target.lane_access.loads_in_flight // count)
     for first in range(0, len(waves), at_once):
         some = waves[first : first + at_once]
         lane, v = low.axes(len(some) * count)

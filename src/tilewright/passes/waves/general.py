@@ -107,7 +107,7 @@ class Rows:
 
     def run(self) -> None:
         """All rows."""
-        moving.over_lanes(self.low, self.outer, 16, self._row)
+        moving.over_lanes(self.low, self.outer, 1, self._row, width=1)
         back(self.low, self.op, range(self.half, 2 * self.half), self.targets)
         if any(s.root.buffer in self.low.hoisted.values() for s in self.sources):
             self.low.meet()
@@ -261,7 +261,7 @@ def _elements(
         body(lane, v, at, inside, Where(where.buffer, where.offset, (*conditions, *where.conditions)))
 
     if not in_order:
-        moving.over_lanes(low, shape, 16, one)
+        moving.over_lanes(low, shape, 1, one, width=1)
         return
     with low.one_wave(), low.loop("element", 0, prod(map(as_expr, shape), start=as_expr(1))) as number:
         lane, v = low.axes(1)

@@ -47,7 +47,7 @@ def alloc(low: Waves, op: Op) -> None:
 
 def registers(low: Waves, kind: RegisterType, name: str) -> Held:
     """The fragments of a register tensor: one for each atom's sum, or for each row or column of atoms of a factor."""
-    spread = placement(kind, low.machine)
+    spread = placement(kind, low.target)
     if spread.threads != low.lanes * low.group.waves:
         raise ProgramError(
             f"{kind} is spread over {spread.threads} threads; {low.group.waves} waves of {low.lanes} run it"
@@ -62,10 +62,10 @@ def registers(low: Waves, kind: RegisterType, name: str) -> Held:
 
 def _parts(low: Waves, kind: RegisterType, spread: Placement) -> list[list[int]]:
     every = list(range(spread.values))
-    if kind.distribution is None or kind.distribution.operand is None or low.machine is None:
+    if kind.distribution is None or kind.distribution.operand is None or low.target is None:
         return [every]
     name, _, which = kind.distribution.operand.rpartition(".")
-    operand = getattr(low.machine.multiply_atom(name), which)
+    operand = getattr(low.target.multiply_atom(name), which)
     assert isinstance(operand, RegisterOperand)
     one = operand.values
     atoms = [every[i : i + one] for i in range(0, len(every), one)]
@@ -201,7 +201,8 @@ def over_lanes(
     body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None], None],
     width: int | None = None,
 ) -> None:
-    """`body` for every element of a shape, dealt out over lanes: `width` to a lane, or 16 bytes where that fits.
+    """`body` for every element of a shape, dealt out over lanes: `width` to a lane, or as many as it
+    moves at once, where that fits.
 
     Where an extent is open, a call tells how many rounds there are.
     """
@@ -209,7 +210,7 @@ def over_lanes(
     if count is as_expr(0):
         return
     if width is None:
-        width = _widest(shape, size)
+        width = _widest(shape, size, low.target.lane_access.vector_bytes)
     threads = low.lanes * low.group.waves
     with low.loop("round", 0, ceildiv(count, threads * width)) as turn:
         lane, v = low.axes(width)
@@ -218,9 +219,9 @@ def over_lanes(
         body(lane, v, unravelled(number, shape), inside)
 
 
-def _widest(shape: tuple[Size, ...], size: int) -> int:
-    """How many elements a lane takes: up to 16 bytes, of one row."""
-    width = max(1, 16 // size)
+def _widest(shape: tuple[Size, ...], size: int, vector: int) -> int:
+    """How many elements a lane takes: up to so many bytes, of one row."""
+    width = max(1, vector // size)
     while shape and as_expr(shape[-1]) % width is not as_expr(0):
         width //= 2
     return width if shape else 1

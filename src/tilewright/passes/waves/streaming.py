@@ -41,7 +41,7 @@ class _Use:
 
 def mark_streams(program: Program, machine: Machine) -> None:
     """Says `stream` of the loads of a loop program that leave the last-level cache to its results."""
-    cache, (least, most) = machine.limits.l2_bytes or 0, machine.limits.results_kept
+    cache, (least, most) = machine.limits.l2_bytes, machine.limits.results_kept
     sizes = {value: _bytes(value) for value in program.args}
     written = sum(size for value, size in sizes.items() if value.type.role != "in")
     if not 0 < least * cache <= written <= most * cache or sum(sizes.values()) <= cache:

@@ -25,13 +25,6 @@ from tilewright.passes.waves.held import both
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
 
-SIDE, VECTOR, WORD = 256, 16, 4
-"""Bytes of a tile along either axis, and of what a lane moves at once; elements of so many are loaded so only from
-multiples of it."""
-
-SPREAD = 3
-"""Bits of a row's number that move its vectors: eight of 16 bytes are all banks."""
-
 
 @dataclass(frozen=True)
 class TurnedTile:
@@ -93,7 +86,8 @@ def write(low: Waves, op: Op) -> None:
     turn = low.frames.turned[op]
     extents = tuple(int(e) for e in box(op))
     size = op.operands[turn.operand].type.dtype.numpy.itemsize
-    sides = {axis: min(SIDE // size, 1 << (extents[axis] - 1).bit_length()) for axis in (turn.source, turn.target)}
+    side = low.target.lane_access.transposed_bytes // size
+    sides = {axis: min(side, 1 << (extents[axis] - 1).bit_length()) for axis in (turn.source, turn.target)}
     with _over(low, extents, sides) as at:
         _tile(low, op, turn, extents, sides, at)
 
@@ -109,22 +103,22 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     source, target = turn.source, turn.target
     turned = op.operands[turn.operand]
     size = turned.type.dtype.numpy.itemsize
-    most = VECTOR // size
+    most = low.target.lane_access.vector_bytes // size
     rows, columns = (extents[axis] for axis in (target, source))
     wide, high = sides[source], sides[target]
 
     def coordinates(s: Expr, t: Expr) -> tuple[Expr, ...]:
         return tuple(s if axis == source else t if axis == target else e for axis, e in enumerate(at))
 
-    bits = min(SPREAD, max(0, (high // most).bit_length() - 1))
+    bits = min(low.target.shared_memory.swizzle_bits, max(0, (high // most).bit_length() - 1))
     swizzle = Swizzle(bits, most.bit_length() - 1, high.bit_length() - 1) if bits and high >= most else None
     kind = TensorType("shared", turned.type.dtype, (as_expr(wide * high),), None, swizzle)
     scratch = low.hoist((op, "turned"), kind, "turned")
     # in: columns of the tile, which are rows of what is written
     beside = low.axis("beside", rows)
-    width = _width(
-        columns, wide, most if size < WORD else _alignment(low, turned, coordinates(as_expr(0), beside), most)
-    )
+    # elements of a register's size are loaded so only from multiples of a vector
+    anywhere = size < low.target.register_file.word_bytes
+    width = _width(columns, wide, most if anywhere else _alignment(low, turned, coordinates(as_expr(0), beside), most))
     into = TurnedTile.of(low, (rows, columns), (high, wide), width, (at[target], at[source]))
     lane, v = low.axes(into.values)
     t, s, there = into.places(low, lane, v)

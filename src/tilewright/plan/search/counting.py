@@ -7,7 +7,6 @@ from functools import lru_cache
 from math import ceil, gcd, prod
 
 from tilewright.machine import Machine
-from tilewright.plan.rings import NARROWEST
 from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import line_factor
 from tilewright.plan.search.lane_work import LaneCycles
@@ -17,9 +16,6 @@ from tilewright.plan.search.tiles import CLUSTER, GRID
 from tilewright.plan.search.tiling import Loops, Tiling, is_chained
 from tilewright.plan.search.unit import MmaTile
 from tilewright.plan.search.work import Phase, TaskEnd, Work
-
-IN_FLIGHT = 3
-"""Atoms of one group of waves that keep the matrix units busy."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ def count_work(
     if last is None:
         return None
     result = result_rows(t, last)
-    if result.columns * result.bytes % NARROWEST:
+    if result.columns * result.bytes % t.machine.bulk_copy.row_bytes:
         return None
     blocks = prod(t.tiles[n].count for n in t.looped if t.o.classes[n].is_parallel)
     # groups of waves end a task one by one: where iterations wait for each other, others multiply meanwhile
@@ -133,7 +129,9 @@ def _phases(
                 gather,
                 any(m.node in live.dependent for m in here),
                 first,
-                bool(here) and t.groups == 1 and all(m.rows / m.atom.shape[0] < IN_FLIGHT for m in here),
+                bool(here)
+                and t.groups == 1
+                and all(m.rows / m.atom.shape[0] < t.machine.shared_memory.atoms_in_flight for m in here),
                 serial,
                 placed.slabs.get(loops, 1) if len(mmas) > 1 or not loops else 1,
             )

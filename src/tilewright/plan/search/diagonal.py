@@ -53,7 +53,7 @@ def padded_blocks(
         shape = (*n.place.shape[:-1], n.place.shape[-1] * wide // extent)
         name = f"{n.place.memory}_rows"
         accesses[n.id] = replace(n.place, memory=name, coords=coords, shape=shape, strides=strides(shape))
-    copies = [copy_of(a, accesses[a.id].shape)]
+    copies = [copy_of(a, accesses[a.id].shape, machine)]
     rewrite = Rewrite("K padded to whole atoms", forms=((a.place.memory, PADDED),))
     repacked = replace(facts, nodes=with_accesses(facts, accesses), extents={**facts.extents, k: wide})
     cycles = copy_cycles(machine, [c for c in copies if c.memory not in constant])

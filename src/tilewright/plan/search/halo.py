@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts
-from tilewright.plan.patches import WIDEST
 from tilewright.plan.search.axes import ROWS, DimClass
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class HaloWindow:
         forms = zip(self.access.coords[:-1], self.reach, strict=True)
         return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
 
-    def fits(self, box: Mapping[str, int]) -> bool:
+    def fits(self, box: Mapping[str, int], machine: Machine) -> bool:
         """Whether one copy brings the halo tile of a box."""
-        return max(self.image(box)) <= WIDEST
+        return max(self.image(box)) <= machine.bulk_copy.box_extent
 
     def lines(self, box: Mapping[str, int]) -> int:
         """Rows of the halo tile of a box."""

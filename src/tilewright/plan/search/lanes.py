@@ -121,7 +121,7 @@ def _element_cycles(facts: Facts, n: ValueFacts, machine: Machine) -> float:
     """Cycles of lanes for one element of a value: arithmetic, or working out where it is read."""
     size = numbers_of(facts.sizes)
     if n.op == "read" and n.source is not None and is_divided(n.source, size):
-        return machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(n.source, size)
+        return machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(n.source, size, machine)
     if n.op == "cumsum":
         return 0.0
     return facts.lane_cycles(n, machine)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import ceil, prod
 
 from tilewright.plan.model import l2
-from tilewright.plan.rings import TOGETHER
 from tilewright.plan.search.cost import moving
 from tilewright.plan.search.tiles import GRID
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.work import Work
 
+RASTERS = (1, 2, 4, 8, 16)
+"""Tasks along the rows of C that may be walked together."""
 DYNAMIC, CYCLIC = "dynamic", "strided"
 """Whoever is done takes the next task, or tasks are dealt in order."""
 
@@ -30,7 +31,7 @@ def raster_of(t: Tiling) -> int:
         across = min(wide, ceil(running / min(group, tall)))
         return ceil(running / across) * rows[0] + across * columns[0]
 
-    return min((group for group in TOGETHER if group <= tall), key=read)
+    return min((group for group in RASTERS if group <= tall), key=read)
 
 
 def _sides(t: Tiling) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -9,11 +9,7 @@ from itertools import product as combinations
 from math import ceil
 
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.chains import WORKING
-from tilewright.plan.microkernel import Microkernel
-from tilewright.plan.patches import HALOS, LARGE, RINGS
 from tilewright.plan.plan import Roles
-from tilewright.plan.rings import MOST, registers_of
 from tilewright.plan.search.liveness import Liveness, operand_registers
 from tilewright.plan.search.placement import HaloTile, OperandPlacement
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
@@ -24,6 +20,12 @@ AHEAD, ORDERED, PLAIN = "ahead", "turns", "none"
 """Products one iteration ahead of others; the same with groups of waves in turn; neither."""
 FEWEST_STAGES = 2
 """Stages of what is gone over, at least: one is filled while another is used."""
+MOST_STAGES = 8
+"""Stages, at most, unless these hold less than what is under way while as much arrives."""
+HALO_STAGES = (4, 3, 2)
+"""Stages of halo tiles."""
+HALO_PIPELINES = 3
+"""Pipelines of a kernel with halo tiles, whose barriers lie between them: halo tiles, B, results."""
 STORED = (2, 1)
 """Stages in which results wait to leave."""
 
@@ -91,7 +93,7 @@ def _waves(
     spare, own = consumer_registers(t.machine, atom, groups, bool(t.o.by_threads))
     kept = sum(operand_registers(t, m) for m in placed.keepable) if keeps else 0.0
     loop = live.ahead if live.dependent else live.loop
-    reserve = WORKING if live.dependent else limits.working_registers
+    reserve = t.machine.register_file.loop_registers if live.dependent else limits.working_registers
     peak = max(loop + kept + reserve, live.end + (reserve if live.dependent else limits.working_registers))
     if peak > own:
         return f"registers: {peak:.0f} of {own}"
@@ -102,7 +104,13 @@ def _waves(
 @lru_cache
 def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_threads: bool) -> tuple[int, int]:
     """Registers of a lane of the producer, and of the consumer, which has so many groups of waves."""
-    return registers_of(machine, Microkernel(atom, *atom.shape[:2]), by_threads, groups)
+    limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
+    assert registers is not None
+    sharing, unit = groups + 1, file.role_unit  # who loads is a group too, and all begin alike
+    each = registers // file.word_bytes // atom.c.lanes // sharing // unit * unit * sharing  # of a lane of each
+    # one that loads has two units fewer for each group
+    spare = limits.gathering_registers if by_threads else limits.loading_registers - 2 * unit * groups
+    return spare, min((limits.registers - file.role_reserved) // unit * unit, (each - spare) // groups // unit * unit)
 
 
 def _roles(
@@ -132,7 +140,7 @@ def _roles(
     pick = next((x for x in waiting if fits[x] >= enough), None)
     pick = pick or (waiting[-1] if live.dependent else max(waiting, key=lambda x: min(ENOUGH_STAGES, fits[x])))
     in_flight = 0.0 if chained else 2 * machine.limits.copy_latency * machine.limits.l2_rate / stage
-    stages = ceil(min(max(MOST, in_flight), fits[pick]))
+    stages = ceil(min(max(MOST_STAGES, in_flight), fits[pick]))
     trips = max((t.trips(loops) for loops in placed.stages), default=1)
     fewest = FEWEST_STAGES if trips > 1 or (chained and t.looped) else 1
     if stages < fewest:
@@ -159,17 +167,17 @@ def _halo_roles(
     """Yield roles with halo tiles of A in stages of their own: B in stages of some taps, or all of it resident."""
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None
-    room = space.bytes - (RINGS + pingpong) * space.alignment
-    offsets = halo.taps[-1] if halo.tap * halo.taps[-1] <= LARGE else 1
+    room = space.bytes - (HALO_PIPELINES + pingpong) * space.alignment
+    offsets = halo.taps[-1] if halo.tap * halo.taps[-1] <= t.machine.bulk_copy.taps_bytes else 1
     taps = 1
     for n in halo.taps:
         taps *= n
     for stored in STORED:
         left = room - halves * stored * m.rows * m.row_bytes
-        stages = int(max(0, left - HALOS[-1] * halo.bytes) // (offsets * halo.tap))
+        stages = int(max(0, left - HALO_STAGES[-1] * halo.bytes) // (offsets * halo.tap))
         if stages * offsets >= ENOUGH_STAGES and stages > 1:
-            stages = min(MOST, stages)
-            tiles = next(n for n in HALOS if n * halo.bytes + stages * offsets * halo.tap <= left)
+            stages = min(MOST_STAGES, stages)
+            tiles = next(n for n in HALO_STAGES if n * halo.bytes + stages * offsets * halo.tap <= left)
             yield Roles(*waves, stages, stored, tiles, pingpong), offsets
             break
     columns = [(c, tile) for c, tile in t.pairs() if "c" in c.roles]
@@ -177,6 +185,6 @@ def _halo_roles(
         return
     for stored in STORED:
         left = room - halves * stored * m.rows * m.row_bytes - halo.chunks * taps * halo.tap
-        if left >= HALOS[-1] * halo.bytes:
-            yield Roles(*waves, 1, stored, int(min(HALOS[0], left // halo.bytes)), pingpong), 0
+        if left >= HALO_STAGES[-1] * halo.bytes:
+            yield Roles(*waves, 1, stored, int(min(HALO_STAGES[0], left // halo.bytes)), pingpong), 0
             break

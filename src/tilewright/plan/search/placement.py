@@ -12,7 +12,6 @@ from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.plan.computed import neighbours
-from tilewright.plan.ring_costs import WIDEST
 from tilewright.plan.search.cost import row_cycles
 from tilewright.plan.search.halo import HaloWindow, halo_window
 from tilewright.plan.search.orientation import OrientedProduct
@@ -142,7 +141,9 @@ def _place(
         placement.stages[loops] += count
         placement.l2[loops] += cycles / trips
         placement.copied[loops] += count * overlap
-        placement.words[loops] += count / (gcd(WIDEST, access.pitch) if access.pitch else access.bytes)
+        placement.words[loops] += count / (
+            gcd(machine.lane_access.vector_bytes, access.pitch) if access.pitch else access.bytes
+        )
         placement.slabs[loops] += max(1, int(count // (rows * m.row_bytes)))
     else:
         placement.resident += count

@@ -76,7 +76,7 @@ def _padded(
     accesses, copies = {}, []
     for n in reads:
         shape = (*n.place.shape[:-1], wide)
-        copies.append(copy_of(n, shape))
+        copies.append(copy_of(n, shape, machine))
         accesses[n.id] = replace(n.place, memory=f"{n.place.memory}_rows", shape=shape, strides=strides(shape))
     nodes = with_accesses(facts, accesses)
     return replace(facts, nodes=nodes, extents={**facts.extents, k: wide}), copies
@@ -95,7 +95,7 @@ def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Fac
         if place.pitch % bulk_pitch(machine) == 0:
             continue
         packed = (*place.shape[:-1], padded_length(machine, place.shape[-1], place.bytes, _line(machine)))
-        copies.append(copy_of(n, packed))
+        copies.append(copy_of(n, packed, machine))
         accesses[n.id] = replace(place, memory=f"{place.memory}_rows", strides=strides(packed))
     return (replace(facts, nodes=with_accesses(facts, accesses)), copies) if copies else None
 
@@ -119,14 +119,14 @@ def _joined(
         channels = facts.extents[channel]
         while any(step and step * channels * reads[0].place.bytes % pitch for step in steps):
             channels += 1
-        return _in_runs(facts, reads, tap, channel, channels, pitch)
+        return _in_runs(facts, reads, tap, channel, channels, machine)
     return None
 
 
 def _in_runs(
-    facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, pitch: int
+    facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
-    length = facts.extents[tap] * channels
+    length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []
     for n in reads:
         place = n.place
@@ -144,7 +144,7 @@ def _in_runs(
         rows = [(facts.extents[d], c * steps[-2]) for d, c in position]
         shape = (*packed[:-2], *(extent for extent, _ in rows), length)
         every = (*steps[:-2], *(step for _, step in rows), 1)
-        copies.append(copy_of(n, tuple(packed)))
+        copies.append(copy_of(n, tuple(packed), machine))
         accesses[n.id] = AccessFacts(f"{place.memory}_rows", place.bytes, coords, shape, every, place.can_leave)
     nodes = tuple(replace(n, dims=n.dims - {tap}, reduces=n.reduces - {tap}) for n in with_accesses(facts, accesses))
     extents = {d: extent for d, extent in facts.extents.items() if d != tap} | {channel: length}
@@ -174,7 +174,7 @@ def _panels(
             shape.append(facts.size(digits))
         wide = _up(length, bulk_pitch(machine), n.place.bytes)
         packed = (*shape, wide)
-        copies.append(replace(copy_of(n, packed), word=1))
+        copies.append(replace(copy_of(n, packed, machine), word=1))
         coords = (*forms, ((run, 1),))
         accesses[n.id] = AccessFacts(
             f"{n.place.memory}_rows", n.place.bytes, coords, (*shape, length), strides(packed), n.place.can_leave

@@ -7,7 +7,6 @@ from math import gcd, prod
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ValueFacts
-from tilewright.plan.ring_costs import WIDEST
 from tilewright.plan.search.cost import launch_cycles, moving
 from tilewright.plan.search.ranking import Rewrite
 
@@ -57,10 +56,10 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
-def copy_of(n: ValueFacts, packed: tuple[int, ...]) -> RowCopy:
+def copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy:
     """The copy of a read to a packed shape."""
     place = n.place
-    word = gcd(WIDEST // place.bytes, place.shape[-1], packed[-1])
+    word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1], packed[-1])
     return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word), packed == place.shape)
 
 

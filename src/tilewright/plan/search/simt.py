@@ -11,7 +11,6 @@ from itertools import product as combinations
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, symbol
-from tilewright.check.frames import ALTOGETHER, MOST, SIDE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Facts
@@ -19,8 +18,7 @@ from tilewright.plan.general import axis_of
 from tilewright.plan.lane_boxes import LONGEST, SLIDING, Terms, cost_by_terms, resident_waves, tasks_of_boxes
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Plan
-from tilewright.plan.ring_costs import WIDEST
-from tilewright.plan.rows import WAVES, in_a_line, rows_and_waves, smallest
+from tilewright.plan.rows import in_a_line, rows_and_waves, smallest
 from tilewright.plan.search.cost import launch_cycles
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.sums import summed_in
@@ -90,13 +88,14 @@ def _term_program(facts: Facts, machine: Machine) -> TermProgram | None:
         return None
     along = next((d for d in facts.order if str(d) == read.place.contiguous), None)
     if along is not None and str(along) in p.batch:
-        values = WIDEST // read.place.bytes
+        values = machine.lane_access.vector_bytes // read.place.bytes
     elif p.batch:
         return None
     else:
         values, along = 1, row
     wide = element_bytes(summed_in(source, machine))
-    terms = Terms(along, values, symbol("terms", 1), read.place.bytes, wide)
+    word = machine.register_file.word_bytes
+    terms = Terms(along, values, symbol("terms", 1), read.place.bytes, wide, machine.lane_access.vector_bytes, word)
     digits = tuple(n for n in _digits(facts, row) if n in facts.extents)
     return TermProgram(facts, machine, terms, read.place, row, digits, summed)
 
@@ -118,7 +117,7 @@ def _plain(program: TermProgram) -> list[tuple[TermKernelSchedule, Size]]:
     if terms.along_rows:
         return []
     size = _sizes(program, {})
-    wide = {d: in_a_line(facts.program, size(d)) if d is terms.along else size(d) for d in facts.cut}
+    wide = {d: in_a_line(facts.program, size(d), program.machine) if d is terms.along else size(d) for d in facts.cut}
     one_term = dict.fromkeys(program.summed, 1)
     widths, waves = rows_and_waves(facts.program, wide, lambda d: one_term.get(d) or size(d), program.machine)
     return [(TermKernelSchedule(program, terms, widths, waves), size)]
@@ -127,6 +126,7 @@ def _plain(program: TermProgram) -> list[tuple[TermKernelSchedule, Size]]:
 def _boxed(program: TermProgram) -> Iterator[tuple[TermKernelSchedule, Size]]:
     """Yield boxes of results that a lane has registers for, and in which results share what they read."""
     facts, machine, plain = program.facts, program.machine, program.terms
+    file, waves, own = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
     extents = [facts.extents[d] for d in program.digits]
     if len(extents) < 2:
         return
@@ -138,8 +138,9 @@ def _boxed(program: TermProgram) -> Iterator[tuple[TermKernelSchedule, Size]]:
         if prod(sizes) == 1 or not all(_ends(facts, d, n) for d, n in box.items()):
             continue
         terms = _with_window(program, replace(plain, tile=tile, sizes=sizes), box)
-        fits = terms.sums <= MOST and terms.sums + terms.windows <= ALTOGETHER and terms.beside * terms.each <= SIDE
-        if fits and terms.window < terms.results * tile and resident_waves(machine, terms.held, WAVES) >= WAVES:
+        fits = terms.sums <= file.tensor_values and terms.sums + terms.windows <= file.lane_values
+        fits = fits and terms.beside * terms.each <= own
+        if fits and terms.window < terms.results * tile and resident_waves(machine, terms.held, waves) >= waves:
             yield _over_boxes(program, terms, box)
 
 

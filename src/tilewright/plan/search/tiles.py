@@ -9,8 +9,6 @@ from itertools import product as combinations
 from math import ceil, prod
 
 from tilewright.plan.facts import AccessFacts, Facts
-from tilewright.plan.patches import TOGETHER
-from tilewright.plan.rings import ATOMS, LONGEST, NARROWEST
 from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
 from tilewright.plan.search.halo import HaloWindow, halo_window
 from tilewright.plan.search.orientation import Orientation
@@ -19,6 +17,8 @@ GRID, CLUSTER, LOOP, WHOLE = "grid", "cluster", "loop", "whole"
 """Levels: tasks of a grid, of a cluster that exchanges values, iterations, or one task has all."""
 RUN, BOX = "run", "box"
 """A tile is a run of the axis as one number, or a box of its digits."""
+ATOMS = (1, 2, 3, 4)
+"""Atoms of a group of waves, one below the other."""
 GROUPS = ((1, 1), (2, 1), (3, 1), (1, 2), (1, 3))
 """Groups of waves along the rows and along the columns of a tile."""
 WIDEST_WHOLE, DEEPEST_WHOLE = 768, 512
@@ -49,7 +49,11 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
     has_rows = any(ROWS in c.roles for c in o.classes)
     for (down, across), atoms in combinations(GROUPS, ATOMS):
         rows = unit * down * atoms
-        if rows > LONGEST or (across > 1 and (atoms > 1 or held)) or (rows > unit and not has_rows):
+        if (
+            rows > o.machine.bulk_copy.box_extent
+            or (across > 1 and (atoms > 1 or held))
+            or (rows > unit and not has_rows)
+        ):
             continue  # a fragment of A would be each group's in part
         for tiles in combinations(*(_choices(o, c, rows, _columns(o, c)) for c in o.classes)):
             if across == 1 or any(
@@ -96,7 +100,7 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
         if c.is_parallel:
             return list(_folded(o, c, rows, GRID))
         looped = list(_folded(o, c, rows, LOOP)) if c.streams and c.extent > rows else []
-        return [*looped, *([whole] if c.extent <= LONGEST else [])]
+        return [*looped, *([whole] if c.extent <= o.machine.bulk_copy.box_extent else [])]
     if COLUMNS in roles and c.is_parallel:
         wide = [n for n in columns if n < c.extent] + _covering(o, c, columns)
         grid = [t for n in wide for t in _folded(o, c, n, GRID)]
@@ -115,8 +119,8 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
 def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
     """The narrowest columns that cover a class, and the narrowest whose rows leave through shared memory."""
     element = max(w.bytes for w in o.facts.writes)
-    covering = [n for n in columns if n >= c.extent]
-    return list(dict.fromkeys([*covering[:1], *[n for n in covering if n * element % NARROWEST == 0][:1]]))
+    covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
+    return list(dict.fromkeys([*covering[:1], *[n for n in covering if n * element % least == 0][:1]]))
 
 
 def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
@@ -232,20 +236,20 @@ def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> I
     None is twice as long as a dimension, or longer.
     """
     extents = [o.facts.extents[d] for d in c.dims]
-    unit = o.products[0].atoms[0].shape[0]
+    unit, together = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows
     if len(extents) < 2:
         return
-    for last in (TOGETHER, *range(unit, rows + 1, unit)):
+    for last in (together, *range(unit, rows + 1, unit)):
         for lines in range(1, rows // last + 1):
             rest = rows // last // lines
             if (
                 rows % (last * lines)
-                or (last == TOGETHER and lines % (unit // last))
+                or (last == together and lines % (unit // last))
                 or (rest > 1 and len(extents) < IMAGE_DIGITS - 1)
             ):
                 continue
             box = (*(1 for _ in extents[IMAGE_DIGITS - 1 :]), rest, lines, last)[-len(extents) :]
             if all(b < 2 * n for b, n in zip(box, extents, strict=True)) and window.fits(
-                dict(zip(c.dims, box, strict=True))
+                dict(zip(c.dims, box, strict=True)), o.machine
             ):
                 yield tuple(zip(c.dims, box, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.machine import Limits, Machine, spaces_of
 from tilewright.targets.aarch64.atoms import COPY, MULTIPLY
+from tilewright.targets.cpu.costs import COSTS, LIMITS
 
 LEVELS = {"aarch64.neon": frozenset({"neon"})}
 OPTIONAL = ("fullfp16", "dotprod", "bf16", "i8mm")
@@ -32,7 +33,9 @@ def row(name: str, features: frozenset[str]) -> Machine:
             far_rate=8.0,
             copy_shown=0.5,
             load_cycles=0.5,
+            **LIMITS,
         ),
         nan_maximum=True,
         rounds_bf16="bf16" in features,
+        costs=COSTS,
     )

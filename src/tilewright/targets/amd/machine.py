@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.machine import Limits, Machine, spaces_of
 from tilewright.targets.amd.atoms import COPY, MULTIPLY
+from tilewright.targets.gpu.resources import ACCESS, COSTS, LIMITS, REGISTERS, ROW_TASKS, SHARED
 
+_REGISTERS = replace(REGISTERS, core_values=128 << 10)
+# as many lanes as tasks have on an H200, in waves of twice as many
+_ROW_TASKS = replace(ROW_TASKS, waves=4, fewer_waves=2, most_waves=16, least_waves=1)
+
+# An MI300X. Of AMD's whitepaper and instruction set manual of CDNA3: cores, clock, caches and their rates, registers,
+# LDS, lanes. Of published tests of its caches: what memory and the Infinity Cache reach, latencies. Launches and what
+# rows that do not begin at sectors cost are guesses.
 MACHINES = {
     "cdna3": Machine(
         "cdna3",
@@ -15,6 +25,36 @@ MACHINES = {
         copies=COPY,
         features=frozenset({"gfx942"}),
         # 256 vector registers and as many for accumulation
-        limits=Limits(registers=512, l1_bytes=32 << 10, l2_bytes=4 << 20, cores=304),
+        limits=Limits(
+            registers=512,
+            l1_bytes=32 << 10,
+            # the Infinity Cache, which all cores share; before it each die has 4 MiB of its own, at `l2_rate`
+            l2_bytes=256 << 20,
+            cores=304,
+            clock_ghz=2.1,
+            l2_rate=48.0,  # 0.9 of 2048 bytes a cycle for the 38 cores of a die
+            far_rate=6.6,  # 4.2 TB/s, as benchmarks of others reach, of 5.3
+            far_alone=1.5,
+            warm=2.8,  # 11.9 TB/s of the Infinity Cache, as measured by others
+            shared_rate=128.0,
+            copy_latency=700,
+            sector_bytes=64,
+            askew=1.3,
+            askew_partial=1.5,
+            leaving_row=4.0,
+            lane_rate=64,
+            function_rate=16,
+            placing=27.0,  # as on Hopper
+            working_registers=64,
+            launch_cycles=10500,
+            following_cycles=6300,
+            start_cycles=2.0,
+            **LIMITS,
+        ),
+        costs=COSTS,
+        register_file=_REGISTERS,
+        lane_access=ACCESS,
+        shared_memory=SHARED,
+        row_tasks=_ROW_TASKS,
     )
 }

@@ -5,6 +5,7 @@
 | family        | what a family of CPUs (x86, AArch64, any other) tells of itself                     |
 | families      | all families, and machines of them by name                                          |
 | portable      | the family of last resort: LLVM's own vectors of 128 bits                            |
+| costs         | costs and rates that rows of CPUs have alike                                         |
 | host          | the CPU at hand: its family, features, caches and cores                              |
 | caches        | sizes of caches and of their lines, as the system tells them                         |
 | target        | a machine that code is made for: the CPU at hand, or a named one                     |

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.dtypes import f32, f64, i32
 from tilewright.machine import Limits, Machine, spaces_of
+from tilewright.targets.cpu.costs import COSTS, LIMITS
 from tilewright.targets.cpu.family import Family
 from tilewright.targets.cpu.products import apart
 from tilewright.targets.cpu.vector_atoms import vector_atom
@@ -26,8 +27,21 @@ def row(name: str, features: frozenset[str]) -> Machine:
         multiply={atom.name: atom for atom in atoms},
         copies={atom.name: atom for atom in vector_copies("vector", WIDTH, ())},
         features=features,
-        limits=Limits(16, 0, WIDTH, l1_bytes=32 << 10, l2_bytes=256 << 10, cores=1, l2_rate=16.0),
+        limits=Limits(
+            16,
+            0,
+            WIDTH,
+            l1_bytes=32 << 10,
+            l2_bytes=256 << 10,
+            cores=1,
+            clock_ghz=2.0,
+            l2_rate=16.0,
+            far_rate=8.0,
+            load_cycles=0.6,
+            **LIMITS,
+        ),
         fused=False,
+        costs=COSTS,
     )
 
 

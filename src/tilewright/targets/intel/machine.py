@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.machine import Limits, Machine, spaces_of
+from tilewright.targets.gpu.resources import ACCESS, COSTS, LIMITS, REGISTERS, ROW_TASKS, SHARED
 from tilewright.targets.intel.atoms import COPY, MULTIPLY
 
+_REGISTERS = replace(REGISTERS, core_values=128 << 10)
+_ACCESS = replace(ACCESS, line_bytes=64)
+# as many lanes as tasks have on an H200, in waves of half as many
+_ROW_TASKS = replace(ROW_TASKS, waves=16, fewer_waves=8, most_waves=32, least_waves=4)
+
+# A Data Center GPU Max 1550, both stacks. Of Intel's overview of the architecture (Hot Chips 2021): cores, clock,
+# caches and their rates, registers, lanes. Of published figures of Aurora's nodes: what memory reaches. Of published
+# tests of its caches: latencies. Launches and what rows that do not begin at sectors cost are guesses.
 MACHINES = {
     "xe": Machine(
         "xe",
@@ -15,6 +26,36 @@ MACHINES = {
         copies=COPY,
         features=frozenset({"xe"}),
         # a thread has 128 registers of 64 bytes: one word of 32 bits for each lane
-        limits=Limits(registers=128, l1_bytes=512 << 10, l2_bytes=408 << 20, cores=128),
+        limits=Limits(
+            registers=128,
+            l1_bytes=512 << 10,
+            l2_bytes=408 << 20,
+            cores=128,
+            clock_ghz=1.6,
+            l2_rate=56.0,  # 0.9 of 64 bytes a cycle
+            far_rate=10.3,  # 2.1 TB/s, which published node figures reach, of 3.3
+            far_alone=1.1,
+            warm=5.0,
+            shared_rate=128.0,
+            copy_latency=600,
+            sector_bytes=64,
+            askew=1.3,
+            askew_partial=1.5,
+            leaving_row=4.0,
+            lane_rate=128,
+            function_rate=32,
+            placing=27.0,  # as on Hopper
+            working_registers=32,
+            launch_cycles=8000,
+            following_cycles=4800,
+            start_cycles=4.0,
+            **LIMITS,
+        ),
+        # an engine is an eighth of a core, and a quarter where the factor of others was fitted
+        costs=replace(COSTS, one_wave=6),
+        register_file=_REGISTERS,
+        lane_access=_ACCESS,
+        shared_memory=SHARED,
+        row_tasks=_ROW_TASKS,
     )
 }

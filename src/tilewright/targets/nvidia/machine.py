@@ -2,28 +2,83 @@
 
 from __future__ import annotations
 
-from tilewright.machine import Limits, Machine, spaces_of
+from dataclasses import replace
+
+from tilewright.machine import BulkCopy, Limits, Machine, spaces_of
+from tilewright.targets.gpu.functions import NVIDIA
+from tilewright.targets.gpu.resources import ACCESS, COSTS, LIMITS, REGISTERS, ROW_TASKS, SHARED
 from tilewright.targets.nvidia.atoms import COPY, MULTIPLY
+from tilewright.targets.nvidia.multiply import SYNC
 
 _AMPERE = frozenset({"sm_75", "sm_80"})
 _HOPPER = _AMPERE | {"sm_90", "sm_90a"}
 
 
-def _row(name: str, features: frozenset[str], shared: int, limits: Limits) -> Machine:
+_REGISTERS = replace(
+    REGISTERS,
+    role_unit=8,  # the assembler gives a role its registers by eights (setmaxnreg), 24 to 240
+    role_least=24,
+    role_reserved=15,
+)
+_SHARED = replace(SHARED, atom_rows=8, atoms_in_flight=3)  # wgmma reads matrices of eight rows of 16 bytes
+_BULK = BulkCopy(box_extent=256, row_bytes=32, taps_bytes=24 << 10)  # a tensor map's boxes, and its narrowest swizzle
+
+
+def _row(name: str, features: frozenset[str], shared: int, limits: Limits, sync: float = SYNC) -> Machine:
+    """A machine whose mma.sync takes `sync` cycles of a quarter of a core."""
     return Machine(
         name,
         lanes=32,
         waves=32,
         # what a tile's swizzle counts from is a multiple of 1024 bytes
         spaces=spaces_of(shared=shared, registers=256 << 10, alignment=1024),
-        multiply={name: atom for name, atom in MULTIPLY.items() if features.issuperset(atom.features)},
+        multiply={
+            name: replace(atom, cycles=sync) if atom.cycles == SYNC else atom
+            for name, atom in MULTIPLY.items()
+            if features.issuperset(atom.features)
+        },
         copies={name: atom for name, atom in COPY.items() if features.issuperset(atom.features)},
         features=features,
         limits=limits,
         cluster=8 if "sm_90" in features else 1,
         launches=frozenset({"programmatic"} if "sm_90" in features else ()),
+        costs=replace(COSTS, functions=NVIDIA),
+        register_file=_REGISTERS,
+        lane_access=ACCESS,
+        shared_memory=_SHARED,
+        bulk_copy=_BULK,
+        row_tasks=ROW_TASKS,
     )
 
+
+# An A100 with 80 GB. Of NVIDIA's whitepaper of the architecture: cores, clock, caches, rates of memory, lanes and
+# special units. Of published microbenchmarks (Sun et al. 2022; tests of latencies): mma.sync, copies. Launches and what
+# rows that do not begin at sectors cost are guesses by Hopper's.
+_AMPERE_LIMITS = Limits(
+    255,
+    l1_bytes=192 << 10,
+    l2_bytes=40 << 20,
+    cores=108,
+    clock_ghz=1.41,
+    l2_rate=38.0,  # 0.8 of 5120 bytes a cycle
+    far_rate=12.0,  # 0.9 of 2039 GB/s
+    far_alone=1.1,
+    warm=2.2,  # the second cache beside memory, where all cores read
+    shared_rate=128.0,
+    copy_latency=550,
+    sector_bytes=32,
+    askew=1.25,  # as on Hopper
+    askew_partial=1.5,
+    leaving_row=2.5,
+    lane_rate=64,
+    function_rate=16,
+    placing=27.0,  # as on Hopper
+    working_registers=48,
+    launch_cycles=5000,
+    following_cycles=3500,
+    start_cycles=2.5,
+    **LIMITS,
+)
 
 _HOPPER_LIMITS = Limits(
     255,
@@ -63,13 +118,14 @@ _HOPPER_LIMITS = Limits(
     launch_cycles=4200,
     following_cycles=2600,
     start_cycles=2.2,
+    **LIMITS,
 )
 """Of an H200: rates and times are fitted to what kernels of `benchmarks/gpu.py --plans 14` took there."""
 
 MACHINES = {
     row.name: row
     for row in (
-        _row("ampere", _AMPERE, 163 << 10, Limits(255, l1_bytes=192 << 10, l2_bytes=40 << 20, cores=108)),
+        _row("ampere", _AMPERE, 163 << 10, _AMPERE_LIMITS, sync=8.0),
         _row("hopper", _HOPPER, 227 << 10, _HOPPER_LIMITS),
     )
 }

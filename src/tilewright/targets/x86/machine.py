@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tilewright.machine import Costs, Limits, Machine, TileCosts, spaces_of
+from dataclasses import replace
+
+from tilewright.machine import Limits, Machine, TileCosts, spaces_of
+from tilewright.targets.cpu.costs import COSTS, LIMITS
 from tilewright.targets.x86.atoms import COPY, MULTIPLY
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -40,11 +43,13 @@ def row(name: str, features: frozenset[str]) -> Machine:
             clock_ghz=2.3,
             l2_rate=40.0,
             far_rate=10.0,
+            load_cycles=0.6,
+            **LIMITS,
         ),
         # masks of AVX2 are those of maskload and maskstore: elements of 4 and 8 bytes only
         masked=frozenset({1, 2, 4, 8} if wide else {4, 8}),
         predicated=wide,
         rounds_bf16="avx512bf16" in features,
         scales=wide,
-        costs=Costs(tiles=_TILES) if tiles else Costs(),
+        costs=replace(COSTS, tiles=_TILES) if tiles else COSTS,
     )

@@ -1,0 +1,407 @@
+"""Counts of the planner, from its source and from compiles that are watched.
+
+    python benchmarks/planner_counts.py [--names]
+
+Each count has a rule; names are printed with `--names`, so that a reader can judge them. P is `plan/` and `passes/`
+without their folders below `passes/tile` and `passes/waves`. The GPU probes are compiles for Hopper of a product, a
+split sum, a halo convolution, a 7x7 stem, grouped and depthwise convolutions, attention, two products, two kernels, a
+softmax, a sum in parts.
+
+planners of GPU kernels
+    Modules of P with a function that constructs a ranked choice (a dataclass with a plan or schedule and its cost) and
+    that ran in a GPU probe.
+places that build lowering parameters
+    Modules of P with a function that constructs the dataclass that the lowering of tiles takes (`Cuts`).
+ways to match a pinned plan
+    Functions of P with a parameter for a pinned plan (called `given`, or `said` of a type of plans) that compare it, or
+    a part of it, with a planned one: by ==, != or in, or by a method `require_...` of it. Functions that only read,
+    print or look up the plan (plan/plan.py, reading.py, words.py) and bind*.py count as no way.
+functions that return a GPU kernel's time
+    Functions of P that ran in a GPU probe, return a float (or floats, or a dataclass with `cycles` and no plan) and
+    count the launch (they read `launch_cycles` or `following_cycles` of the row, or are what the planner adds it to:
+    the docstring says cycles, and a program, tasks or products).
+rooflines
+    Functions of P that divide bytes of arguments by the bandwidth of memory (`far_rate`, or a function that reads it)
+    and whose docstring says that they give a bound: roofline, what no plan can beat, what moving the arguments takes.
+tile enumerations, cost evaluations
+    Calls, in one compile, of the functions that list tiles (those that build candidates in a loop: ENUMERATIONS), and
+    of the functions that return a time (COSTS); caches are emptied before. A name that is gone is said.
+flags and except clauses that steer planning
+    `except` clauses of passes/pipeline.py and passes/choosing.py, and fields of the job with a default (False, 0, "",
+    None, an empty dict) that pipeline.py sets after a lowering and that a planning module of passes/ reads.
+constants that describe one machine
+    Numbers at module level of plan, passes, check and machine whose docstring or comment speaks of bytes, registers,
+    lanes, cycles, lines, rows of shared memory or what a copy brings; and numeric defaults of dataclasses in machine/
+    other than 0 and 1. Bounds of what a search tries (its docstring says tried, candidate, at most ... for `explain`)
+    are none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edit_cases import CASES
+
+import tilewright
+from tilewright import kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.targets.registry import machine
+
+ROOT = Path(tilewright.__file__).parent
+PLANNING = ("choosing.py", "in_rows.py", "patching.py", "parts.py", "by_terms.py", "launching.py", "search.py")
+ENUMERATIONS = (
+    *("rings.plan_with_roles", "chains.plan_chained", "patches.patches", "search.kernel_candidates", "tiles.tiles"),
+    *("tiles.enumerate_tiles",),
+)
+"""Functions that list the tiles of one state, today's names and those of the redesign."""
+COSTS = (
+    *("ring_costs.cycles", "chain_costs.chain_cycles", "predicting.predicted", "lane_boxes.cost_by_terms", "cost.time"),
+    *("time.time",),
+)
+"""Functions that evaluate the cost of one candidate."""
+PROBES = (
+    *(
+        "gemm nt",
+        "gemm split K",
+        "conv halo",
+        "conv stem",
+        "conv diagonal",
+        "conv depthwise",
+        "attention",
+        "gated unit",
+    ),
+    *("low rank", "two kernels", "softmax", "sum in parts"),
+)
+WATCHED: dict[str, tuple[Callable[[], Any], dict[str, int]]] = {
+    "1000x1000x1000 nt bf16": (partial(kernels.gemm, "nt", "bf16", "bf16"), {"M": 1000, "N": 1000, "K": 1000}),
+    "7x7 stem": (
+        partial(kernels.conv, (7, 7), "bf16", stride=2, padding=3),
+        {"N": 32, "H": 224, "W": 224, "C": 3, "F": 64},
+    ),
+}
+NEUTRAL = (0, 1, (0.0, 0.0))
+"""Defaults that describe no machine: nothing, or a factor that changes nothing."""
+LAUNCH = ("launch_cycles", "following_cycles")
+TIME = re.compile(r"\b[Cc]ycles\b")
+WHOLE = re.compile(r"\b(program should|kernel|all tasks|all of its tasks)\b")
+OF_MACHINE = re.compile(
+    r"\b(bytes?|registers?|lanes?|cycles?|cache|lines?|shared memory|one copy|assembler|measured|row of|rows that)\b",
+    re.I,
+)
+OF_SEARCH = re.compile(r"\b(tried|candidates?|explain|may be walked|factors of|ways)\b", re.I)
+
+
+class Sources:
+    """The functions, classes and constants of some folders of the package."""
+
+    def __init__(self, *folders: str) -> None:
+        self.trees = {
+            path: ast.parse(path.read_text()) for folder in folders for path in sorted((ROOT / folder).glob("*.py"))
+        }
+
+    def functions(self) -> Iterator[tuple[Path, ast.FunctionDef]]:
+        """Every function, and the file it is in."""
+        for path, tree in self.trees.items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef):
+                    yield path, node
+
+    def classes(self) -> Iterator[tuple[Path, ast.ClassDef]]:
+        """Every class, and the file it is in."""
+        for path, tree in self.trees.items():
+            yield from ((path, node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def _fields(node: ast.ClassDef) -> dict[str, str]:
+    return {
+        x.target.id: ast.unparse(x.annotation)
+        for x in node.body
+        if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)
+    }
+
+
+def _calls(node: ast.AST) -> set[str]:
+    return {
+        x.func.id if isinstance(x.func, ast.Name) else x.func.attr
+        for x in ast.walk(node)
+        if isinstance(x, ast.Call) and isinstance(x.func, ast.Name | ast.Attribute)
+    }
+
+
+def _name(path: Path, node: ast.FunctionDef) -> str:
+    return f"{path.parent.name}/{path.stem}.{node.name}"
+
+
+# -- compiles that are watched -----------------------------------------------------------------------------------
+
+
+def watched(make: Callable[[], Any], sizes: dict[str, int]) -> Counter[str]:
+    """How often each function of plan/ and passes/ is called in a compile for Hopper: `plan/rings.plan_with_roles`."""
+    codes: Counter[Any] = Counter()
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            codes[frame.f_code] += 1
+
+    _forget()
+    kernel = make().trace()
+    sys.setprofile(profile)
+    try:
+        kernel_for(_Traced(kernel), sizes, machine=machine("hopper")).text("block")
+    finally:
+        sys.setprofile(None)
+    calls: Counter[str] = Counter()
+    for code, count in codes.items():
+        path = Path(code.co_filename)
+        if ROOT in path.parents:
+            calls[f"{path.parent.name}/{path.stem}.{code.co_name}"] += count
+    return calls
+
+
+class _Traced:
+    """A kernel that was traced before, so that tracing is not watched."""
+
+    def __init__(self, program: Any) -> None:
+        self.trace = lambda: program
+
+
+def _forget() -> None:
+    """Empties the caches of functions of plan/ and passes/: a compile is watched as the first one."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("tilewright.plan", "tilewright.passes")):
+            for value in vars(module).values():
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
+
+
+def ran_in_probes() -> set[str]:
+    """The functions that ran in the GPU probes."""
+    ran: set[str] = set()
+    for case in CASES:
+        if case.row == "hopper" and case.name in PROBES:
+            ran |= watched(case.make, case.sizes).keys()
+    return ran
+
+
+# -- counts ------------------------------------------------------------------------------------------------------
+
+
+def planners(sources: Sources, ran: set[str]) -> list[str]:
+    """Modules that construct a ranked choice in a GPU probe."""
+    choices = set()
+    for _, node in sources.classes():
+        fields = _fields(node)
+        costs = {"cycles", "cost", "time"} & fields.keys()
+        if costs and any(re.search(r"\b(Plan|Schedule|KernelSchedule)\b", kind) for kind in fields.values()):
+            choices.add(node.name)
+    found = {
+        f"{path.parent.name}/{path.stem}"
+        for path, node in sources.functions()
+        if _calls(node) & choices and _name(path, node) in ran
+    }
+    return sorted(found)
+
+
+def lowering_parameters(sources: Sources) -> list[str]:
+    """Functions that construct what the lowering takes."""
+    return sorted(_name(path, node) for path, node in sources.functions() if "Cuts" in _calls(node))
+
+
+def pins(sources: Sources) -> list[str]:
+    """Functions that compare a pinned plan with a planned one."""
+    found = []
+    for path, node in sources.functions():
+        if path.stem in ("plan", "reading", "words") or path.stem.startswith("bind"):
+            continue
+        names = {a.arg for a in (*node.args.args, *node.args.kwonlyargs) if a.arg in ("given", "said", "pinned")}
+        typed = {
+            a.arg
+            for a in (*node.args.args, *node.args.kwonlyargs)
+            if a.annotation is not None and re.search(r"\bPlan\b", ast.unparse(a.annotation))
+        }
+        names &= typed | {"given"}
+        if (
+            names
+            and any(_compares(x, names) for x in ast.walk(node))
+            and "ArgumentError" not in ast.unparse(node.returns or ast.Constant(None))
+        ):
+            found.append(_name(path, node))
+    return sorted(found)
+
+
+def _compares(node: ast.AST, names: set[str]) -> bool:
+    """Whether a node compares one of some parameters, or a part of it, with what is no constant, or requires it."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr.startswith("require_") and _uses(node.func.value, names)
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+        return False
+    sides = [node.left, *node.comparators]
+    others = [x for x in sides if not _uses(x, names)]
+    return len(others) < len(sides) and not any(isinstance(x, ast.Constant) for x in sides)
+
+
+def _uses(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(x, ast.Name) and x.id in names for x in ast.walk(node))
+
+
+def times(sources: Sources, ran: set[str]) -> list[str]:
+    """Functions that return a GPU kernel's time."""
+    timed = {node.name for _, node in sources.classes() if "cycles" in _fields(node)} | {"float"}
+    found = []
+    for path, node in sources.functions():
+        returns = ast.unparse(node.returns) if node.returns is not None else ""
+        doc = (ast.get_docstring(node) or "").split(". ")[0]
+        kind = re.sub(r"tuple\[(\w+).*", r"\1", returns)
+        plans = "Plan" in " ".join(_fields_of(sources, kind).values())
+        counted = any(_reads(node, field) for field in LAUNCH) or (TIME.search(doc) and WHOLE.search(doc))
+        if kind in timed and not plans and counted and _name(path, node) in ran:
+            found.append(_name(path, node))
+    return sorted(found)
+
+
+def _fields_of(sources: Sources, name: str) -> dict[str, str]:
+    return next((_fields(node) for _, node in sources.classes() if node.name == name), {})
+
+
+def rooflines(sources: Sources) -> list[str]:
+    """Functions that return the least time that memory leaves."""
+    moving = {node.name for _, node in sources.functions() if _reads(node, "far_rate")}
+    found = []
+    for path, node in sources.functions():
+        doc = (ast.get_docstring(node) or "").lower()
+        bound = re.search(r"roofline|no plan can beat|moving (its|the) arguments", doc)
+        if bound and (_reads(node, "far_rate") or _calls(node) & moving):
+            found.append(_name(path, node))
+    return sorted(found)
+
+
+def _reads(node: ast.AST, field: str) -> bool:
+    return any(isinstance(x, ast.Attribute) and x.attr == field for x in ast.walk(node))
+
+
+def steering() -> tuple[list[str], list[str]]:
+    """(flags, except clauses) that steer planning."""
+    passes = Sources("passes")
+    trees = {path.name: tree for path, tree in passes.trees.items()}
+    clauses = [
+        f"{name}:{x.lineno}"
+        for name in ("pipeline.py", "choosing.py")
+        for x in ast.walk(trees[name])
+        if isinstance(x, ast.ExceptHandler)
+    ]
+    job = next((node for _, node in passes.classes() if node.name == "Job"), None)
+    plain = {
+        x.target.id
+        for x in (job.body if job is not None else ())
+        if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name) and x.value is not None
+        and ast.unparse(x.value) in ("False", "0", "''", "None", "field(default_factory=dict)")
+    }  # fmt: skip
+    set_here = {
+        y.attr
+        for x in ast.walk(trees["pipeline.py"])
+        if isinstance(x, ast.Assign | ast.AugAssign)
+        for t in (x.targets if isinstance(x, ast.Assign) else [x.target])
+        for y in ast.walk(t)
+        if isinstance(y, ast.Attribute) and isinstance(y.value, ast.Name) and y.value.id == "job"
+    }
+    read = {
+        y.attr
+        for name in PLANNING
+        if name in trees
+        for y in ast.walk(trees[name])
+        if isinstance(y, ast.Attribute)
+        and isinstance(y.ctx, ast.Load)
+        and isinstance(y.value, ast.Name)
+        and y.value.id == "job"
+    }
+    results = {"plan", "choice", "lowered", "contraction", "module", "why", "patched", "aligned", "parts", "split"}
+    return sorted(plain & set_here & read - results), clauses
+
+
+def constants() -> list[str]:
+    """Numbers that describe one machine."""
+    found = []
+    for folder in ("plan", "passes", "passes/tile", "passes/waves", "check", "machine"):
+        for path, tree in Sources(folder).trees.items():
+            text = path.read_text().splitlines()
+            for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+                if not isinstance(node, ast.Assign) or not _is_number(node.value):
+                    continue
+                names = [x.id for t in node.targets for x in ast.walk(t) if isinstance(x, ast.Name)]
+                doc = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+                comment = text[node.end_lineno - 1 if node.end_lineno else 0].partition("#")[2]
+                said = f"{doc} {comment}"
+                if OF_MACHINE.search(said) and not OF_SEARCH.search(said):
+                    found += [f"{folder}/{path.stem}.{name}" for name in names]
+    for path, node in Sources("machine").classes():
+        for x in node.body:
+            if not isinstance(x, ast.AnnAssign) or x.value is None or not _is_number(x.value):
+                continue
+            if ast.literal_eval(ast.unparse(x.value)) not in NEUTRAL:
+                found.append(f"machine/{path.stem}.{node.name}.{ast.unparse(x.target)}")
+    return found
+
+
+def _is_number(node: ast.AST) -> bool:
+    """Whether an expression is made of numbers alone."""
+    kinds = (ast.Constant, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.expr_context)
+    values = [x.value for x in ast.walk(node) if isinstance(x, ast.Constant)]
+    return (
+        all(isinstance(x, kinds) for x in ast.walk(node))
+        and bool(values)
+        and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", action="store_true", help="print what was counted")
+    options = parser.parse_args()
+    sources = Sources("plan", "passes")
+    ran = ran_in_probes()
+    flags, clauses = steering()
+    rows: list[tuple[str, int, str, list[str]]] = []
+
+    def row(measure: str, bar: str, names: list[str]) -> None:
+        rows.append((measure, len(names), bar, names))
+
+    row("planners of GPU kernels", "1", planners(sources, ran))
+    row(
+        "places that build lowering parameters",
+        "1",
+        sorted({x.rpartition(".")[0] for x in lowering_parameters(sources)}),
+    )
+    row("ways to match a pinned plan", "1", pins(sources))
+    row("functions that return a GPU kernel's time", "1", times(sources, ran))
+    row("rooflines", "1", rooflines(sources))
+    for name, (make, sizes) in WATCHED.items():
+        calls = watched(make, sizes)
+        for what, functions, bar in (
+            ("tile enumerations", ENUMERATIONS, "3"),
+            ("cost evaluations", COSTS, "1700" if "1000" in name else ""),
+        ):
+            counted = {f: calls[f"plan/{f}"] for f in functions if calls[f"plan/{f}"]}
+            said = [f"{f} {n}" for f, n in counted.items()]
+            rows.append((f"{what}, {name}", sum(counted.values()), bar, said))
+    row("flags that steer planning", "0", flags)
+    row("except clauses in pipeline.py and choosing.py", "0", clauses)
+    row("constants that describe one machine", "0", constants())
+    width = max(len(measure) for measure, *_ in rows)
+    print(f"{'measure':{width}}  count    bar")
+    for measure, count, bar, names in rows:
+        print(f"{measure:{width}}  {count:5}  {bar:>5}")
+        if options.names:
+            print("\n".join(f"    {name}" for name in names))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""Binding: a plan is replayed on a job's program. Rewrites that the plan names come first; then its kernel is bound.
+
+| line of the plan                     | rewrite                                                                  |
+|--------------------------------------|--------------------------------------------------------------------------|
+| `apart mma`                          | two kernels, with a value in memory between them                         |
+| `x in rows`, `w in diagonal blocks`  | kernels that repack operands first, and the kernel on these              |
+| `split K 4`                          | a kernel over parts of K, and one that adds them up                      |
+| `task p 8, task q 16`, `as halo`     | rows as boxes of their digits                                            |
+| `unit q 4`                           | rows as boxes of lanes                                                   |
+| `axis F: loop 64` between products   | a loop over what lies between two MMAs                                   |
+
+Nothing is searched, but for kernels of which a plan says nothing: those that repack, those that add up parts, and a
+second kernel without lines of its own. These are planned as any other program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Op, Program
+from tilewright.passes.by_terms import LaneRows
+from tilewright.passes.halo_tiles import bind_halo
+from tilewright.passes.in_rows import repacked
+from tilewright.passes.job import InRows, Job
+from tilewright.passes.parts import bound_apart
+from tilewright.passes.tile.looping import in_a_loop, summed_between
+from tilewright.passes.tile.memory import is_ordered
+from tilewright.passes.tile.parting import parted
+from tilewright.passes.tile.splitting import halves, step_of, sum_of
+from tilewright.plan.bind import bind
+from tilewright.plan.bind_axes import refused
+from tilewright.plan.bind_grid import bind_grid
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.general import dims_of
+from tilewright.plan.kernel import KernelProgram
+from tilewright.plan.microkernel import names_of
+from tilewright.plan.plan import LAUNCH, Plan
+from tilewright.plan.terms import box_said, product_by_terms
+
+Choose = Callable[[Job], None]
+"""The pass that plans a job, and binds its plan."""
+
+
+def bind_plan(job: Job, plan: Plan, choose: Choose, planned: object = None) -> None:
+    """Gives a job what the lowering reads: rewritten programs, and the parameters of its kernel.
+
+    `planned` are the jobs of several kernels, where they are planned already.
+    """
+    job.parts = job.aligned = job.split = job.patched = job.looped = None
+    plan = plan.opened(()) if plan.apart is not None else replace(plan.opened(()), early=None)
+    if job.workgroups is not None:
+        job.cuts = bind_grid(job.program, job.sizes, job.machine, job.free, job.open_extents, plan)
+    elif plan.apart is not None:
+        job.parts = planned if isinstance(planned, tuple) else bound_apart(job, plan, plan.apart, choose)
+    elif any(line.at == LAUNCH for line in plan.placed):
+        job.aligned = planned if isinstance(planned, InRows) else repacked(job, plan, choose)
+    elif plan.split is not None:
+        _bind_split(job, plan, *plan.split)
+    elif plan.roles is not None and plan.roles.halo:
+        job.patched, job.cuts = bind_halo(job, plan)
+    else:
+        _bind_one(job, plan)
+
+
+def kernel_of(job: Job, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> KernelProgram:
+    """A program of a job, as one kernel."""
+    opened = job.open_extents
+    return KernelProgram(program, sizes, job.machine, free, opened, job.typical, job.logs, is_ordered(program))
+
+
+def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:
+    """A reduction in parts: of products, or of a program without any."""
+    line = f"split {name} {count}"
+    if names_of(job.program):
+        whole = sum_of(job.program, job.free)
+        if isinstance(whole, str):
+            raise refused(line, whole)
+        axis = next((d for d in whole.axes if str(d) == name), None)
+        if axis is None:
+            raise refused(line, f"the reduced dimensions are {', '.join(map(str, whole.axes))}")
+        split = halves(job.program, job.sizes, job.free, axis, count, step_of(job.program, job.machine))
+    else:
+        split = parted(job.program, job.sizes, count, job.machine)
+    if isinstance(split, str):
+        raise refused(line, split)
+    if split.parts != count:
+        raise refused(line, f"in whole steps there are {split.parts} parts")
+    job.split = split
+    job.cuts = bind(kernel_of(job, split.first, {**job.sizes, **split.sizes}, ()), replace(plan, split=None))
+
+
+def _bind_one(job: Job, plan: Plan) -> None:
+    """One kernel on the program as it is, on boxes of lanes, or with a loop between two MMAs."""
+    _take_program(job, plan)
+    if plan.roles is None and _bind_lanes(job, plan):
+        return
+    program = job.program
+    if plan.roles is not None:
+        program = _with_loop_between(job, plan)
+        job.looped = None if program is job.program else program
+    job.cuts = bind(kernel_of(job, program, job.sizes, job.free), plan)
+
+
+def _take_program(job: Job, plan: Plan) -> None:
+    """Takes the program over flat dimensions where the plan's axes are those, and not their digits."""
+    if job.undivided is None:
+        return
+    names = {axis.name for axis in plan.axes}
+    flat, digits = ({str(d) for d in dims_of(program)} for program in (job.undivided[0], job.program))
+    if names & (flat - digits) and not names & (digits - flat):
+        job.program, job.free = job.undivided
+
+
+def _bind_lanes(job: Job, plan: Plan) -> bool:
+    """Whether lanes compute the one product without an atom, each for results of its own or for a box of them."""
+    by_loops = bool(plan.products) and all(line.atom is None for line in plan.products)
+    if job.machine.lanes is None or job.opened or job.logs or not by_loops or is_ordered(job.program):
+        return False
+    size = numbers_of(job.sizes)
+    found = product_by_terms(job.program, job.free, size, Substitution(job.sizes), job.machine)
+    if isinstance(found, str):
+        return False
+    box = box_said(plan, str(found.rows[0])) if len(found.rows) == 1 else None
+    if box is None:
+        job.cuts = bind(kernel_of(job, job.program, job.sizes, job.free), plan, found.terms)
+        return True
+    rows = LaneRows.of(job, found)
+    if isinstance(rows, str):
+        raise refused(plan.axis(str(found.rows[0])), rows)
+    terms, patched, inner = rows.bound(plan, box)
+    job.patched = patched
+    job.cuts = bind(kernel_of(job, patched.program, patched.sizes, patched.free), inner, terms)
+    return True
+
+
+def _with_loop_between(job: Job, plan: Plan) -> Program:
+    """The program with a loop over a dimension between two MMAs, where the plan has a loop there."""
+    for d in summed_between(job.program):
+        axis = next((a for a in plan.axes if a.name == str(d)), None)
+        loop = None if axis is None else axis.cut("loop")
+        looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in job.program.walk())
+        if axis is None or loop is None or looped or loop.size not in _columns_along(job, plan, d):
+            continue  # else it is a K step of the second product
+        program = in_a_loop(job.program, d, loop.size)
+        if isinstance(program, str):
+            raise refused(axis, program)
+        return program
+    return job.program
+
+
+def _columns_along(job: Job, plan: Plan, d: Expr) -> list[int]:
+    """The columns of products whose accumulator ends in a dimension."""
+    products = names_of(job.program)
+    lines = [(line, products[line.name]) for line in plan.products if line.name in products]
+    return [line.columns for line, op in lines if op.result.type.dims[-1:] == (d,)]

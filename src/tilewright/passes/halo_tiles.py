@@ -1,0 +1,223 @@
+"""Halo tiles, bound: rows as boxes of their digits, whose reads around them are copied once for all taps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.ir.core import Op, Program
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.passes.job import Job
+from tilewright.passes.tile.digits import digits_of
+from tilewright.passes.tile.patches import Patched, in_patches
+from tilewright.plan.bind_axes import loop_of, refused
+from tilewright.plan.bind_pipeline import check_groups, check_registers, check_waves
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.general import Cuts, dims_of
+from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
+from tilewright.plan.patches import SlidingWindow, ends, factors, patch_cycles, patch_work, rows_of, window
+from tilewright.plan.plan import Axis, Multiplied, Placed, Plan
+from tilewright.plan.rings import atoms_of, bound_by_memory, product_of
+from tilewright.plan.tiled import Walk
+
+
+def bind_halo(job: Job, plan: Plan) -> tuple[Patched, Cuts]:
+    """The program over boxes that a plan says, and what its lowering reads."""
+    return _HaloTile.of(job, plan).bound()
+
+
+def halo_cycles(job: Job, plan: Plan, cuts: Cuts, machine: Machine) -> tuple[float, float]:
+    """(cycles that a bound kernel with halo tiles should take, those that memory alone takes)."""
+    tile = _HaloTile.of(job, plan)
+    size, slides = numbers_of(tile.sizes), tile.window()
+    reads = factors(tile.op, tile.axes, tile.program)
+    assert reads is not None
+    assert cuts.roles is not None
+    assert cuts.halo is not None
+    (how,) = (how for how in cuts.products.values() if how is not None)
+    work = patch_work(tile.program, tile.op, tile.axes, reads, slides, tile.digits, size, machine)
+    box, walk = tile.box(slides, how)
+    bound = bound_by_memory(tile.program, size, machine)
+    cycles = patch_cycles(machine, work, how, cuts.roles, box, cuts.halo, walk)
+    return max(cycles, bound + machine.limits.launch_cycles), bound
+
+
+@dataclass(frozen=True)
+class _HaloTile:
+    """A plan with a halo tile, and the program whose rows are counted in digits."""
+
+    job: Job
+    plan: Plan
+    program: Program
+    sizes: dict[Symbol, int]
+    digits: tuple[Symbol, ...]
+    op: Op
+    axes: Axes
+    rows: Axis
+
+    @classmethod
+    def of(cls, job: Job, plan: Plan) -> _HaloTile:
+        """The program in digits; refuses one that has no rows that overlap."""
+        products = list(names_of(job.program).values())
+        if len(products) != 1:
+            raise refused(plan.roles, "a halo tile is for one product")
+        axes = axes_in(products[0], numbers_of(job.sizes))
+        if isinstance(axes, str):
+            raise refused(plan.roles, axes)
+        counted = digits_of(job.program, job.sizes, job.free, axes.m)
+        if counted is None:
+            raise refused(plan.roles, f"{axes.m} does not count in digits")
+        program, sizes, digits, _ = counted
+        found = product_of(program, numbers_of(sizes), ())
+        if isinstance(found, str):
+            raise refused(plan.roles, found)
+        return cls(job, plan, program, sizes, digits, *found, plan.axis(str(axes.m)))
+
+    def bound(self) -> tuple[Patched, Cuts]:
+        """The rewritten program and the parameters."""
+        self._check_axes()
+        (line,) = self.plan.products
+        atom = self._atom(line)
+        slides = self.window()
+        assert self.plan.roles is not None
+        check_waves(self.plan.roles, self.job.machine)
+        groups = check_groups(self.plan.roles, atom, self.job.machine, 1)
+        how = Microkernel(atom, line.rows, line.columns, groups, blocks=self.op.attrs.get("blocks", 1))
+        check_registers(self.plan.roles, {self.op: how}, self.job.machine)
+        box, walk = self.box(slides, how)
+        lines = None if walk is None else (rows_of(walk, how), walk.pitch)
+        patched = in_patches(self.program, self.sizes, self.rows.name, self.digits, box, lines)
+        (product,) = names_of(patched.program).values()
+        widths = dict.fromkeys(product.operands[2].type.dims, 1)
+        widths |= {patched.inner[0]: how.rows, self.axes.n: how.columns}
+        cuts = Cuts(
+            widths,
+            products={product: how},
+            roles=self.plan.roles,
+            group=self.plan.group,
+            schedule=self.plan.schedule,
+            halo=self._offsets(),
+            walk=walk,
+        )
+        return replace(patched, sizes={**self.sizes, **patched.sizes}), cuts
+
+    def _check_axes(self) -> None:
+        """Every dimension has an axis of its extent; columns are a task, others of C one each, taps and K loops."""
+        plan, size = self.plan, numbers_of(self.sizes)
+        named = {axis.name: axis for axis in plan.axes}
+        tasks = [d for d in self.op.operands[2].type.dims if d not in self.digits]
+        others = [d for d in dims_of(self.program) if d not in self.digits and d in self.sizes]
+        for d in others:
+            axis = named.pop(str(d), None)
+            if axis is None:
+                raise refused(plan.roles, f"no line says how {d} is split: `axis {d} = ({d} {size(d)}): whole`")
+            if [x.extent for x in axis.digits] != [size(d)]:
+                raise refused(axis, f"plans are for sizes: here {d} has {size(d)}")
+            levels = [cut.role for cut in axis.cuts]
+            if d in tasks and (levels != ["task"] or axis.cuts[0].size != self._width(d)):
+                raise refused(axis, f"a task has {self._width(d)} of {d}")
+            if d not in tasks and levels not in (["loop"], []):
+                raise refused(axis, "taps and K are loops")
+        named.pop(self.rows.name, None)
+        for axis in named.values():
+            raise refused(axis, f"there is no dimension {axis.name}")
+        grid = (*(str(d) for d in tasks if d is not self.axes.n), self.rows.name, str(self.axes.n))
+        if plan.tasks != grid:
+            there = f"boxes go through the grid as `tasks {', '.join(grid)}`"
+            raise refused(f"tasks {', '.join(plan.tasks)}", there)
+        order = (self.axes.k, *self.axes.deep)
+        if plan.order != tuple(map(str, order)):
+            there = ", ".join(map(str, order))
+            raise refused(f"order {', '.join(plan.order)}", f"a halo tile serves all taps of a K step: `order {there}`")
+        if [x.name for x in self.rows.digits] != list(map(str, self.digits)) or [
+            x.extent for x in self.rows.digits
+        ] != [self.sizes[d] for d in self.digits]:
+            there = ", ".join(f"{d} {self.sizes[d]}" for d in self.digits)
+            raise refused(self.rows, f"plans are for sizes: here `axis {self.rows.name} = ({there})`")
+        if plan.overlap != "none" or plan.waves > 1:
+            raise refused(plan.lines()[-1], "a kernel with halo tiles has no such line")
+
+    def _width(self, d: Expr) -> int:
+        return self.plan.products[0].columns if d is self.axes.n else 1
+
+    def _atom(self, line: Multiplied) -> MultiplyAtom:
+        atoms = atoms_of(self.program, self.job.machine, self.op, self.axes)
+        if isinstance(atoms, str):
+            raise refused(line, atoms)
+        atom = next((x for x in atoms if x.name == line.atom), None)
+        if atom is None or not atom.asynchronous or atom.slab is None:
+            raise refused(line, f"atoms that read a halo tile are {', '.join(x.name for x in atoms[:6])}")
+        if line.transposed:
+            raise refused(line, "rows of a halo tile are the atom's rows")
+        step = loop_of(self.plan.axis(str(self.axes.k)))
+        if step != atom.slab:
+            raise refused(self.plan.axis(str(self.axes.k)), f"a K step is one row of shared memory: {atom.slab}")
+        return atom
+
+    def window(self) -> SlidingWindow:
+        reads = factors(self.op, self.axes, self.program)
+        if reads is None:
+            raise refused(self.plan.roles, "an operand is computed")
+        slides = window(reads[0], self.axes, self.digits, numbers_of(self.sizes))
+        if isinstance(slides, str):
+            raise refused(self._line(0), slides)
+        return slides
+
+    def _line(self, side: int) -> Placed:
+        """The line of operand A or B."""
+        reads = factors(self.op, self.axes, self.program)
+        assert reads is not None
+        name = reads[side].operands[0].name or "ab"[side]
+        form = ("halo", "panel")[side]
+        line = next((p for p in self.plan.placed if p.name == name), None)
+        if line is None or line.form != form or line.hint != "keep" or len(self.plan.placed) != 2:
+            raise refused(line or self.plan.roles, f"a halo tile needs `{name} staged at ... as {form}, keep`")
+        return line
+
+    def box(self, slides: SlidingWindow, how: Microkernel) -> tuple[tuple[int, ...], Walk | None]:
+        """The box of digits that a task has, and how rows run on from line to line, where they do."""
+        rows, size = self.rows, numbers_of(self.sizes)
+        sizes = {cut.digit: cut.size for cut in rows.cuts if cut.role == "task"}
+        extents = [self.sizes[d] for d in self.digits]
+        walked = [digit.walked != digit.extent for digit in rows.digits]
+        whole = any(walked)
+        if len(sizes) != len(rows.cuts) or None in sizes:
+            raise refused(rows, "a box has a task for each of its digits")
+        box = tuple(sizes.get(str(d), self.sizes[d] if whole else 1) for d in self.digits)
+        walk = slides.lines(extents) if whole else None
+        if walk is not None:
+            if walked[:-1] != [False] * (len(walked) - 1) or rows.digits[-1].walked != walk.pitch or len(box) < 2:
+                raise refused(rows, f"rows run on from line to line of {walk.pitch}")
+            if slides.digits[-2:] != ((len(box) - 2,), (len(box) - 1,)) or box[-2:] != tuple(extents[-2:]):
+                raise refused(rows, "rows run on in whole images only")
+        count = prod(box) if walk is None else prod(box[:-2]) * rows_of(walk, how)
+        if count != how.rows:
+            raise refused(rows, f"a box of {count} rows; `{self.plan.products[0]}` has {how.rows}")
+        for d, n in zip(self.digits, box, strict=True):
+            if self.sizes[d] % n and not ends(d, self.program, size):
+                raise refused(rows, f"{d} ends within a box, and what lies past it is not outside the result")
+        batched = prod(size(d) for d in self.axes.around if d not in self.digits) > 1
+        if batched and size(self.axes.n) % how.columns and not ends(self.axes.n, self.program, size):
+            raise refused(self.plan.products[0], f"{self.axes.n} ends within a tile, and the next group lies behind it")
+        return box, walk
+
+    def _offsets(self) -> int:
+        """How many taps a stage of B has; 0: all of B is copied before the first task."""
+        a, b = self._line(0), self._line(1)
+        order = [str(d) for d in (self.axes.k, *self.axes.deep)]
+        if a.at != order[0]:
+            raise refused(a, f"a halo tile is copied for a K step: `staged at {order[0]}`")
+        loops = {d: loop_of(self.plan.axis(str(d))) or self.sizes[d] for d in self.axes.deep if isinstance(d, Symbol)}
+        last = self.axes.deep[-1] if self.axes.deep else None
+        for d, n in loops.items():
+            allowed = (1, self.sizes[d]) if d is last else (1,)
+            if n not in allowed:
+                raise refused(self.plan.axis(str(d)), f"a stage has one tap of {d}, or all of the last")
+        if b.at == "start":
+            return 0
+        if b.at == order[-1]:
+            return 1
+        if len(order) > 1 and b.at == order[-2] and last is not None:
+            return loops[last] if isinstance(last, Symbol) else 1
+        raise refused(b, f"B is staged at start, {', '.join(order[-2:])}")

@@ -1,0 +1,127 @@
+"""Binding: the lines of a plan become the parameters that the lowering of one kernel reads. Nothing is searched.
+
+Each line is checked against the program (dimensions, loops, MMAs) and the machine (atoms, registers, waves). A line
+that cannot be done is refused with the rule that it breaks.
+
+| line of the plan          | parameter of the lowering                                                       |
+|---------------------------|---------------------------------------------------------------------------------|
+| `axis M = (M 512): task 64` | width of a task, in the order of `tasks`                                       |
+| `axis K = (K 512): loop 64` | tile of a loop; with a pipeline, the K step of an MMA                          |
+| `mma by ATOM, block 64x64`  | atom, accumulator tile, orientation; groups of waves follow from the pipeline |
+| `roles ...`, `overlap ...`  | pipeline                                                                      |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Op
+from tilewright.machine import Machine
+from tilewright.plan.bind_axes import axes_of, loop_of, refused, tile_of_loop, widths_of
+from tilewright.plan.bind_pipeline import bind_pipeline
+from tilewright.plan.general import Cuts
+from tilewright.plan.kernel import KernelProgram
+from tilewright.plan.lane_boxes import Terms, written_out
+from tilewright.plan.microkernel import Microkernel, axes_in, products_of, taken
+from tilewright.plan.model import Size
+from tilewright.plan.plan import Axis, Plan
+
+
+def bind(kernel: KernelProgram, plan: Plan, terms: Terms | None = None) -> Cuts:
+    """The parameters that a plan gives for a kernel; with `terms`, lanes compute products without atoms."""
+    if plan.atom is not None:
+        raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
+    axes = axes_of(kernel, plan)
+    parallel = terms.dims if terms is not None and terms.dims else kernel.parallel
+    widths = widths_of(kernel, plan, axes, parallel)
+    if plan.roles is not None:
+        return bind_pipeline(kernel, plan, axes, widths)
+    return _without_pipeline(kernel, plan, axes, widths, parallel, terms)
+
+
+def _without_pipeline(
+    kernel: KernelProgram,
+    plan: Plan,
+    axes: Mapping[Expr, Axis],
+    widths: dict[Expr, int],
+    parallel: tuple[Expr, ...],
+    terms: Terms | None,
+) -> Cuts:
+    """The parameters of a kernel whose waves all do the same."""
+    machine = kernel.machine
+    _refuse_pipeline_lines(plan)
+    loops = {op: axes[d] for op, d in kernel.loops.items() if d in axes and d not in parallel}
+    tiles = {op: tile_of_loop(kernel, op, axis) for op, axis in loops.items()}
+    looped = {kernel.loops[op]: tile for op, tile in tiles.items()}
+    for d, axis in axes.items():
+        if loop_of(axis) is not None and d not in looped and d not in parallel:
+            raise refused(axis, f"no loop iterates over {axis.name}: it is whole")
+
+    def width(d: Expr) -> int:
+        return widths.get(d) or looped.get(d) or kernel.size(d)
+
+    by_loops: dict[Op, Microkernel | None] = dict.fromkeys(kernel.products.values())
+    chosen = by_loops if terms else products_of(kernel.program, machine, width, kernel.size, kernel.opened)
+    products = taken(plan.products, kernel.program, machine, chosen)
+    blocks = _blocks(kernel, axes, products, parallel, width)
+    padded = {d: blocks[d] for d in (list(blocks)[:1] if kernel.opened else ())}  # one code for all pieces
+    waves = _waves(plan, products, machine, terms)
+    free = {op: n for op, n in tiles.items() if op in kernel.free}
+    cuts = Cuts(
+        widths,
+        blocks,
+        free,
+        products,
+        extended=padded,
+        schedule=plan.schedule,
+        packed=bool(kernel.opened),
+        waves=waves,
+    )
+    if terms is None:
+        return cuts
+    (tile,) = free.values()
+    terms = replace(terms, tile=tile)
+    return replace(cuts, terms=written_out(terms, widths, waves, machine), lane_box=terms.box)
+
+
+def _refuse_pipeline_lines(plan: Plan) -> None:
+    """Refuses lines that only a kernel with a pipeline has."""
+    if plan.overlap != "none":
+        raise refused(f"overlap {plan.overlap}", "nothing overlaps without a line `roles`")
+    if plan.group > 1:
+        raise refused(f"tasks {', '.join(plan.tasks)} group {plan.group}", "only a plan with `roles` groups tasks")
+    for line in (*plan.placed, *([f"order {', '.join(plan.order)}"] if plan.order else [])):
+        raise refused(line, "only halo tiles, copies made first and contractions on a CPU have this line")
+    for product in (p for p in plan.products if p.transposed):
+        raise refused(product, "only products in roles are transposed")
+
+
+def _waves(plan: Plan, products: Mapping[Op, Microkernel | None], machine: Machine, terms: Terms | None) -> int:
+    """How many waves compute a task, where no atom decides that."""
+    decides = any(how is not None for how in products.values()) or (bool(products) and terms is None)
+    if plan.waves > 1 and (decides or machine.lanes is None):
+        raise refused(f"waves {plan.waves}", "the atoms, or the machine, say how many waves compute a task")
+    if not 1 <= plan.waves <= machine.waves:
+        raise refused(f"waves {plan.waves}", f"a workgroup has 1 to {machine.waves}")
+    return plan.waves
+
+
+def _blocks(
+    kernel: KernelProgram,
+    axes: Mapping[Expr, Axis],
+    products: Mapping[Op, Microkernel | None],
+    parallel: tuple[Expr, ...],
+    width: Size,
+) -> dict[Expr, int]:
+    """The pieces by which a task goes over parallel dimensions: N first, so that B is read again for the next rows."""
+    pieces = {d: n for d, axis in axes.items() if d in parallel and (n := loop_of(axis)) is not None}
+    if len(products) != 1 or not pieces:
+        return pieces
+    (op,) = products
+    of = axes_in(op, width)
+    if isinstance(of, str):
+        return pieces
+    order = [of.n, of.m, *of.around]
+    return dict(sorted(pieces.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))

@@ -1,0 +1,92 @@
+"""The axes of a plan, bound to the dimensions of a kernel: task widths and loop tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.algebra.expr import Expr
+from tilewright.errors import ArgumentError
+from tilewright.ir.core import Op
+from tilewright.limits import did_you_mean
+from tilewright.plan.boxes import why_whole
+from tilewright.plan.kernel import KernelProgram
+from tilewright.plan.pinned import FRESH
+from tilewright.plan.plan import Axis, Plan
+
+LEVELS = ("task", "loop")
+"""The levels of an axis, outermost first. Lane boxes and boxes of digits are rewritten before a kernel is bound."""
+
+
+def refused(line: object, why: str) -> ArgumentError:
+    """The refusal of a line of a plan."""
+    return ArgumentError(f"plan: `{line}`: {why}")
+
+
+def axes_of(kernel: KernelProgram, plan: Plan) -> dict[Expr, Axis]:
+    """The axis of every dimension. Every dimension has one axis, of its own extent."""
+    axes: dict[Expr, Axis] = {}
+    for axis in plan.axes:
+        d = kernel.dims.get(axis.name)
+        if d is None:
+            near = did_you_mean(axis.name, kernel.dims)
+            here = "" if kernel.machine.lanes else ", where a plan has no line `atom`"
+            raise refused(axis, f"there is no dimension {axis.name}; there are {', '.join(kernel.dims)}{here}{near}")
+        extent = max(1, kernel.size(d))
+        if [digit.name for digit in axis.digits] != [axis.name]:
+            raise refused(axis, f"{axis.name} is one number here: `({axis.name} {extent})`")
+        if (axis.digits[0].extent, axis.digits[0].walked) != (extent, extent):
+            raise ArgumentError(
+                f"plan: it is for other sizes: `{axis}` says {axis.digits[0]}, the program has {axis.name} {extent}; "
+                f"{FRESH}"
+            )
+        axes[d] = axis
+    for name, d in kernel.dims.items():
+        if d not in axes:
+            last = plan.lines()[len(plan.axes) - 1]
+            example = f"`axis {name} = ({name} {max(1, kernel.size(d))}): whole`"
+            raise refused(last, f"no line says how {name} is split, such as {example}")
+    return axes
+
+
+def widths_of(
+    kernel: KernelProgram, plan: Plan, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
+) -> dict[Expr, int]:
+    """The width of a task along each dimension that tasks split, in the order of the line `tasks`."""
+    widths: dict[str, tuple[Expr, int]] = {}
+    for d, axis in axes.items():
+        levels = [cut.role for cut in axis.cuts]
+        if levels != [level for level in LEVELS if level in levels]:
+            raise refused(axis, f"its levels are {', '.join(levels)}; here they are at most one task, then one loop")
+        if levels[:1] != ["task"]:
+            continue
+        if d not in parallel and kernel.size(d) > 1:
+            cut = axis.cuts[0]
+            raise ArgumentError(
+                f"plan: axis {axis.name}: {cut}: tasks cannot split it, because {why_whole(kernel.program, d)}; "
+                f"in `{axis}`"
+            )
+        widths[axis.name] = d, axis.cuts[0].size
+    if sorted(widths) != sorted(plan.tasks):
+        line = f"tasks {', '.join(plan.tasks)}" if plan.tasks else plan.lines()[len(plan.axes) - 1]
+        raise refused(line, f"the axes with a task are {', '.join(widths) or 'none'}: `tasks` orders these")
+    return dict(widths[name] for name in plan.tasks)
+
+
+def loop_of(axis: Axis) -> int | None:
+    """The tile of an axis's loop; None: it has no loop."""
+    cut = axis.cut("loop")
+    return None if cut is None else cut.size
+
+
+def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
+    """The tile of a loop of the program: what its axis says; a stated tile of a loop that is not free must stay."""
+    d = kernel.loops[op]
+    extent = kernel.size(d)
+    tile = loop_of(axis)
+    stated = kernel.stated.get(str(d))
+    if op not in kernel.free:
+        fixed = min(stated or extent, extent)
+        if (tile or extent) != fixed and not (tile == stated):
+            raise refused(axis, f"the loop over {d} gives other results for other tiles: its tile is {fixed}")
+        return stated or extent
+    return extent if tile is None else tile

@@ -1,0 +1,279 @@
+"""The pipeline of a plan, bound: producer and consumer waves, the atom and accumulator tile of every MMA, K steps.
+
+The rules: the accumulator tile is what a task has of M and N; groups of waves share its rows; K steps are whole rows of
+shared memory; registers of all lanes fit the register file. Shared memory is checked when the kernel is lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Op
+from tilewright.limits import shown
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.bind_axes import loop_of, refused, tile_of_loop
+from tilewright.plan.chains import adds_products, chained_products
+from tilewright.plan.general import Cuts
+from tilewright.plan.kernel import KernelProgram
+from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
+from tilewright.plan.plan import Axis, Multiplied, Plan, Roles
+from tilewright.plan.rings import is_along, why_no_pipeline
+
+NAMES = 200
+"""Characters of a list of atoms that a message shows."""
+
+
+def bind_pipeline(kernel: KernelProgram, plan: Plan, axes: Mapping[Expr, Axis], widths: dict[Expr, int]) -> Cuts:
+    """The parameters of a kernel whose producer waves copy operands that consumer waves multiply."""
+    return _Pipelined(kernel, plan, axes, widths).cuts()
+
+
+@dataclass(frozen=True, eq=False)
+class _Pipelined:
+    kernel: KernelProgram
+    plan: Plan
+    axes: Mapping[Expr, Axis]
+    widths: dict[Expr, int]
+
+    def cuts(self) -> Cuts:
+        """All parameters."""
+        plan = self.plan
+        self._check_lines()
+        if why := why_no_pipeline(self.kernel.program, self.kernel.size, self.kernel.free) and self._why_not_chained():
+            raise refused(self.roles, why)
+        products = {op: self._product(line, op) for line, op in self._lines()}
+        for op, how in products.items():
+            self._check_tile(op, how)
+        check_registers(self.roles, products, self.kernel.machine)
+        self._check_overlap(products)
+        blocks = {
+            d: n
+            for op in products
+            if (d := self.of[op].n) in self.widths and (n := loop_of(self.axes[d])) not in (None, self.widths[d])
+        }
+        tiles = {op: self.looped.get(d) or self.kernel.size(d) for op, d in self.kernel.loops.items()}
+        columns = {self.of[op].n: how.tile[1] for op, how in products.items()}
+        padded = {
+            d: n
+            for d, n in columns.items()
+            if d not in self.widths and d not in self.looped and n > self.kernel.size(d)
+        }
+        return Cuts(
+            self.widths,
+            {d: n for d, n in blocks.items() if n is not None},
+            tiles,
+            dict(products),
+            self.roles,
+            plan.group,
+            padded,
+            schedule=plan.schedule,
+            overlap=plan.overlap,
+        )
+
+    # -- what the program is -------------------------------------------------------------------------------
+
+    @property
+    def roles(self) -> Roles:
+        """The pipeline's line."""
+        assert self.plan.roles is not None
+        return self.plan.roles
+
+    @cached_property
+    def looped(self) -> dict[Expr, int]:
+        """The loops that stay loops, and their tiles; others are K loops of an MMA."""
+        kernel = self.kernel
+        stays = {
+            op: d
+            for op, d in kernel.loops.items()
+            if not (op in kernel.free and (adds_products(op) or str(d) not in kernel.stated))
+        }
+        return {d: tile_of_loop(kernel, op, self.axes[d]) for op, d in stays.items()}
+
+    def width(self, d: Expr) -> int:
+        """How much of a dimension a task, or an iteration, has."""
+        return self.widths.get(d) or self.looped.get(d) or self.kernel.size(d)
+
+    @cached_property
+    def of(self) -> dict[Op, Axes]:
+        """M, N and K of every MMA: M is the dimension of rows that a task has more than one of."""
+        found: dict[Op, Axes] = {}
+        for op in self.kernel.products.values():
+            axes = axes_in(op, self.width)
+            if isinstance(axes, str):
+                raise refused(self.roles, axes)
+            found[op] = axes
+        return found
+
+    def _why_not_chained(self) -> str:
+        """Why values between MMAs, or rows of one, do not stay in registers; nothing where they do."""
+        kernel = self.kernel
+        found = chained_products(kernel.program, kernel.sizes, kernel.size, kernel.machine, kernel.free)
+        return found if isinstance(found, str) else ""
+
+    def _lines(self) -> list[tuple[Multiplied, Op]]:
+        """The line of every MMA."""
+        lines = {line.name: line for line in self.plan.products}
+        for name, line in lines.items():
+            if name not in self.kernel.products:
+                raise refused(line, f"there is no product {name}; there are {', '.join(self.kernel.products)}")
+        for name in self.kernel.products:
+            if name not in lines:
+                raise refused(self.roles, f"no line says by which atom {name} is done")
+        return [(lines[name], op) for name, op in self.kernel.products.items()]
+
+    # -- rules -------------------------------------------------------------------------------------------
+
+    def _check_lines(self) -> None:
+        """Refuses lines that a pipeline without halo tiles does not have."""
+        check_waves(self.roles, self.kernel.machine)
+        if self.roles.halo:
+            raise refused(self.roles, "no operand is staged as halo")
+        if self.plan.waves > 1:
+            raise refused(f"waves {self.plan.waves}", "the line `roles` says the waves")
+        for line in self.plan.placed:
+            raise refused(line, "it needs `halo` in the line `roles`")
+        if self.plan.order:
+            raise refused(f"order {', '.join(self.plan.order)}", "only halo tiles have an order of loops")
+
+    def _product(self, line: Multiplied, op: Op) -> Microkernel:
+        """The atom, tile and orientation of an MMA, as its line says."""
+        machine = self.kernel.machine
+        if line.atom is None:
+            raise refused(line, "roles multiply by an atom")
+        try:
+            atom = machine.multiply_atom(line.atom)
+        except LookupError as fault:
+            raise refused(line, str(fault)) from None
+        rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
+        blocks = op.attrs.get("blocks", 1)
+        if atom.slab is None:
+            raise refused(line, f"{atom.name} reads no operand from shared memory")
+        steps = self._slabs(op, atom)
+        how = Microkernel(
+            atom,
+            rows,
+            columns,
+            check_groups(self.roles, atom, machine, len(self.kernel.products)),
+            at_once=steps == 0,
+            transposed=line.transposed,
+            blocks=blocks,
+            slabs=max(1, steps),
+        )
+        self._check_atom(line, op, how)
+        m, n, _ = atom.shape
+        across = columns // n if how.groups > 1 and blocks == 1 else 1
+        if columns % n or rows % m or how.groups % max(1, across) or (rows // m) % (how.groups // max(1, across)):
+            raise refused(line, f"{how.groups} groups of waves do not share {rows}x{columns} in whole atoms of {m}x{n}")
+        return how
+
+    def _slabs(self, op: Op, atom: MultiplyAtom) -> int:
+        """Rows of shared memory that a K step has; 0: all of K is one step."""
+        axes, row = self.of[op], atom.slab or 1
+        if axes.k in self.looped:
+            return 0
+        if axes.k not in self.axes:  # an expression of sizes, of which a plan has no axis
+            return 1
+        step = loop_of(self.axes[axes.k])
+        for d in axes.deep:
+            if d in self.axes and (loop_of(self.axes[d]) or self.kernel.size(d)) > 1:
+                raise refused(self.axes[d], f"K steps are along {axes.k}: here `loop 1`")
+        if step is None:
+            return 0
+        if step % row:
+            raise refused(self.axes[axes.k], f"a K step of {step} is no multiple of a row of shared memory, {row}")
+        return step // row
+
+    def _check_atom(self, line: Multiplied, op: Op, how: Microkernel) -> None:
+        """Refuses an atom that takes other types, or operands that lie otherwise."""
+        machine, axes = self.kernel.machine, how.oriented(self.of[op])
+        types = types_of(op, axes.swapped, machine)
+        along = [is_along(x, axes.k, self.kernel.program) for x in axes.factors(op)]
+        fitting = shared_atoms(machine, types, (along[0], along[1]), precision_of(op), how.held_a)
+        if how.atom not in fitting:
+            names = shown(", ".join(x.name for x in fitting) or "none", NAMES)
+            raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
+
+    def _check_tile(self, op: Op, how: Microkernel) -> None:
+        """Refuses a task that is no accumulator tile."""
+        axes, size = self.of[op], self.kernel.size
+        for d in axes.around:
+            if self.width(d) > 1:
+                raise refused(self.axes[d], f"a task has one of {d}: beside {axes.m} and {axes.n} an MMA has one")
+        rows, columns = how.tile
+        line = next(line for line, product in self._lines() if product is op)
+        if self.widths.get(axes.m, rows) != rows or (axes.m in self.looped and self.looped[axes.m] != rows):
+            raise refused(self.axes[axes.m], f"a task has the rows of `{line}`: {rows}")
+        n = axes.n
+        if n in self.looped and self.looped[n] != columns:
+            raise refused(line, f"the loop over {n} has tiles of {self.looped[n]}")
+        if n in self.widths:
+            piece = loop_of(self.axes[n]) or self.widths[n]
+            if piece != columns or self.widths[n] % columns:
+                raise refused(self.axes[n], f"a task has the columns of `{line}`, {columns}, or a loop of such")
+        elif n not in self.looped and columns < size(n):
+            raise refused(line, f"a task has all {size(n)} of {n}")
+
+    def _check_overlap(self, products: Mapping[Op, Microkernel]) -> None:
+        """Refuses an overlap of products that do not run one after the other in a loop."""
+        overlap, roles = self.plan.overlap, self.roles
+        if overlap == "none":
+            return
+        line = f"overlap {overlap}"
+        if overlap == "defer":
+            raise refused(line, "stores are delayed in tile registers only")
+        if not self.looped or len(products) < 2 or not all(how.at_once for how in products.values()):
+            raise refused(line, "a loop with two products, each with all of its K at once, has this line")
+        if overlap == "turns" and next(iter(products.values())).groups < 2:
+            raise refused(line, "groups of waves take turns; here is one")
+        if roles.together:
+            raise refused(roles, "what products use one ahead of the other is not handed over together")
+
+
+def check_waves(roles: Roles, machine: Machine) -> None:
+    """Refuses registers and stages that no pipeline of the machine has."""
+    why, unit, least = None, machine.register_file.role_unit, machine.register_file.role_least
+    if machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
+        why = f"{machine.name} has no asynchronous copies to shared memory"
+    elif any(n % unit or n < least for _, n in (roles.load, roles.multiply)):
+        why = f"registers are given in multiples of {unit}, at least {least}"
+    elif roles.stages < 1 or roles.stored < 1:
+        why = "a ring has at least one stage"
+    if why is not None:
+        raise refused(roles, why)
+
+
+def check_groups(roles: Roles, atom: MultiplyAtom, machine: Machine, products: int) -> int:
+    """The groups of waves that compute a task, each of which starts the atom by itself."""
+    assert machine.lanes is not None
+    group = atom.c.lanes // machine.lanes
+    count, halves = roles.multiply[0], 2 if roles.pingpong else 1
+    if count % (group * halves) or count < group * halves:
+        raise refused(roles, f"{atom.name} takes {group} waves: those that multiply are multiples of {group * halves}")
+    if roles.load[0] not in (1, group):
+        raise refused(roles, f"1 wave starts asynchronous copies, or {group} copy by themselves")
+    waves = -(-roles.load[0] // group) * group + count
+    if waves > machine.waves:
+        raise refused(roles, f"{waves} waves, of at most {machine.waves} in a workgroup")
+    if roles.pingpong and (not atom.asynchronous or roles.load[0] > 1 or products > 1):
+        raise refused(roles, "only one asynchronous product whose operands one wave copies is done in pingpong")
+    if not atom.asynchronous and count == group:
+        raise refused(roles, f"{atom.name} is done by lanes: a second group multiplies while one loads")
+    return count // group // halves
+
+
+def check_registers(roles: Roles, products: Mapping[Op, Microkernel], machine: Machine) -> None:
+    """Refuses registers that are not there, or that do not hold the accumulators."""
+    how = next(iter(products.values()))
+    file = machine.spaces["register"].bytes
+    assert file is not None
+    there = file // machine.register_file.word_bytes // how.atom.c.lanes
+    groups = how.groups * (2 if roles.pingpong else 1)
+    used = roles.load[1] + groups * roles.multiply[1]
+    if used > there:
+        raise refused(roles, f"lanes of {groups} groups and one that loads take {used} registers of {there}")
+    most = max(how.sums for how in products.values())
+    if roles.multiply[1] <= most:
+        raise refused(roles, f"a lane's sums alone take {most} registers")

@@ -1,0 +1,66 @@
+"""A tile program that becomes one kernel: what planning and binding know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.ir.core import Op, Program
+from tilewright.machine import Machine
+from tilewright.plan.boxes import Opened, cut_dims, numbers_of
+from tilewright.plan.fixed import tiles_of
+from tilewright.plan.general import dims_of, words_for
+from tilewright.plan.microkernel import names_of
+
+
+@dataclass(frozen=True, eq=False)
+class KernelProgram:
+    """A program with its sizes and its machine.
+
+    `free` are the loops that give the same result for every tile size. Sizes that are `opened` are known only at a
+    call; `typical` has numbers for them. `logs` keeps what debug_log shows; `ordered` says that elements are computed
+    in order, by one task.
+    """
+
+    program: Program
+    sizes: Mapping[Symbol, int]
+    machine: Machine
+    free: Collection[Op] = ()
+    opened: Opened = field(default_factory=dict)
+    typical: Mapping[Symbol, int] | None = None
+    logs: bool = False
+    ordered: bool = False
+
+    @cached_property
+    def size(self) -> Callable[[Expr], int]:
+        """The extent of a dimension."""
+        return numbers_of({**self.sizes, **(self.typical or {})})
+
+    @cached_property
+    def dims(self) -> dict[str, Expr]:
+        """All dimensions by their name in a plan."""
+        every = [d for d in dims_of(self.program) if d.symbols <= set(self.sizes)]
+        words = words_for(map(str, every))
+        return {words[str(d)]: d for d in every}
+
+    @cached_property
+    def parallel(self) -> tuple[Expr, ...]:
+        """The dimensions that tasks may split."""
+        return () if self.ordered else cut_dims(self.program, self.size, self.logs, self.opened)
+
+    @cached_property
+    def loops(self) -> dict[Op, Expr]:
+        """The loops of the program, and the dimension that each iterates over."""
+        return {op: op.attrs["axis"] for op in self.program.walk() if op.name == "iterate"}
+
+    @cached_property
+    def stated(self) -> dict[str, int]:
+        """Tile sizes of loops that the author states, by dimension."""
+        return tiles_of(self.program, self.sizes)[1]
+
+    @cached_property
+    def products(self) -> dict[str, Op]:
+        """The MMAs by their name in a plan."""
+        return names_of(self.program)

@@ -1,0 +1,32 @@
+"""Costs that CPUs share, fitted to the times of many plans on one of them, and the rates that a planner counts by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright.machine import Costs, LaneCosts, VectorCosts
+
+FUNCTIONS: Mapping[str, float] = {
+    "div": 12, "exp": 8, "erf": 30, "tanh": 40, "sigmoid": 40, "reciprocal": 40, "sqrt": 25, "rsqrt": 65,
+    "log": 80, "log2": 80, "log10": 80, "sin": 100, "cos": 100, "powf": 115,
+}  # fmt: skip
+"""Instructions of an element of f32, counted in what the code generator writes for a lane of a vector."""
+
+COSTS = Costs(
+    vectors=VectorCosts(block=30, task=100),
+    lanes=LaneCosts(
+        product=0.5, integer_product=1.5, load=0.5, conversion=1.0, apart=16, parted=1.5, task=50, end=12, turn=3
+    ),
+    functions=FUNCTIONS,
+)
+
+LIMITS: Mapping[str, Any] = {
+    "copy_rate": 16.0,
+    "latency": 4,
+    "line_bytes": 64,
+    "conflict_bytes": 1024,
+    "launch_cycles": 2000,
+    "following_cycles": 2000,
+}
+"""Fields of `Limits` that rows of CPUs have alike; `launch_cycles` wake the worker pool, from waiting in a loop."""

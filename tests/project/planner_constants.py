@@ -1,0 +1,155 @@
+"""Which numbers may stand at the top of the planner's modules, and why: none describes a machine.
+
+A number that is so because a machine is so belongs to that machine's row in `targets/`, as a field of `machine/`.
+What may stay is how far a search goes, how much code is written out, and what messages show.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PARTS = ("plan", "passes", "check", "machine")
+"""Folders of the package in which no number describes a machine."""
+
+_SEARCH = "how many choices a search looks at"
+_SHARE = "a ratio by which choices are ranked or refused, of whichever machine"
+_CODE = "how much code is written out: compiling it should end"
+_WORK = "how much a proof or a table may take"
+_SHOWN = "what messages show"
+_MEANING = "part of what is computed or written down"
+
+ALLOWED = {
+    "plan/bind_pipeline.py: NAMES": "characters of a message",
+    "plan/boxes.py: RUN": _SEARCH,
+    "plan/boxes.py: ROWS": _SEARCH,
+    "plan/boxes.py: TABLED": _WORK,
+    "plan/chains.py: WAITING": _SEARCH,
+    "plan/chains.py: BLOCKS": _SEARCH,
+    "plan/chains.py: FEWEST": _SEARCH,
+    "plan/contraction.py: LONGEST": _CODE,
+    "plan/general.py: WHOLE": _SEARCH,
+    "plan/general.py: CHOSEN": _SEARCH,
+    "plan/general.py: DEEPEST": _SEARCH,
+    "plan/lane_boxes.py: LONGEST": _SEARCH,
+    "plan/lane_boxes.py: SLIDING": _SEARCH,
+    "plan/lane_boxes.py: NARROWEST": _SHARE,
+    "plan/lane_boxes.py: MOST_OF_LINE": _SHARE,
+    "plan/lane_boxes.py: NEARLY": _SHARE,
+    "plan/lanes.py: WRITTEN": _CODE,
+    "plan/lanes.py: WIDE": _SEARCH,
+    "plan/lanes.py: ALONE": _CODE,
+    "plan/microkernel.py: MOST_VECTORS": _SEARCH,
+    "plan/microkernel.py: FRAGMENTS": _SEARCH,
+    "plan/model.py: L1_SHARE": _SHARE,
+    "plan/model.py: L2_SHARE": _SHARE,
+    "plan/patches.py: HALOS": _SEARCH,
+    "plan/patches.py: RINGS": "rings that a program with halo tiles has",
+    "plan/planner.py: CLEARLY": _SHARE,
+    "plan/planner.py: SHOWN": _SHOWN,
+    "plan/planner.py: MORE": _SEARCH,
+    "plan/reading.py: SHOWN": _SHOWN,
+    "plan/ring_costs.py: ENOUGH": _SEARCH,
+    "plan/rings.py: GROUPS": _SEARCH,
+    "plan/rings.py: ATOMS": _SEARCH,
+    "plan/rings.py: STORED": _SEARCH,
+    "plan/rings.py: FEWEST": _SEARCH,
+    "plan/rings.py: MOST": _SEARCH,
+    "plan/rings.py: TOGETHER": _SEARCH,
+    "plan/rings.py: SHOWN": _SHOWN,
+    "plan/rows.py: LONGER": _SHARE,
+    "plan/rows.py: MANY": _SHARE,
+    "plan/rows.py: ABOUT": _SHARE,
+    "plan/rows.py: FEW": _SHARE,
+    "plan/rows.py: ROUNDS": _SHARE,
+    "plan/tiles.py: WRITTEN": _CODE,
+    "plan/vectors.py: UNROLLED": _CODE,
+    "plan/vectors.py: WRITTEN": _CODE,
+    "plan/vectors.py: WIDE": _SEARCH,
+    "plan/words.py: NEAR": _SHOWN,
+    "plan/words.py: LONGEST": _SHOWN,
+    "passes/by_terms.py: SHOWN": _SEARCH,
+    "passes/choosing.py: SPLITS": _SEARCH,
+    "passes/choosing.py: CROWDED": _SHARE,
+    "passes/choosing.py: BETWEEN": _SEARCH,
+    "passes/choosing.py: SHALLOWEST": _SEARCH,
+    "passes/control.py: MOST": _CODE,
+    "passes/dealing.py: LEAST": "the least number of 32 bits, which indices have",
+    "passes/defer.py: SHARE": _SHARE,
+    "passes/defer.py: ELEMENTS": _CODE,
+    "passes/joined.py: LONG": _SHARE,
+    "passes/lower.py: VECTORS": _CODE,
+    "passes/lower.py: IN_A_FUNCTION": "registers of the code that `codegen/mathematics` writes for a vector",
+    "passes/parts.py: SURE": _SHARE,
+    "passes/parts.py: TIMES": _SHARE,
+    "passes/products.py: UNROLLED": _CODE,
+    "passes/products.py: AHEAD": "the order in which a row's loads are written",
+    "passes/tabulate.py: MOST": _WORK,
+    "passes/tile/accesses.py: TABLED": _WORK,
+    "passes/tile/aligning.py: SLACK": _SHARE,
+    "passes/tile/combining.py: BLOCK": _CODE,
+    "passes/tile/combining.py: AT_ONCE": _CODE,
+    "passes/tile/forming.py: LOG2_E": _MEANING,
+    "passes/tile/forming.py: COARSE": _MEANING,
+    "passes/tile/forming.py: _WORDS": _MEANING,
+    "passes/tile/general.py: HEAVY": _SHARE,
+    "passes/tile/general.py: LONG": _CODE,
+    "passes/tile/grid.py: MOST": _CODE,
+    "passes/tile/masks.py: _DIFFERENCES": _MEANING,
+    "passes/tile/opened.py: MOST": _MEANING,
+    "passes/tile/opened.py: LEAST": _WORK,
+    "passes/tile/parting.py: MANY": _SHARE,
+    "passes/tile/products.py: NEAR": _SHARE,
+    "passes/tile/products.py: STEPS": _CODE,
+    "passes/tile/splitting.py: WRITTEN_OUT": _CODE,
+    "passes/tile/tiled.py: STREAM": _MEANING,
+    "passes/tile/windows.py: UNROLLED": _CODE,
+    "passes/transposing.py: MOST": _CODE,
+    "passes/waves/control.py: MOST": _CODE,
+    "passes/waves/general.py: FIRST": _MEANING,
+    "passes/waves/streaming.py: AGAIN": _SHARE,
+    "check/frames.py: VECTORS": _SHARE,
+    "check/frames.py: LEAST": _SHARE,
+    "check/inside.py: DEPTH": _WORK,
+    "check/once.py: MOST": _WORK,
+}
+"""By `file: name`: why a number at the top of a module is none that describes a machine."""
+
+
+def constants(source: str) -> Iterator[str]:
+    """The names in capitals at the top of a module whose values hold a number.
+
+    >>> list(constants("A, B = 3, 'b'\\nC = f(x)\\n_D: int = 1 << 20\\ne = 5\\nG = (True, 'g')"))
+    ['A', '_D']
+    """
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=True))
+            for name, value in pairs:
+                if isinstance(name, ast.Name) and name.id.isupper() and _has_number(value):
+                    yield name.id
+
+
+def _has_number(value: ast.expr) -> bool:
+    return any(isinstance(n, ast.Constant) and type(n.value) in (int, float) for n in ast.walk(value))
+
+
+def machine_constants(package: Path) -> list[str]:
+    """`file: name` of every number of the planner that is not on the list: it is a machine's, or needs a reason."""
+    found = []
+    for path in (path for part in PARTS for path in sorted((package / part).rglob("*.py"))):
+        names = (f"{path.relative_to(package).as_posix()}: {name}" for name in constants(path.read_text()))
+        found += [name for name in names if name not in ALLOWED]
+    return found
+
+
+def stale(package: Path) -> list[str]:
+    """Entries of the list whose number is gone."""
+    files = {entry.partition(": ")[0] for entry in ALLOWED}
+    there = {f"{f}: {n}" for f in files if (package / f).exists() for n in constants((package / f).read_text())}
+    return sorted(set(ALLOWED) - there)

@@ -1,0 +1,62 @@
+"""`benchmarks/random_plans.py`: how plans are drawn, timed by a clock that is given, and judged."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import starmap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+NAME = "gemm 256x4096x4096"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import random_plans
+
+    return random_plans
+
+
+def test_pairs_that_differ_by_3_percent_are_judged_and_equal_predictions_order_nothing(script: Any) -> None:
+    times = [(10, 100.0), (20, 102.0), (5, 110.0), (20, 120.0)]
+    timings = [script.Timing("p", f"plan {n}", cycles, us, n == 1) for n, (cycles, us) in enumerate(times)]
+    agreement = script.Agreement.of(timings)
+    # judged are 100-110, 100-120, 102-110, 102-120 and 110-120; right are 100-120 and 110-120; 102-120 is equal
+    assert (agreement.pairs, agreement.right, agreement.equal) == (5, 2, 1)
+    assert agreement.distance == 1.02
+
+
+def test_plans_are_drawn_once_each_and_timed_by_a_dry_clock(script: Any, tmp_path: Path, capsys: Any) -> None:
+    timings = script.drawn(NAME, 6, seed=0)
+    assert len({t.plan for t in timings}) == 6
+    assert [t.chosen for t in timings] == [True] + [False] * 5
+    assert timings == script.drawn(NAME, 6, seed=0)
+    path = tmp_path / "rows.json"
+    script.report(iter([script.dry(timings)]), path)
+    rows = json.loads(path.read_text())
+    assert {(row["program"], row["plan"], row["cycles"]) for row in rows} == {(NAME, t.plan, t.cycles) for t in timings}
+    assert all(row["us"] > 0 for row in rows)
+    assert f"{NAME:34}   6 plans" in capsys.readouterr().out
+    # the same times, predicted anew: what was written is read, and the best predicted counts as chosen
+    (again,) = script.again(path, "", SimpleNamespace(starmap=lambda f, of, chunksize: list(starmap(f, of))))
+    assert [(t.plan, t.cycles) for t in again] == [(row["plan"], row["cycles"]) for row in rows]
+    (chosen,) = (t for t in again if t.chosen)
+    assert chosen.cycles == min(t.cycles for t in again)
+
+
+def test_edits_change_what_lines_say_and_keep_their_form(script: Any) -> None:
+    plan = "axis M = (M_1 56, M_0 56): task M_1 8, task M_0 8\ntasks M, F group 8\nwaves 8\nlaunch early"
+    edits = {script.edited(plan, random.Random(seed)) for seed in range(200)}
+    assert {line.split()[0] for edit in edits for line in edit.splitlines()} == {"axis", "tasks", "waves", "launch"}
+    assert any("task M_1 16, task M_0 8" in edit for edit in edits)
+    assert any("launch plain" in edit for edit in edits)
+
+
+def test_a_program_without_times_is_a_failure(script: Any) -> None:
+    assert script.report(iter([([], ["p: no times"])]), None) == 1
