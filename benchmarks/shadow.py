@@ -3,9 +3,10 @@
     python benchmarks/shadow.py                     # all entries of hopper
     python benchmarks/shadow.py 40 --seed 3         # a sample
     python benchmarks/shadow.py --kind products     # one list; --differs prints both plans where they differ
+    python benchmarks/shadow.py --lower             # binds and lowers the plans that differ from the recorded ones
 
 Prints for every entry whether both plans are the same text; otherwise both predicted times and their ratio. In the end
-it counts, list by list. Nothing is lowered.
+it counts, list by list. A plan that is the recorded one is lowered already: that entry has hashes of its programs.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ SAME, ALIKE = 1e-3, 0.02
 """Predicted times that differ by no more, relatively, are the same; are about the same."""
 
 
+FAULTS = (TilewrightError, AssertionError, ArithmeticError, LookupError, AttributeError, TypeError, ValueError)
+"""What lowering a plan may raise: refusals, and faults, which are reported too."""
 LEFT_OUT = {
     "grid": "workgroups are part of such a program's meaning: its plan is given by its constraints",
     "dynamic": "the search has no open sizes yet",
@@ -89,7 +92,23 @@ def best_plan(ranking: Ranking) -> tuple[Plan, float] | None:
     return None
 
 
-def shadow(key: Key, problem: Problem, today: Any, show: bool) -> tuple[str, float]:
+def why_not_lowered(problem: Problem, machine: Machine, plan: str) -> str:
+    """Why a plan of a problem is refused, in one line; empty where its kernels are lowered."""
+    try:
+        native.kernel_for(
+            problem.make(),
+            problem.sizes,
+            machine=machine,
+            plan=plan,
+            dynamic=problem.dynamic,
+            constant=problem.constant,
+        )
+    except FAULTS as fault:
+        return f"{type(fault).__name__}: {' '.join(str(fault).split())}"[:300]
+    return ""
+
+
+def shadow(key: Key, problem: Problem, today: Any, show: bool, lower: bool) -> tuple[str, float]:
     """(how both agree, seconds of the search); prints a line, and both plans where they differ and it is asked for."""
     machine = machine_of(MACHINE)
     try:
@@ -116,6 +135,9 @@ def shadow(key: Key, problem: Problem, today: Any, show: bool) -> tuple[str, flo
     if show and not same:
         print("   today   " + "\n           ".join(today.plan.splitlines()))
         print("   search  " + "\n           ".join(text.splitlines()))
+    if lower and not same and (why := why_not_lowered(problem, machine, text)):
+        print(f"   refused {why}")
+        word = f"{word}, refused"
     return word, took
 
 
@@ -132,6 +154,7 @@ def main() -> None:
     parser.add_argument("--kind", action="append", help="only these lists")
     parser.add_argument("--only", default="", help="only problems whose name has these words")
     parser.add_argument("--differs", action="store_true", help="print both plans where they differ")
+    parser.add_argument("--lower", action="store_true", help="bind and lower the plans that are not the recorded ones")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     record, every = read(), problems()
@@ -142,7 +165,7 @@ def main() -> None:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     seconds = []
     for key in keys:
-        word, took = shadow(key, every[key[0], key[1]], record[key], args.differs)
+        word, took = shadow(key, every[key[0], key[1]], record[key], args.differs, args.lower)
         counts[key[0]][word] += 1
         seconds.append(took)
     print()
