@@ -97,7 +97,7 @@ class _Builder:
         self.program, self.sizes, self.free = program, sizes, free
         self.size = numbers_of(sizes)
         self.split = digits_of(program, sizes, free)
-        self.tiles = tiles_of(program, sizes)[1]
+        self.tasks, self.tiles = tiles_of(program, sizes)
         self.nodes: list[ValueFacts] = []
         self.node_of: dict[Value, int] = {}
         self.loops: dict[str, LoopFacts] = {}
@@ -121,6 +121,8 @@ class _Builder:
             cut,
             self.program,
             self.sizes,
+            self.tasks,
+            self.tiles,
         )
 
     def _names(self, dim: Expr) -> tuple[str, ...]:

@@ -44,6 +44,10 @@ class Facts:
     cut: tuple[Expr, ...]
     program: Program = field(repr=False)
     sizes: Mapping[Symbol, int] = field(repr=False)
+    stated_tasks: Mapping[str, int] = field(default_factory=dict)
+    """What constraints say of tasks: their tile of a dimension."""
+    stated_loops: Mapping[str, int] = field(default_factory=dict)
+    """What constraints say of loops: their tile of a dimension."""
     part: str = ""
     """Which part of the program it is, where that is cut into two kernels."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tilewright.plan.plan import Placed, Plan
 from tilewright.plan.search.kernel_plan import LACKS, KernelPlan
-from tilewright.plan.search.lanes import LaneKernelSchedule, plan_of_lanes
 from tilewright.plan.search.ranking import PlanCandidate, Rejected
 from tilewright.plan.search.simt import TermKernelSchedule, plan_by_terms
+from tilewright.plan.search.uniform import UniformKernelSchedule, plan_of_uniform
 
 
 def as_plan(candidate: PlanCandidate) -> Plan | Rejected:
@@ -18,8 +18,8 @@ def as_plan(candidate: PlanCandidate) -> Plan | Rejected:
         plan: Plan | Rejected
         if isinstance(kernel, TermKernelSchedule):
             plan = plan_by_terms(kernel)
-        elif isinstance(kernel, LaneKernelSchedule):
-            plan = plan_of_lanes(kernel)
+        elif isinstance(kernel, UniformKernelSchedule):
+            plan = plan_of_uniform(kernel)
         else:
             plan = KernelPlan(kernel).plan()
         if isinstance(plan, Rejected):

@@ -7,7 +7,7 @@ from math import ceil, gcd
 
 from tilewright.machine import Machine
 from tilewright.plan.search.ranking import ENOUGH_STAGES
-from tilewright.plan.search.work import LaneWork, Phase, TaskEnd, Work
+from tilewright.plan.search.work import Phase, TaskEnd, Work
 
 SUM_BYTES = 4
 """Bytes of an element of an accumulator on its way to shared memory."""
@@ -17,8 +17,8 @@ SUM_BYTES = 4
 class Overlap:
     """How the work of a kernel overlaps: groups of waves, pipeline stages, and what runs beside what.
 
-    `ahead`: products start one iteration ahead; `ordered`: groups of waves take turns at that; `pingpong`: halves of
-    the groups take tasks in turn.
+    Without stages there is no pipeline. `ahead`: products start one iteration ahead; `ordered`: groups of waves take
+    turns at that; `pingpong`: halves of the groups take tasks in turn.
     """
 
     groups: int
@@ -26,6 +26,10 @@ class Overlap:
     ahead: bool = False
     ordered: bool = False
     pingpong: bool = False
+
+
+SAME_WAVES = Overlap(1, 0)
+"""All waves do the same: what they do adds up, and tasks of a core overlap."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,10 @@ def launch_cycles(machine: Machine) -> float:
     return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
 
 
-def moving(machine: Machine, count: float) -> float:
+def moving(machine: Machine, count: float, *, from_memory: bool = False) -> float:
     """Cycles in which all cores together move bytes, which the L2 cache has kept where it holds them."""
     limits = machine.limits
-    kept = limits.l2_bytes is not None and count <= limits.l2_bytes
+    kept = limits.l2_bytes is not None and count <= limits.l2_bytes and not from_memory
     return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
 
 
@@ -102,6 +106,29 @@ def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
 
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
     """Cycles of a kernel with its launch."""
+    limits = machine.limits
+    if o.stages:
+        total, least = _pipelined(machine, w, o), moving(machine, w.moved)
+    else:
+        total, least = _without_pipeline(machine, w)
+    return KernelTime(max(total, least) + launch_cycles(machine), total + limits.launch_cycles)
+
+
+def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
+    """Cycles of tasks whose waves all do the same: by lanes and atoms, or loads; and by memory.
+
+    Cores have several tasks at a time, so that all of them move something to the end.
+    """
+    limits, cores = machine.limits, machine.limits.cores or 1
+    rounds = ceil(w.tasks / cores)
+    each = [p.mma + p.lanes + p.copied / limits.l2_rate + p.shared / limits.shared_rate for p in w.phases]
+    busy = rounds * sum(p.trips * max(cycles, p.gather) for p, cycles in zip(w.phases, each, strict=True))
+    moved = moving(machine, w.moved, from_memory=w.from_memory) * max(1, cores / w.tasks)
+    return max(busy, w.latency) + w.waits, moved + w.waits
+
+
+def _pipelined(machine: Machine, w: Work, o: Overlap) -> float:
+    """Cycles of tasks whose operands arrive while others are multiplied."""
     limits, cores = machine.limits, machine.limits.cores or 1
     share = min(w.tasks, cores) / cores
     steps = [step_cycles(machine, p, o, share) for p in w.phases]
@@ -115,9 +142,7 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
         tasks = _uneven(machine, w, steps, end)
     else:
         tasks = _even(machine, w, o, steps, end, share)
-    total = tasks + longer + before
-    least = moving(machine, w.moved)
-    return KernelTime(max(total, least) + launch_cycles(machine), total + limits.launch_cycles)
+    return tasks + longer + before
 
 
 def _body(w: Work, steps: list[float], share: float, masked: float) -> float:
@@ -157,16 +182,3 @@ def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
     p = max((p for p in w.phases if p.copied), key=lambda p: p.trips)
     more = step_cycles(machine, p, o, share, w.outside * machine.limits.outside_row) - step_cycles(machine, p, o, share)
     return w.edges * p.trips * more
-
-
-def lane_kernel_time(machine: Machine, w: LaneWork) -> float:
-    """Cycles of a kernel of lanes, with its launch: tasks of a core overlap, and the first reads are waited for.
-
-    Cores have several tasks at a time, so that all of them move something to the end.
-    """
-    limits, cores = machine.limits, machine.limits.cores or 1
-    tasks = max(1, w.tasks)
-    share = ceil(tasks / cores) / tasks
-    slower = machine.costs.one_wave if w.waves == 1 else 1
-    moved = moving(machine, w.moved) * max(1, cores / tasks)
-    return max(w.lanes * slower * share, moved) + limits.copy_latency + launch_cycles(machine)

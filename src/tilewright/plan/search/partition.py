@@ -109,8 +109,16 @@ def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     if result is not None:  # tasks in the order of the value between
         dims = _tile_dims(result)
         cut = tuple(sorted(cut, key=lambda d: dims.index(d) if d in dims else -1))
-    return Facts(
-        facts.name, extents, made, loops, parallel, facts.digits, tuple(owners), cut, facts.program, facts.sizes, part
+    return replace(
+        facts,
+        extents=extents,
+        nodes=made,
+        loops=loops,
+        parallel=parallel,
+        order=tuple(owners),
+        cut=cut,
+        part=part,
+        _trips={},
     )
 
 

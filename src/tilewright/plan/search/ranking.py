@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tilewright.plan.search.kernel import KernelSchedule
-    from tilewright.plan.search.lanes import LaneKernelSchedule
     from tilewright.plan.search.simt import TermKernelSchedule
+    from tilewright.plan.search.uniform import UniformKernelSchedule
 
 ENOUGH_STAGES = 4
 """Pipeline stages beyond which more help little."""
@@ -27,7 +27,7 @@ class Rejected:
 class PlanCandidate:
     """A way to do a program: its kernels, one after the other, the rewrites before them, and the cycles they take."""
 
-    kernels: tuple[KernelSchedule | LaneKernelSchedule | TermKernelSchedule, ...]
+    kernels: tuple[KernelSchedule | UniformKernelSchedule | TermKernelSchedule, ...]
     cycles: float
     key: Key
     rewrites: tuple[Rewrite, ...] = ()

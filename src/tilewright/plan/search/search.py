@@ -15,6 +15,7 @@ from tilewright.plan.microkernel import precision_of, shared_atoms
 from tilewright.plan.search.candidates import kernels_with_atoms
 from tilewright.plan.search.cost import roofline
 from tilewright.plan.search.diagonal import block_diagonal
+from tilewright.plan.search.fragments import kernels_of_fragments
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.lanes import kernels_of_lanes
 from tilewright.plan.search.partition import cuts
@@ -52,6 +53,7 @@ def search_facts(
     ranking = Ranking(roofline=lower_bound(facts, machine))
     _take(ranking, list(kernels_of_lanes(facts, machine, ranking)))
     _take(ranking, list(kernels_by_terms(facts, machine, ranking)))
+    _take(ranking, list(kernels_of_fragments(facts, machine, ranking)))
     atoms = kernels_with_atoms(facts, machine, ranking, inf, only_lowered)
     _take(ranking, [block_diagonal(c, machine, constant) for c in atoms])
     for repacked in repackings(facts, machine, constant):

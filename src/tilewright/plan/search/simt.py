@@ -15,12 +15,14 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Facts
 from tilewright.plan.general import axis_of
-from tilewright.plan.lane_boxes import LONGEST, SLIDING, Terms, cost_by_terms, resident_waves, tasks_of_boxes
+from tilewright.plan.lane_boxes import LONGEST, SLIDING, Terms, resident_waves, tasks_of_boxes, written_out
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Plan
-from tilewright.plan.rows import in_a_line, rows_and_waves, smallest
-from tilewright.plan.search.cost import launch_cycles
+from tilewright.plan.rows import in_a_line, rows_and_waves, smallest, tasks_of
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.uniform import argument_bytes
+from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.sums import summed_in
 
 
@@ -59,13 +61,11 @@ def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     program = _term_program(facts, machine)
     if program is None:
         return
-    places = {n.place.memory: n.place for n in (*facts.reads, *facts.writes)}
-    moved = sum(prod(place.shape) * place.bytes for place in places.values()) / machine.limits.far_rate
     for kernel, size in (*_plain(program), *_boxed(program)):
         ranking.timed += 1
-        cost = cost_by_terms(kernel.terms, kernel.widths, kernel.waves, size, machine, moved)
-        cycles = cost.cycles - machine.limits.launch_cycles + launch_cycles(machine)
-        yield PlanCandidate((kernel,), cycles, (round(cycles), 0, 0, 0, 0, cost.computed, len(kernel.sizes)))
+        time = kernel_time(machine, count_terms(kernel, size), SAME_WAVES)
+        key = (round(time.cycles), 0, 0, 0, 0, time.unbounded, len(kernel.sizes))
+        yield PlanCandidate((kernel,), time.cycles, key)
 
 
 def _term_program(facts: Facts, machine: Machine) -> TermProgram | None:
@@ -176,6 +176,31 @@ def _over_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tupl
     size = _sizes(program, {outer: count, **inner})
     widths, waves = tasks_of_boxes(terms, size, smallest(facts.program), program.machine)
     return TermKernelSchedule(program, terms, widths, waves, outer, box), size
+
+
+def count_terms(kernel: TermKernelSchedule, size: Size) -> Work:
+    """The work of a kernel in which lanes add up terms: instructions of its waves, lines that loads take, latencies.
+
+    Rounds over terms that are written out wait together.
+    """
+    terms, machine = kernel.terms, kernel.program.machine
+    limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.values
+    boxes = max(1, ceil(prod(kernel.widths.values()) / (values * terms.results * lanes * kernel.waves)))
+    count, widened = size(terms.summed), values if terms.each < terms.wide else 0
+    rounds = ceil(count / terms.tile)
+    loads = rounds * boxes * (terms.window // terms.together)
+    done = loads * costs.load + rounds * boxes * terms.window * widened
+    done += count * (boxes * terms.results * values + 1 + widened)
+    done += boxes * terms.results * (values // 2 + costs.result) + costs.task
+    tasks = tasks_of(kernel.widths, size)
+    own = ceil(tasks / (limits.cores or 1)) * kernel.waves
+    together = min(own, max(kernel.waves, resident_waves(machine, boxes * terms.held, kernel.waves)))
+    is_unrolled = rounds <= written_out(terms, kernel.widths, kernel.waves, machine)
+    one = done * costs.waiting + (1 if is_unrolled else rounds) * limits.copy_latency
+    lines = min(lanes, ceil(lanes * terms.apart / machine.lane_access.line_bytes))
+    phase = Phase(1, lanes=kernel.waves * done * lanes / limits.lane_rate, gather=kernel.waves * loads * lines)
+    moved = argument_bytes(kernel.program.facts)
+    return Work(tasks, (phase,), moved=moved, latency=ceil(own / together) * one, from_memory=True)
 
 
 def plan_by_terms(kernel: TermKernelSchedule) -> Plan:

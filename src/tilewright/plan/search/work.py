@@ -68,26 +68,22 @@ class Work:
 
     tasks: int
     phases: tuple[Phase, ...]
-    end: TaskEnd
-    lengths: tuple[tuple[float, float, int], ...]
-    l2_read: float
-    resident: float
-    moved: float
+    end: TaskEnd = TaskEnd(0, 0, 0)
+    lengths: tuple[tuple[float, float, int], ...] = ()
+    l2_read: float = 0.0
+    resident: float = 0.0
+    moved: float = 0.0
     first: float = 0.0
     outside: float = 0.0
     edges: int = 0
+    waits: float = 0.0
+    """Cycles in which a core waits for what it reads and nothing else runs."""
+    latency: float = 0.0
+    """Cycles of a core's waves, of which only so many run at a time, with what each waits for."""
+    from_memory: bool = False
+    """Whether bytes come from memory, although the L2 cache could hold them."""
 
     @property
     def brought(self) -> float:
         """Bytes that all tasks bring."""
         return self.tasks * sum(p.trips * p.copied for p in self.phases)
-
-
-@dataclass(frozen=True)
-class LaneWork:
-    """What a kernel of lanes does: tasks, cycles of lanes of all of them, the bytes that they move, waves of a task."""
-
-    tasks: int
-    lanes: float
-    moved: float
-    waves: int
