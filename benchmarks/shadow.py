@@ -135,10 +135,24 @@ def shadow(key: Key, problem: Problem, today: Any, show: bool, lower: bool) -> t
     if show and not same:
         print("   today   " + "\n           ".join(today.plan.splitlines()))
         print("   search  " + "\n           ".join(text.splitlines()))
-    if lower and not same and (why := why_not_lowered(problem, machine, text)):
-        print(f"   refused {why}")
-        word = f"{word}, refused"
+    if lower and not same:
+        word = realised(problem, machine, ranking, today, word)
     return word, took
+
+
+def realised(problem: Problem, machine: Machine, ranking: Ranking, today: Any, word: str) -> str:
+    """How the first candidate that is lowered agrees; prints those that are refused before it."""
+    for refused, candidate in enumerate(ranking.candidates):
+        plan = as_plan(candidate)
+        text = "" if isinstance(plan, Rejected) else "\n".join(plan.lines())
+        why = plan.why if isinstance(plan, Rejected) else why_not_lowered(problem, machine, text)
+        if not why:
+            ratio = candidate.cycles / today.cycles
+            same = "the plan of today" if text == today.plan else f"{ratio:.4f} of today's time"
+            print(f"   lowered after {refused} refused: {same}")
+            return word if not refused else f"then {'same' if text == today.plan else _differs(ratio)}"
+        print(f"   refused {candidate.family}: {why}")
+    return "all refused"
 
 
 def _differs(ratio: float) -> str:

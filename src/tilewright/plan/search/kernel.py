@@ -40,6 +40,12 @@ class KernelSchedule:
     order: str = "strided"
     at_memory_bound: bool = False
 
+    @property
+    def family(self) -> str:
+        """How operands come, which decides whether lowering can do it."""
+        tiles = "halo tiles" if self.pipeline.offsets is not None else "parts" if self.parts else "a pipeline"
+        return f"{tiles}, {'lanes copy' if self.tiling.o.by_threads else 'bulk copies'}"
+
 
 def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[tuple[PlanCandidate, Work]]:
     """Yield the candidates of a tiling, with their work."""

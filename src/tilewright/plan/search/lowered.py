@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tilewright.plan.boxes import numbers_of, place_of
 from tilewright.plan.facts import Facts
-from tilewright.plan.search.axes import BATCH, COLUMNS, NONE, ROWS
+from tilewright.plan.microkernel import axes_in
+from tilewright.plan.search.axes import BATCH, COLUMNS, DEPTH, NONE, ROWS, DimClass
 from tilewright.plan.search.halo import halo_window
 from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, LOOP, RUN, WHOLE, AxisTile
@@ -16,6 +18,26 @@ def why_not_oriented(o: Orientation) -> str:
         return "values between products that change their layout"
     if len(o.products) > 1 and any(o.flips):
         return "several products, some with N on the unit's rows"
+    rows = {_owner(o.facts, d) for c in o.classes if ROWS in c.roles for d in c.dims}
+    if len(o.products) > 1 and len(rows) > 1:
+        return f"rows over {', '.join(sorted(rows))} of products that follow each other"
+    if len(o.products) > 1 and not rows:
+        return "products that follow each other without rows"
+    return _why_not_unit_sides(o)
+
+
+def _why_not_unit_sides(o: Orientation) -> str:
+    """Why today's lowering does not do a product without rows or columns: results lack a dimension for these."""
+    size = numbers_of(o.facts.sizes)
+    for p in o.facts.products:
+        source = o.facts.nodes[p.node].source
+        axes = axes_in(source, size) if source is not None and not (p.m and p.n) else None
+        if axes is None or isinstance(axes, str):
+            continue
+        for d in (axes.m, axes.n):
+            written = [place_of(w.source, d) for w in o.facts.writes if w.source is not None]
+            if size(d) == 1 and None in written:
+                return f"a tile along {d}, which results do not have"
     return ""
 
 
@@ -37,7 +59,7 @@ def why_not_lowered(t: Tiling) -> str:
             return "several passes over a loop"
         if len(t.o.products) > 1 and tile.level == GRID and COLUMNS in c.roles and tile.size < c.extent:
             return "tasks that share the rows of several products"
-        why = _why_not_tile(t, c.dims, tile, halo_window(t.o, c) is not None)
+        why = _why_not_tile(t, c.dims, tile, halo_window(t.o, c) is not None) or _why_not_steps(t, c, tile)
         if why:
             return why
         if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE} and not _is_diagonal(t):
@@ -62,6 +84,21 @@ def _why_not_tile(t: Tiling, dims: tuple[str, ...], tile: AxisTile, has_halo: bo
         return "boxes of rows without a halo tile"
     if tile.fold == RUN and len({_owner(t.facts, d) for d in dims}) > 1 and tile.size > box[dims[-1]]:
         return f"a run over {', '.join(dims)}"
+    return ""
+
+
+def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
+    """Why today's lowering does not go over K in steps: past the end of one, an operand must read zeros."""
+    if tile.level != LOOP or DEPTH not in c.roles:
+        return ""
+    facts = t.facts
+    batch = frozenset(d for p in facts.products for d in p.batch)
+    for d in (d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size):
+        shared = [
+            r.place for r in facts.reads if any(d in window and window - batch - {d} for window in r.place.windows)
+        ]
+        if shared and (tile.fold == BOX or len(c.dims) == 1):
+            return f"steps of {tile.size} past the end of {d}, where {shared[0].memory} goes on"
     return ""
 
 

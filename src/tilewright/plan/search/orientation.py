@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product as combinations
 
+from tilewright.ir.core import Op
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Dims, Facts, OperandFacts, ProductFacts
-from tilewright.plan.microkernel import precision_of, shared_atoms
+from tilewright.plan.microkernel import axes_in, precision_of, shared_atoms
 from tilewright.plan.search.axes import DimClass, classes_of
 from tilewright.plan.search.ranking import Ranking
 from tilewright.plan.sums import summed_in
@@ -120,9 +122,24 @@ def _with_atoms(
 
 def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> bool:
     """Whether an operand's rows in memory go along K; what lies along neither counts as that."""
-    access = facts.nodes[operand.reads[0]].place
+    read = facts.nodes[operand.reads[0]]
+    access = read.place
+    if access.coords and not access.row and read.source is not None and access.shape[-1] == 1:
+        return _is_unit_along(facts, read.source, p)
     in_row = {dim for dim, _ in access.row} or ({access.contiguous} if access.contiguous else set())
     return bool(in_row & p.k) or not in_row & own
+
+
+def _is_unit_along(facts: Facts, read: Op, p: ProductFacts) -> bool:
+    """Whether the last dimension of memory, which has one element, is that of K."""
+    source = facts.nodes[p.node].source
+    axes = axes_in(source, numbers_of(facts.sizes)) if source is not None else ""
+    if isinstance(axes, str):
+        return True
+    if "at" not in read.attrs:
+        return read.operands[0].type.dims[-1] is axes.k
+    own = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True)).get(axes.k)
+    return own in read.attrs["at"][-1].symbols
 
 
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:

@@ -10,6 +10,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.ir.core import TileType
 from tilewright.plan.facts import AccessFacts, Dims, Facts, ValueFacts
 from tilewright.plan.facts.values import RENAMING, STATE
+from tilewright.plan.search.uniform import loops_around
 
 FIRST, SECOND = "first", "second"
 TIMES = 3
@@ -18,7 +19,11 @@ TIMES = 3
 
 @dataclass(frozen=True)
 class GraphCut:
-    """A program cut at a value: both parts, and the last product of the first."""
+    """A program cut at a value: both parts, and the last product of the first.
+
+    `after` is empty where today's lowering does not cut: the first part has no product, or a loop with products of the
+    second, or nothing that follows from the value is a product or a reduction.
+    """
 
     value: int
     first: Facts
@@ -41,9 +46,28 @@ def cuts(facts: Facts) -> Iterator[GraphCut]:
         if moved <= TIMES * facts.moved_bytes and (work not in best or moved < best[work][0]):
             best[work] = (moved, v.id)
     for _, value in best.values():
-        inside = set(facts.behind(value))
-        products = [p.name for p in facts.products if p.node in inside]
-        yield GraphCut(value, _first(facts, value), _second(facts, value), products[-1] if products else "")
+        before = _first(facts, value)
+        goes_on = _goes_on(facts, value, heavy) and not _shares_loop(before)
+        after = before.products[-1].name if before.products and goes_on else ""
+        yield GraphCut(value, before, _second(facts, value), after)
+
+
+def _shares_loop(first: Facts) -> bool:
+    """Whether a loop of the program has products of both parts."""
+    around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
+    loops = {loop for op in inside if op is not None for loop in around[op]}
+    return any(loop in loops for op, every in around.items() if op not in inside for loop in every)
+
+
+def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
+    """Whether a product or a reduction follows from a value."""
+    todo, seen = [value], set[int]()
+    while todo:
+        for user in facts.users[todo.pop()]:
+            if user not in seen:
+                seen.add(user)
+                todo.append(user)
+    return bool(seen & heavy)
 
 
 def _separates(facts: Facts, value: int, first: set[int]) -> bool:
@@ -56,12 +80,15 @@ def _separates(facts: Facts, value: int, first: set[int]) -> bool:
 
 
 def _packed(facts: Facts, v: ValueFacts) -> AccessFacts:
-    """The value in memory: rows as its operation has them."""
-    names = [n for d in _tile_dims(v) for n in facts.digits.get(str(d), (str(d),)) if n in v.dims]
-    order = [*names, *sorted(v.dims - set(names))]
-    shape = tuple(facts.extents[d] for d in order)
+    """The value in memory: a coordinate for each dimension of its tile, whose digits are one number."""
+    every = [facts.digits.get(str(d), (str(d),)) for d in _tile_dims(v)]
+    digits = [[n for n in names if n in v.dims] for names in every]
+    rest = sorted(v.dims - {n for names in digits for n in names})
+    runs = [*(names for names in digits if names), *([n] for n in rest)]
+    coords = tuple(tuple((n, facts.size(names[i + 1 :])) for i, n in enumerate(names)) for names in runs)
+    shape = tuple(facts.size(names) for names in runs)
     strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
-    return AccessFacts(f"%{v.id}", v.bytes, tuple(((d, 1),) for d in order), shape, strides, False)
+    return AccessFacts(f"%{v.id}", v.bytes, coords, shape, strides, False)
 
 
 def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
+from tilewright.plan.facts import ValueFacts
+from tilewright.plan.search.axes import DEPTH
 from tilewright.plan.search.cost import launch_cycles, moving
 from tilewright.plan.search.counting import ResultRows, result_rows, state_bytes, task_end
 from tilewright.plan.search.kernel import KernelSchedule, Parts, candidate_of
@@ -13,6 +15,7 @@ from tilewright.plan.search.liveness import WORD
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.tiles import LOOP
 from tilewright.plan.search.tiling import Tiling
+from tilewright.plan.search.uniform import loops_around
 from tilewright.plan.search.work import Work
 
 PARTS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
@@ -62,16 +65,22 @@ def _splits(t: Tiling) -> Iterator[Parts]:
     """Yield the ways to split one loop over tasks: in equal parts, or in whole steps where operands lie plainly."""
     for c, tile in t.pairs():
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)
-        if tile.level != LOOP or c.is_parallel or not c.streams or not merges:
+        if tile.level != LOOP or c.is_parallel or not c.streams or not merges or DEPTH not in c.roles:
             continue
-        for dim in c.dims:
+        looped = _looped(t)
+        for dim in (d for d in c.dims if not looped or d in looped):
             yield from _parts_of(t, dim, dict(tile.box)[dim], tile.size)
 
 
 def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     extent = t.facts.extents[dim]
-    reads = [r.place for r in t.facts.reads if dim in r.place.dims]
-    plain = all(r.lies_alone(dim) for r in reads) and box == min(step, extent) and not _is_computed(t)
+    reads = [r for r in t.facts.reads if dim in r.place.dims]
+    plain = (
+        all(r.place.lies_alone(dim) and _has_dimension(r, dim) for r in reads)
+        and box == min(step, extent)
+        and not _is_computed(t)
+    )
+    plain = plain and dim in _looped(t)
     if plain and len(t.o.classes[t.o.class_of[dim]].dims) == 1:
         for count in PARTS:
             width = ceil(extent / count / step) * step
@@ -83,6 +92,16 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     for count in range(2, whole + 1) if not rest else ():
         if whole % count == 0:
             yield Parts(dim, count, extent // count)
+
+
+def _has_dimension(read: ValueFacts, dim: str) -> bool:
+    """Whether the memory that is read has a dimension of this name: parts of it may end in zeros."""
+    return read.source is None or dim in map(str, read.source.operands[0].type.dims)
+
+
+def _looped(t: Tiling) -> set[str]:
+    """The dimensions that loops of the program go over around its product; past their ends zeros are read."""
+    return {str(loop.attrs["axis"]) for loops in loops_around(t.facts.program).values() for loop in loops}
 
 
 def _is_computed(t: Tiling) -> bool:

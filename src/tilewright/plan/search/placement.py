@@ -59,9 +59,8 @@ class OperandPlacement:
 
     @property
     def staged(self) -> float:
-        """Bytes of a stage: loops within each other have stages side by side, loops in sequence share them."""
-        sums = (sum(n for y, n in self.stages.items() if x <= y or y <= x) for x in self.stages)
-        return max(sums, default=0.0)
+        """Bytes of a stage of all phases: each has stages of its own."""
+        return sum(self.stages.values())
 
 
 def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> OperandPlacement | None:

@@ -32,6 +32,11 @@ class PlanCandidate:
     key: Key
     rewrites: tuple[Rewrite, ...] = ()
 
+    @property
+    def family(self) -> tuple[str, ...]:
+        """What it has in common with candidates that lowering refuses for the same reason."""
+        return (*(rewrite.what for rewrite in self.rewrites), *(kernel.family for kernel in self.kernels))
+
 
 @dataclass(frozen=True)
 class Rewrite:

@@ -110,13 +110,15 @@ def _joined(
     pitch = bulk_pitch(machine)
     for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
         channel = next((d for d in p.k if d != tap and all(n.place.row == ((d, 1),) for n in reads)), None)
+        if channel is None and all(n.place.row == () for n in reads):
+            channel = tap  # one channel: the run is that of the taps
         lines = [dict(n.place.coords[-2]) for n in reads]
         if channel is None or any(line.get(tap) != 1 or len(line) > 2 for line in lines):
             continue
         steps = [next((c for d, c in line.items() if d != tap), 0) for line in lines]
-        if any(n.place.shape[-1] != facts.extents[channel] for n in reads) or any(step < 0 for step in steps):
+        channels = 1 if channel == tap else facts.extents[channel]
+        if any(n.place.shape[-1] != channels for n in reads) or any(step < 0 for step in steps):
             continue
-        channels = facts.extents[channel]
         while any(step and step * channels * reads[0].place.bytes % pitch for step in steps):
             channels += 1
         return _in_runs(facts, reads, tap, channel, channels, machine)
@@ -146,9 +148,10 @@ def _in_runs(
         every = (*steps[:-2], *(step for _, step in rows), 1)
         copies.append(copy_of(n, tuple(packed), machine))
         accesses[n.id] = AccessFacts(f"{place.memory}_rows", place.bytes, coords, shape, every, place.can_leave)
-    nodes = tuple(replace(n, dims=n.dims - {tap}, reduces=n.reduces - {tap}) for n in with_accesses(facts, accesses))
-    extents = {d: extent for d, extent in facts.extents.items() if d != tap} | {channel: length}
-    order = tuple(d for d in facts.order if str(d) != tap)
+    gone = {tap} - {channel}
+    nodes = tuple(replace(n, dims=n.dims - gone, reduces=n.reduces - gone) for n in with_accesses(facts, accesses))
+    extents = {d: extent for d, extent in facts.extents.items() if d not in gone} | {channel: length}
+    order = tuple(d for d in facts.order if str(d) not in gone)
     return replace(facts, nodes=nodes, extents=extents, order=order), copies
 
 

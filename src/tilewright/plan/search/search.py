@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import inf, prod
@@ -25,8 +26,8 @@ from tilewright.plan.search.row_copies import Repacked
 from tilewright.plan.search.simt import kernels_by_terms
 from tilewright.plan.sums import summed_in
 
-KEPT = 8
-"""Candidates that a ranking keeps."""
+KEPT, KEPT_OF_FAMILY = 8, 4
+"""Candidates that a ranking keeps, and those of each family that it keeps besides: lowering may refuse a family."""
 
 
 def search(
@@ -94,7 +95,7 @@ def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool
             ranking.reject(what, f"at least {least / best:.2f} of the time")
             continue
         if only_lowered and not cut.after:
-            ranking.reject(what, "lowering lacks a cut at a value without a product before it")
+            ranking.reject(what, "lowering lacks a cut at a value that no product makes, or that none uses")
             continue
         one = search_facts(cut.first, machine, only_lowered=only_lowered)
         two = search_facts(cut.second, machine, only_lowered=only_lowered) if one.best is not None else Ranking()
@@ -112,7 +113,13 @@ def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
     """Add candidates to a ranking, which keeps the best."""
     ranking.states += 1
     every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)
-    ranking.candidates = every[:KEPT]
+    counts = Counter[tuple[str, ...]]()
+    kept: list[PlanCandidate] = []
+    for candidate in every:
+        counts[candidate.family] += 1
+        if len(kept) < KEPT or counts[candidate.family] <= KEPT_OF_FAMILY:
+            kept.append(candidate)
+    ranking.candidates = kept
 
 
 def lower_bound(facts: Facts, machine: Machine) -> float:

@@ -55,6 +55,11 @@ class TermKernelSchedule:
     outer: Expr | None = None
     sizes: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def family(self) -> str:
+        """How operands come, which decides whether lowering can do it."""
+        return "terms in boxes" if self.sizes else "terms"
+
 
 def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield the kernels in which lanes do the one product of a program term by term."""

@@ -37,6 +37,11 @@ class UniformKernelSchedule:
     blocks: dict[Expr, int] = field(default_factory=dict)
     backward: bool = False
 
+    @property
+    def family(self) -> str:
+        """How operands come, which decides whether lowering can do it."""
+        return "no pipeline"
+
     def width(self, d: Expr) -> int:
         """Elements of a dimension that a task, or an iteration, has."""
         return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
@@ -104,7 +109,8 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
             continue
         rows, columns, _ = axes.sizes(kernel.width)
         often = ceil(columns / how.columns), ceil(rows / how.rows)
-        trips = prod(ceil(size(axis) / kernel.loops[axis]) for axis in around[op] if axis in kernel.loops)
+        axes_around = [loop.attrs["axis"] for loop in around[op]]
+        trips = prod(ceil(size(axis) / kernel.loops[axis]) for axis in axes_around if axis in kernel.loops)
         for operand, times in zip(axes.factors(op), often, strict=True):
             elements = prod(kernel.width(d) for d in operand.type.dims)
             read = next((n for n in facts.reads if n.source is not None and operand in n.source.results), None)
@@ -151,22 +157,22 @@ def _arrivals(kernel: UniformKernelSchedule) -> int:
             rows, columns, depth = axes.sizes(kernel.width)
             slabs = ceil(depth / how.slab) if how.slab else 1
             steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs
-        for axis in around[op]:
+        for axis in (loop.attrs["axis"] for loop in around[op]):
             steps *= ceil(size(axis) / max(1, kernel.loops[axis])) if axis in kernel.loops else 1
         total += 2 * steps
     return total
 
 
-def loops_around(program: Program) -> dict[Op, tuple[Expr, ...]]:
-    """The axes of the loops around every product of a program."""
-    around: dict[Op, tuple[Expr, ...]] = {}
+def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
+    """The loops around every product of a program."""
+    around: dict[Op, tuple[Op, ...]] = {}
 
-    def walk(block: Block, axes: tuple[Expr, ...]) -> None:
+    def walk(block: Block, loops: tuple[Op, ...]) -> None:
         for op in block.ops:
             if op.name == "mma":
-                around[op] = axes
+                around[op] = loops
             for inner in op.blocks:
-                walk(inner, (*axes, op.attrs["axis"]) if op.name == "iterate" else axes)
+                walk(inner, (*loops, op) if op.name == "iterate" else loops)
 
     walk(program.body, ())
     return around
