@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts
 from tilewright.plan.search.kernel import candidates_of_tiling
-from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
+from tilewright.plan.search.lowered import LACKING, why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.orientation import orientations
 from tilewright.plan.search.parts import in_parts
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
@@ -26,14 +26,14 @@ def kernels_with_atoms(
     for o in orientations(facts, machine, ranking):
         why = why_not_oriented(o) if only_lowered else ""
         if why:
-            ranking.reject("orientation", f"lowering lacks {why}")
+            ranking.reject(why, LACKING)
             continue
         for tiles, groups in tilings(o):
             ranking.tilings += 1
             t = Tiling(o, tiles, groups)
             why = why_not_lowered(t) if only_lowered else ""
             if why:
-                ranking.reject("tiling", f"lowering lacks {why}")
+                ranking.reject(why, LACKING)
                 continue
             for candidate, work in candidates_of_tiling(t, ranking, best):
                 best = min(best, candidate.cycles)

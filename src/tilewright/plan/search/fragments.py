@@ -37,17 +37,17 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
     """Yield the kernels of a program with products in which all waves do the same."""
     if not facts.products or machine.lanes is None:
         return
-    loops = loop_tiles(facts)
-    widths = task_widths(facts, machine, loops) if facts.cut else {}
+    tiles = loop_tiles(facts)
+    widths = task_widths(facts, machine, tiles) if facts.cut else {}
+    ways = [(widths, loops) for loops in _shallower(facts, tiles)]
+    ways += [(narrow, tiles) for narrow in _narrower(widths)]
     tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
-    for _ in range(1 + NARROWED):
-        kernel = _kernel(facts, machine, widths, loops, narrowed=bool(tried))
-        if (kernel.widths, kernel.loops) in tried:
-            return
-        tried.append((kernel.widths, kernel.loops))
-        ranking.timed += 1
-        yield uniform_candidate(kernel, len(tried))
-        widths, loops = _narrower(facts, kernel, widths)
+    for narrow, loops in ways:
+        kernel = _kernel(facts, machine, narrow, loops, narrowed=narrow != widths)
+        if (kernel.widths, kernel.loops) not in tried:
+            tried.append((kernel.widths, kernel.loops))
+            ranking.timed += 1
+            yield uniform_candidate(kernel, len(tried))
 
 
 def _kernel(
@@ -73,18 +73,22 @@ def _kernel(
     return UniformKernelSchedule(facts, machine, own, 1, loops, products, blocks)
 
 
-def _narrower(
-    facts: Facts, kernel: UniformKernelSchedule, widths: dict[Expr, int]
-) -> tuple[dict[Expr, int], dict[Expr, int]]:
-    """(widths, loop tiles) of a kernel that needs less shared memory: less of K at a time, or smaller tasks."""
-    loops = kernel.loops
-    for axis, tile in loops.items():
-        if str(axis) not in facts.loops and str(axis) not in facts.stated_loops and tile > SHALLOWEST:
-            return widths, {**loops, axis: max(SHALLOWEST, tile // 2 // SHALLOWEST * SHALLOWEST)}
-    if not widths:
-        return widths, loops
-    widest = max(widths, key=lambda d: widths[d])
-    return {**widths, widest: ceil(widths[widest] / 2)}, loops
+def _shallower(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
+    """Yield the tiles of loops, and smaller ones of K loops, which need less shared memory."""
+    yield tiles
+    for axis, extent in tiles.items():
+        tile = extent
+        while str(axis) not in facts.loops and str(axis) not in facts.stated_loops and tile > SHALLOWEST:
+            tile = max(SHALLOWEST, tile // 2 // SHALLOWEST * SHALLOWEST)
+            yield {**tiles, axis: tile}
+
+
+def _narrower(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
+    """Yield smaller tasks, which need less shared memory: halved again and again along where they are widest."""
+    for _ in range(NARROWED if widths else 0):
+        widest = max(widths, key=lambda d: widths[d])
+        widths = {**widths, widest: ceil(widths[widest] / 2)}
+        yield widths
 
 
 def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:

@@ -18,6 +18,9 @@ from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.unit import MmaTile, mma_tile
 from tilewright.plan.search.work import Work
 
+CROWDED = 2
+"""Tasks for each core, at most, of a sum that is split."""
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -55,7 +58,9 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     facts, cores = t.facts, t.machine.limits.cores or 1
     phases = {m.node: t.phase(facts.nodes[m.node]) for m in mmas}
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
-    rounds = t.tasks / cores * prod(facts.kept_share.values()) if facts.loops else ceil(t.tasks / cores)
+    may_split = t.tasks <= CROWDED * cores and len(facts.products) == 1  # parts of a sum fill the last round
+    rounds = t.tasks / cores * prod(facts.kept_share.values())
+    rounds = rounds if facts.loops or may_split else ceil(rounds)
     if t.tasks >= cores and each * rounds > best:
         return
     live = liveness(t, mmas, phases)

@@ -11,6 +11,9 @@ from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, LOOP, RUN, WHOLE, AxisTile
 from tilewright.plan.search.tiling import Tiling, is_chained
 
+LACKING = "lowering lacks it"
+"""Why a choice is not made that only the lowering stands against."""
+
 
 def why_not_oriented(o: Orientation) -> str:
     """Why today's lowering does not do an orientation; empty where it does."""
@@ -89,15 +92,13 @@ def _why_not_tile(t: Tiling, dims: tuple[str, ...], tile: AxisTile, has_halo: bo
 
 def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
     """Why today's lowering does not go over K in steps: past the end of one, an operand must read zeros."""
-    if tile.level != LOOP or DEPTH not in c.roles:
+    if tile.level != LOOP or DEPTH not in c.roles or t.o.by_threads:
         return ""
     facts = t.facts
-    batch = frozenset(d for p in facts.products for d in p.batch)
+    alike = frozenset(d for p in facts.products for d in (*p.batch, *p.k))
     for d in (d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size):
-        shared = [
-            r.place for r in facts.reads if any(d in window and window - batch - {d} for window in r.place.windows)
-        ]
-        if shared and (tile.fold == BOX or len(c.dims) == 1):
+        shared = [r.place for r in facts.reads if any(d in window and window - alike for window in r.place.windows)]
+        if shared:
             return f"steps of {tile.size} past the end of {d}, where {shared[0].memory} goes on"
     return ""
 

@@ -88,6 +88,7 @@ def _oriented(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: 
             where = " with A in registers" if held else ""
             ranking.reject(f"{p.name}, rows {', '.join(sorted(rows)) or 'none'}", f"no atom takes operands so{where}")
             return None
+        by_threads = by_threads or _why_not_stepped(facts, made)
         products.append(made)
     if by_threads and any(x.a_in_registers and x.a.reads for x in products):
         ranking.reject("lanes that make A", f"what it is made of is not copied in bulk: {by_threads}")
@@ -128,6 +129,18 @@ def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> b
         return _is_unit_along(facts, read.source, p)
     in_row = {dim for dim, _ in access.row} or ({access.contiguous} if access.contiguous else set())
     return bool(in_row & p.k) or not in_row & own
+
+
+def _why_not_stepped(facts: Facts, p: OrientedProduct) -> str:
+    """Why bulk copies cannot go along K in steps: the last one goes past the end of a window, where memory goes on."""
+    k, alike, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
+    reads = [facts.nodes[r].place for x in (p.a, p.b) for r in x.reads]
+    dims = [d for place in reads for form in place.coords for d, _ in form if d in k]
+    inner = next((place.contiguous for place in reads if place.contiguous in k), dims[-1] if dims else None)
+    if inner is None or facts.extents[inner] % slab == 0:
+        return ""
+    goes_on = [place for place in reads if any(inner in window and window - alike for window in place.windows)]
+    return f"{goes_on[0].memory}: steps of {slab} along {inner} end within its rows" if goes_on else ""
 
 
 def _is_unit_along(facts: Facts, read: Op, p: ProductFacts) -> bool:

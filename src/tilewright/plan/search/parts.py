@@ -10,7 +10,7 @@ from tilewright.plan.facts import ValueFacts
 from tilewright.plan.search.axes import DEPTH
 from tilewright.plan.search.cost import launch_cycles, moving
 from tilewright.plan.search.counting import ResultRows, result_rows, state_bytes, task_end
-from tilewright.plan.search.kernel import KernelSchedule, Parts, candidate_of
+from tilewright.plan.search.kernel import CROWDED, KernelSchedule, Parts, candidate_of
 from tilewright.plan.search.liveness import WORD
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.tiles import LOOP
@@ -20,8 +20,6 @@ from tilewright.plan.search.work import Work
 
 PARTS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
 """Parts in which a sum may be split over tasks."""
-CROWDED = 2
-"""Tasks for each core, at most, of a sum that is split."""
 UNROLLED = 16
 """Parts that one more launch adds up; more take two."""
 
@@ -76,7 +74,7 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     extent = t.facts.extents[dim]
     reads = [r for r in t.facts.reads if dim in r.place.dims]
     plain = (
-        all(r.place.lies_alone(dim) and _has_dimension(r, dim) for r in reads)
+        all(r.place.lies_alone(dim) and has_dimension(r, dim) for r in reads)
         and box == min(step, extent)
         and not _is_computed(t)
     )
@@ -94,7 +92,7 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
             yield Parts(dim, count, extent // count)
 
 
-def _has_dimension(read: ValueFacts, dim: str) -> bool:
+def has_dimension(read: ValueFacts, dim: str) -> bool:
     """Whether the memory that is read has a dimension of this name: parts of it may end in zeros."""
     return read.source is None or dim in map(str, read.source.operands[0].type.dims)
 

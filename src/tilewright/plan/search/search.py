@@ -19,6 +19,8 @@ from tilewright.plan.search.diagonal import block_diagonal
 from tilewright.plan.search.fragments import kernels_of_fragments
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.lanes import kernels_of_lanes
+from tilewright.plan.search.lowered import LACKING
+from tilewright.plan.search.partial_reductions import kernels_in_parts
 from tilewright.plan.search.partition import cuts
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
@@ -52,7 +54,8 @@ def search_facts(
 ) -> Ranking:
     """Rank the ways to do a program, by its facts."""
     ranking = Ranking(roofline=lower_bound(facts, machine))
-    _take(ranking, list(kernels_of_lanes(facts, machine, ranking)))
+    lanes = list(kernels_of_lanes(facts, machine, ranking))
+    _take(ranking, [*lanes, *(split for whole in lanes for split in kernels_in_parts(whole, ranking))])
     _take(ranking, list(kernels_by_terms(facts, machine, ranking)))
     _take(ranking, list(kernels_of_fragments(facts, machine, ranking)))
     atoms = kernels_with_atoms(facts, machine, ranking, inf, only_lowered)
@@ -95,7 +98,7 @@ def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool
             ranking.reject(what, f"at least {least / best:.2f} of the time")
             continue
         if only_lowered and not cut.after:
-            ranking.reject(what, "lowering lacks a cut at a value that no product makes, or that none uses")
+            ranking.reject(what, f"{LACKING}: no product makes that value, or nothing but a map follows from it")
             continue
         one = search_facts(cut.first, machine, only_lowered=only_lowered)
         two = search_facts(cut.second, machine, only_lowered=only_lowered) if one.best is not None else Ranking()

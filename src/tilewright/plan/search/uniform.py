@@ -10,11 +10,12 @@ from tilewright.ir.core import Block, Op, Program
 from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
-from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, drafted, only_adds
+from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, drafted, only_adds
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
 from tilewright.plan.plan import BACKWARD, Cut, Multiplied, Plan
 from tilewright.plan.predicting import is_divided, neighbours_in_word
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
+from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.work import Phase, Work
 
@@ -25,7 +26,7 @@ class UniformKernelSchedule:
 
     `products` has the microkernel of every product, None where lanes multiply by themselves; `blocks` are the pieces by
     which a task goes over dimensions. `backward`: tasks begin with the last, as what was written last is still in the
-    L2 cache.
+    L2 cache. `parts` are those of the program's reduction, of which a task has `parts_of_task`.
     """
 
     facts: Facts
@@ -36,11 +37,13 @@ class UniformKernelSchedule:
     products: dict[Op, Microkernel | None] = field(default_factory=dict)
     blocks: dict[Expr, int] = field(default_factory=dict)
     backward: bool = False
+    parts: Parts | None = None
+    parts_of_task: int = 1
 
     @property
     def family(self) -> str:
         """How operands come, which decides whether lowering can do it."""
-        return "no pipeline"
+        return "no pipeline" if self.parts is None else "parts of a reduction"
 
     def width(self, d: Expr) -> int:
         """Elements of a dimension that a task, or an iteration, has."""
@@ -188,6 +191,8 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Plan:
     """The plan of a kernel without a pipeline."""
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
     whole = [d for d in facts.order if d not in kernel.widths]
+    if kernel.parts is not None:
+        return _plan_in_parts(kernel, kernel.parts, whole)
     cuts = {
         d: tuple(Cut(level, of[d]) for level, of in (("task", kernel.widths), ("loop", kernel.blocks)) if d in of)
         for d in kernel.widths
@@ -202,3 +207,19 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Plan:
     early = True if "programmatic" in kernel.machine.launches else None
     schedule = BACKWARD if kernel.backward and plan.tasks else "strided"
     return replace(plan, products=products, waves=kernel.waves, early=early, schedule=schedule)
+
+
+def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Plan:
+    """The plan of the kernel that reduces parts: their number is an axis of tasks, before all others."""
+    size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
+    tasks = [axis_of(str(d), size(d), (Cut("task", n),)) for d, n in kernel.widths.items()]
+    others = [
+        axis_of(f"{d}_part", parts.width, ()) if str(d) == parts.dim else axis_of(str(d), size(d), ()) for d in whole
+    ]
+    return Plan(
+        (axis_of(split, parts.count, (Cut("task", kernel.parts_of_task),)), *tasks, *others),
+        (split, *(axis.name for axis in tasks)),
+        split=(parts.dim, parts.count),
+        waves=kernel.waves,
+        early=True if "programmatic" in kernel.machine.launches else None,
+    )
