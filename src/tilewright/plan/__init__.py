@@ -14,6 +14,7 @@
 | rating      | what a kernel should take whose plan is bound                               |
 | words       | the words of plans, and the statement that a misspelt one is near to        |
 | blocking    | the numbers that a contraction's plan says: in tiles, by vectors or lanes   |
+| facts       | facts of any program: values, accesses, products, loops, masks              |
 | followed    | which constraints a plan does not follow, for `explain`                     |
 | fixed       | what an author's constraints fix                                            |
 | tiles       | blockings in tile registers, and what they cost                             |
@@ -41,6 +42,7 @@
 | ring_costs  | what plans with rings should take                                           |
 | rings       | plans with roles: one loads shared memory, one multiplies                   |
 | rows        | tasks of programs without products on machines of many lanes                |
+| search      | the one search: rules, one cost, one ranking; in shadow of the planners     |
 | sums        | the type in which a machine sums a product                                  |
 | terms       | products that lanes do term by term                                         |
 | tiled       | how a task goes over its blocks in tile registers                           |

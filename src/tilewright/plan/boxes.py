@@ -339,7 +339,7 @@ def _widths_of_products(
     blocked = _blocked(products, size)
     around = [d for d in dims if d not in batch and d not in blocked]
     for d in (*batch, *around, *(d for d in dims if d in blocked and d not in batch)):
-        for width in _choices(size(d), radices(program, d, size)):
+        for width in width_choices(size(d), radices(program, d, size)):
             if enough(widths) and (d not in batch or most(widths) <= room.elements[0]):
                 break
             if d in blocked and width < ROWS:
@@ -358,24 +358,26 @@ def _blocked(products: list[Op], size: Size) -> set[Expr]:
     return found
 
 
-def _choices(extent: int, radices: Collection[int]) -> list[int]:
+def width_choices(extent: int, radices: Collection[int]) -> list[int]:
     """Widths worth a thought, widest first, each about half of the one before it.
 
     Best are those that keep digits whole, then those with little beside whole blocks of rows, then those that divide
     the extent.
 
-    >>> _choices(1000, ()), _choices(3136, (56,))
+    >>> width_choices(1000, ()), width_choices(3136, (56,))
     ([1000, 500, 250, 125, 48, 16, 8, 4, 2, 1], [3136, 1568, 784, 392, 112, 56, 28, 14, 7, 4, 2, 1])
     """
-
-    def good(n: int) -> tuple[bool, bool, bool, int]:
-        kept = all(n % r == 0 or r % n == 0 for r in radices)
-        return kept, n % ROWS == 0 or n > 6 * ROWS, extent % n == 0, n
 
     found = [extent]
     while found[-1] > 1:
         half = -(-found[-1] // 2)
-        found.append(max(range(max(1, half // 2 + 1), half + 1), key=good))
+        n = np.arange(max(1, half // 2 + 1), half + 1)
+        kept = np.ones(n.shape, bool)
+        for radix in radices:
+            kept &= (n % radix == 0) | (radix % n == 0)
+        in_rows, divides = (n % ROWS == 0) | (n > 6 * ROWS), extent % n == 0
+        best = (kept * 4 + in_rows * 2 + divides)[::-1].argmax()  # of equally good ones the widest
+        found.append(int(n[len(n) - 1 - best]))
     return found
 
 

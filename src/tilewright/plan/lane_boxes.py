@@ -127,7 +127,9 @@ def lane_boxes(
             if found.sums > file.tensor_values:
                 continue
             found = with_window(found, read, digits, size)
-            fits = found.sums + found.windows <= file.lane_values and _resident(machine, found.held, waves) >= waves
+            fits = (
+                found.sums + found.windows <= file.lane_values and resident_waves(machine, found.held, waves) >= waves
+            )
             fits = fits and found.beside * found.each <= machine.lane_access.own_bytes
             if fits and found.window < found.results * tile:
                 yield found
@@ -154,7 +156,7 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
     return replace(found, beside=extents[-1], apart=step * terms.sizes[-1] * terms.each)
 
 
-def _resident(machine: Machine, held: int, waves: int) -> int:
+def resident_waves(machine: Machine, held: int, waves: int) -> int:
     """How many waves a core has at a time, in workgroups of so many, whose lanes hold so much.
 
     What a program computes beside its sums is the widened factor, which is counted as held: half of the registers that
@@ -182,7 +184,7 @@ def tasks_of_boxes(terms: Terms, size: Size, smallest: int, machine: Machine) ->
     words = _side_by_side(side // vector, access.line_bytes // (smallest * vector))
     found |= {d: words * vector for d in found if d is terms.along}
     across = _lanes(words)
-    waves = max(tasks.waves, tasks.waves // 2, key=lambda w: _resident(machine, terms.held, w))
+    waves = max(tasks.waves, tasks.waves // 2, key=lambda w: resident_waves(machine, terms.held, w))
     while True:
         left = max(1, waves * (machine.lanes or 1) // across)
         for d in [d for d in reversed(terms.dims) if d not in (*terms.box, terms.along)]:
@@ -244,7 +246,7 @@ def cost_by_terms(
     done += boxes * terms.results * (values // 2 + costs.result) + costs.task
     tasks = tasks_of(widths, size)
     own = ceil(tasks / cores(machine)) * waves
-    together = min(own, max(waves, _resident(machine, boxes * terms.held, waves)))
+    together = min(own, max(waves, resident_waves(machine, boxes * terms.held, waves)))
     one = done * costs.waiting + (1 if rounds <= written else rounds) * limits.copy_latency
     line = machine.lane_access.line_bytes
     lines = min(lanes, ceil(lanes * terms.apart / line))  # a load takes them one after the other

@@ -96,7 +96,7 @@ def _steps(op: Op, how: Microkernel | None, width: Size) -> int:
     return ceil(rows / how.rows) * ceil(columns / how.columns) * slabs
 
 
-def _is_divided(op: Op, size: Size) -> bool:
+def is_divided(op: Op, size: Size) -> bool:
     """Whether where a read lies takes divisions, or whether it is there: not where rows run on as they lie."""
     if "otherwise" in op.attrs:
         return any(e.divisions(set()) for e in op.attrs.get("at", ()))
@@ -105,7 +105,7 @@ def _is_divided(op: Op, size: Size) -> bool:
     return bool(sum(places, start=as_expr(0)).divisions(set()))
 
 
-def _together(op: Op, size: Size, machine: Machine) -> int:
+def neighbours_in_word(op: Op, size: Size, machine: Machine) -> int:
     """How many neighbours a read has in one word: all numbers that divide their places have as many, and rows do."""
     memory: MemoryType = op.operands[0].type
     word = max(1, machine.lane_access.vector_bytes // element_bytes(memory.dtype))
@@ -118,8 +118,8 @@ def _together(op: Op, size: Size, machine: Machine) -> int:
 def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Size, size: Size) -> float:
     """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
     each = lane_cycles(op, machine)
-    if op.name == "read" and _is_divided(op, size):  # where it lies is worked out
-        each = machine.limits.placing / machine.limits.lane_rate / _together(op, size, machine)
+    if op.name == "read" and is_divided(op, size):  # where it lies is worked out
+        each = machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(op, size, machine)
     if op.name == "mma":
         axes = axes_in(op, width)
         each = 1 / machine.limits.lane_rate

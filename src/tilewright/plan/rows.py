@@ -63,18 +63,42 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     found = beside_rows(program, widths, size, machine)
     if found:
         return found, most
+    return _rows_along(machine, row, lane, (taken, kept), {d: size(d) for d in widths})
+
+
+def _rows_along(
+    machine: Machine, row: int, lane: int, moved: tuple[int, int], extents: Mapping[Expr, int]
+) -> tuple[dict[Expr, int], int]:
+    """The width of tasks, and their waves, where rows lie along memory: a wave has `lane` elements of them, and
+    `moved` are the bytes read and written for each."""
+    tasks, (taken, kept) = machine.row_tasks, moved
+    most = min(machine.waves, tasks.most_waves)
     waves = min(_waves(lane, taken + kept, machine), most)
     more = tasks.most_values / tasks.values if kept else 1
     while waves < most and waves * lane * (more if waves >= tasks.waves else 1) < row:
         waves *= 2
     whole = 1 << (row - 1).bit_length()  # lanes are dealt by powers of two
-    left = min(max(1, waves * lane // whole), max(1, prod(map(size, widths)) // (ROUNDS * cores(machine))))
-    found = dict.fromkeys(widths, 1)
-    for d in reversed(list(widths)):
-        found[d] = _rows_of(size(d), left)
+    left = min(max(1, waves * lane // whole), max(1, prod(extents.values()) // (ROUNDS * cores(machine))))
+    found = dict.fromkeys(extents, 1)
+    for d in reversed(list(extents)):
+        found[d] = _rows_of(extents[d], left)
         left //= found[d]
-        if found[d] < size(d):
+        if found[d] < extents[d]:
             break
+    return found, waves
+
+
+def widths_of_rows(
+    machine: Machine, row: int, least: int, moved: tuple[int, int], extents: Mapping[Expr, int]
+) -> tuple[dict[Expr, int], int]:
+    """The width of tasks, and their waves, for rows of `row` elements that lie along memory; the smallest element has
+    `least` bytes, and `moved` are the bytes read and written for each."""
+    tasks, word = machine.row_tasks, machine.register_file.word_bytes
+    each = word if moved[1] and row > 1 and row * least % word else least
+    lane = (machine.lanes or 1) * min(tasks.values, max(1, tasks.loaded_bytes // each))
+    found, waves = _rows_along(machine, row, lane, moved, extents)
+    while waves > tasks.least_waves and waves * (machine.lanes or 1) * tasks.least_values > row * prod(found.values()):
+        waves //= 2
     return found, waves
 
 

@@ -1,0 +1,246 @@
+"""The canonical form of a program, as facts: programs that mean the same give equal facts.
+
+- Dimensions with one element are dropped.
+- Dimensions that accesses divide are split into digits, so that coordinates are linear.
+- Loops that only accumulate are dissolved into reductions; loops that carry a monoid say how their states merge.
+- Equal reads are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from tilewright.algebra.expr import Expr, FloorDiv, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.tile import REDUCTIONS, accessed
+from tilewright.plan.boxes import WRITES, cut_dims, numbers_of
+from tilewright.plan.contraction import chain
+from tilewright.plan.facts.access import AccessFacts, Dims
+from tilewright.plan.facts.graph import Facts
+from tilewright.plan.facts.loops import LoopFacts, monoid_of
+from tilewright.plan.facts.values import STATE, ValueFacts
+from tilewright.plan.fixed import tiles_of
+from tilewright.plan.general import ALIKE, dims_of
+from tilewright.plan.model import element_bytes
+
+Digits = tuple[tuple[str, int, int], ...]
+"""(name, step, extent) of each digit of a dimension, the outermost first."""
+
+
+def facts_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> Facts:
+    """Return the facts of a program for these sizes; `free` are its loops that give the same for every tile."""
+    return _Builder(program, sizes, free).facts()
+
+
+def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
+    """Return the digits of every dimension that accesses divide, and nothing but accesses depends on."""
+    numbers = Substitution(sizes)
+    stuck: set[Expr] = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free}
+    for op in program.walk():
+        if op.name not in ALIKE or op.attrs.get("lookups") or op.attrs.get("bounds"):
+            stuck |= {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
+    split: dict[Expr, Digits] = {}
+    for dim in dims_of(program):
+        if dim in stuck or dim not in sizes:
+            continue
+        radices: set[int | Expr] = set()
+        for op in program.walk():
+            if op.name in ("read", "write"):
+                radices |= _divisors(op, dim, numbers)
+        if not any(_takes_remainder(op, dim, numbers) for op in program.walk() if op.name in ("read", "write")):
+            continue  # neighbours along it are one element there, and lie as they do elsewhere
+        ends = chain(radices, sizes[dim])  # type: ignore[index]
+        if ends is not None and len(ends) > 2:
+            steps = [(int(as_expr(a)), int(as_expr(b)) // int(as_expr(a))) for a, b in pairwise(ends)][::-1]
+            count = len(steps)
+            split[dim] = tuple((f"{dim}_{count - 1 - n}", step, extent) for n, (step, extent) in enumerate(steps))
+    return split
+
+
+def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
+    """Whether an access takes the remainder of a dimension."""
+    tile = accessed(op)[1]
+    if "at" not in op.attrs or dim not in tile.dims:
+        return False
+    own = dict(zip(tile.dims, op.attrs["over"], strict=True))[dim]
+    nodes = (n for e in op.attrs["at"] for n in numbers(e).divisions(set()))
+    return any(own in n.symbols and not isinstance(n, FloorDiv) for n in nodes)
+
+
+def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
+    """What an access divides a dimension by; {0}, which no chain holds, where it does so in another way."""
+    tile = accessed(op)[1]
+    if "at" not in op.attrs or dim not in tile.dims:
+        return set()
+    own = dict(zip(tile.dims, op.attrs["over"], strict=True))[dim]
+    found: set[int | Expr] = set()
+    for node in (n for e in op.attrs["at"] for n in numbers(e).divisions(set()) if own in n.symbols):
+        inner, by = node.parts
+        whole: Expr = as_expr(1)
+        if isinstance(inner, FloorDiv):
+            inner, whole = inner.parts
+        if inner is not own or by.symbols or whole.symbols:
+            return {0}
+        found |= {int(by * whole), int(whole)}
+    return found
+
+
+class _Builder:
+    """Walks a program once, and makes a value of the graph for each of its values."""
+
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]):
+        self.program, self.sizes, self.free = program, sizes, free
+        self.size = numbers_of(sizes)
+        self.split = digits_of(program, sizes, free)
+        self.tasks, self.tiles = tiles_of(program, sizes)
+        self.nodes: list[ValueFacts] = []
+        self.node_of: dict[Value, int] = {}
+        self.loops: dict[str, LoopFacts] = {}
+        self.extents: dict[str, int] = {}
+        self.equal_reads: dict[tuple[AccessFacts, Dims], int] = {}
+
+    def facts(self) -> Facts:
+        self._block(self.program.body)
+        cut = cut_dims(self.program, self.size)
+        parallel = [name for d in cut for name in self._names(d) if name in self.extents]
+        digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
+        loops = {axis: loop for axis, loop in self.loops.items() if axis in self.extents}
+        return Facts(
+            self.program.name,
+            self.extents,
+            tuple(self.nodes),
+            loops,
+            tuple(parallel),
+            digits,
+            tuple(d for d in dims_of(self.program) if d in self.sizes),
+            cut,
+            self.program,
+            self.sizes,
+            self.tasks,
+            self.tiles,
+        )
+
+    def _names(self, dim: Expr) -> tuple[str, ...]:
+        return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)
+
+    def _dims(self, dims: Collection[Expr]) -> Dims:
+        """The canonical dimensions of a tile; their extents are noted."""
+        names = set()
+        for dim in dims:
+            digits = self.split.get(dim) or ((str(dim), 1, self.size(dim)),)
+            for name, _, extent in digits:
+                if extent > 1:
+                    self.extents[name] = extent
+                    names.add(name)
+        return frozenset(names)
+
+    def _add(self, op: str, dims: Dims, dtype: DType, args: tuple[int, ...] = (), **more: Any) -> int:
+        """Add a value; a read that is there already is that one."""
+        key = (more["access"], dims) if op == "read" and not args else None
+        if key is not None and key in self.equal_reads:
+            return self.equal_reads[key]
+        self.nodes.append(ValueFacts(len(self.nodes), op, dims, dtype, args, **more))
+        if key is not None:
+            self.equal_reads[key] = self.nodes[-1].id
+        return self.nodes[-1].id
+
+    def _block(self, block: Block) -> tuple[int, ...]:
+        """Add the values of a block; return those that it yields."""
+        for op in block.ops:
+            if op.name == "yield":
+                return tuple(self.node_of[v] for v in op.operands)
+            if op.name == "iterate":
+                self._loop(op)
+            elif op.name == "read" or op.name in WRITES:
+                self._access_op(op)
+            else:
+                self._compute(op)
+        return ()
+
+    def _access_op(self, op: Op) -> None:
+        memory, tile, looked_up = accessed(op)
+        dims = self._dims(tile.dims)
+        args = tuple(self.node_of[v] for v in looked_up if v in self.node_of)
+        if op.name != "read":
+            args = (self.node_of[op.operands[0]], *args)
+        kind = "read" if op.name == "read" else "write"
+        node = self._add(kind, dims, memory.type.dtype, args, access=self._access(op), source=op)
+        self.node_of |= dict.fromkeys(op.results, node)
+
+    def _compute(self, op: Op) -> None:
+        args = tuple(self.node_of[v] for v in op.operands if v in self.node_of)
+        result = op.results[0].type if op.results else None
+        if not isinstance(result, TileType):
+            return
+        dims, reduces = self._dims(result.dims), frozenset[str]()
+        carried = frozenset().union(*(self.nodes[arg].carried for arg in args))
+        if op.name in REDUCTIONS or op.name == "mma":
+            reduces = frozenset().union(*(self.nodes[arg].dims for arg in args)) - dims
+            carried -= reduces
+        node = self._add(op.name, dims, result.dtype, args, reduces=reduces, carried=carried, source=op)
+        self.node_of |= dict.fromkeys(op.results, node)
+
+    def _loop(self, op: Op) -> None:
+        """Dissolve a loop that only accumulates; otherwise note what it carries."""
+        (body,) = op.blocks
+        if op in self.free:
+            self.node_of |= {arg: self.node_of[init] for arg, init in zip(body.args, op.operands, strict=True)}
+            ends = self._block(body)
+        else:
+            axis = str(op.attrs["axis"])
+            self._dims((op.attrs["axis"],))
+            states = []
+            for arg in body.args:
+                carried = frozenset({axis})
+                states.append(self._add(STATE, self._dims(arg.type.dims), arg.type.dtype, carried=carried, source=op))
+                self.node_of[arg] = states[-1]
+            ends = self._block(body)
+            self.loops[axis] = LoopFacts(axis, monoid_of(op), self.tiles.get(axis), tuple(states), op)
+        self.node_of |= dict(zip(op.results, ends, strict=True))
+
+    # -- accesses ---------------------------------------------------------------------------------------------
+
+    def _access(self, op: Op) -> AccessFacts:
+        memory, tile, _ = accessed(op)
+        kind: MemoryType = memory.type
+        shape = tuple(1 if d is None else self.size(d) for d in kind.sizes)
+        strides = kind.strides or tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
+        coords = self._coordinates(op, tile, kind)
+        linear = coords is not None
+        if coords is None:
+            coords = (tuple((name, 1) for d in tile.dims for name in self._names(d) if name in self.extents),)
+        leaves = "otherwise" in op.attrs or "bounds" in op.attrs
+        name = memory.name or "memory"
+        return AccessFacts(name, element_bytes(kind.dtype), coords, shape, tuple(strides), leaves, linear)
+
+    def _coordinates(self, op: Op, tile: TileType, kind: MemoryType) -> tuple[tuple[tuple[str, int], ...], ...] | None:
+        """The linear form of each coordinate over canonical dimensions; None where one has none."""
+        names: dict[Symbol, str] = {}
+
+        def place(dim: Expr) -> Expr:
+            digits = self.split.get(dim) or ((str(dim), 1, self.size(dim)),)
+            total = as_expr(0)
+            for name, step, extent in digits:
+                if extent > 1:
+                    here = symbol(f"at_{name}", 0, extent - 1)
+                    names[here] = name
+                    total = total + step * here
+            return total
+
+        if "at" not in op.attrs:
+            at = tuple(place(d) for d in kind.dims)
+        else:
+            places = {own: place(d) for d, own in zip(tile.dims, op.attrs["over"], strict=True)}
+            images = Substitution({**self.sizes, **places})
+            at = tuple(images(e) for e in op.attrs["at"])
+        forms = [linear_form(e, list(names)) for e in at]
+        if op.attrs.get("lookups") or any(
+            form is None or any(not c.is_constant for c in form[0].values()) for form in forms
+        ):
+            return None
+        return tuple(tuple((names[s], int(c)) for s, c in form[0].items()) for form in forms if form is not None)

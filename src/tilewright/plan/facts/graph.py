@@ -1,0 +1,176 @@
+"""Facts of a program: the graph of its tile values, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.ir.core import Op, Program
+from tilewright.ir.tile import REDUCTIONS
+from tilewright.machine import Machine
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.epilogue import COMPUTED, lane_cycles
+from tilewright.plan.facts.access import Dims
+from tilewright.plan.facts.loops import EXPONENTIALS, LoopFacts
+from tilewright.plan.facts.masking import Trips, count_trips, masks_of
+from tilewright.plan.facts.product import ProductFacts, products_of
+from tilewright.plan.facts.values import ValueFacts, behind
+
+SCANS = ("cumsum", "topk")
+"""Operations that go along a dimension in order."""
+COARSE = 64
+"""The tile in which masked elements are counted for bounds."""
+
+
+@dataclass(eq=False)
+class Facts:
+    """The facts of a program in canonical form; see `canonical`.
+
+    `extents` are those of dimensions with more than one element; `digits` says which of them a dimension of the
+    program was split into; `parallel` are the dimensions that tasks may cut, in the program's order. `order` are all
+    dimensions of the program as they occur, `cut` those that tasks may cut.
+    """
+
+    name: str
+    extents: dict[str, int]
+    nodes: tuple[ValueFacts, ...]
+    loops: dict[str, LoopFacts]
+    parallel: tuple[str, ...]
+    digits: dict[str, tuple[str, ...]]
+    order: tuple[Expr, ...]
+    cut: tuple[Expr, ...]
+    program: Program = field(repr=False)
+    sizes: Mapping[Symbol, int] = field(repr=False)
+    stated_tasks: Mapping[str, int] = field(default_factory=dict)
+    """What constraints say of tasks: their tile of a dimension."""
+    stated_loops: Mapping[str, int] = field(default_factory=dict)
+    """What constraints say of loops: their tile of a dimension."""
+    part: str = ""
+    """Which part of the program it is, where that is cut into two kernels."""
+    _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
+
+    def size(self, dims: Iterable[str]) -> int:
+        """Elements over dimensions."""
+        return prod(self.extents[d] for d in dims)
+
+    @cached_property
+    def users(self) -> dict[int, list[int]]:
+        """The values that use each value."""
+        users: dict[int, list[int]] = {n.id: [] for n in self.nodes}
+        for n in self.nodes:
+            for arg in n.args:
+                users[arg].append(n.id)
+        return users
+
+    @cached_property
+    def reads(self) -> tuple[ValueFacts, ...]:
+        """All reads; equal ones are one."""
+        return tuple(n for n in self.nodes if n.op == "read")
+
+    @cached_property
+    def writes(self) -> tuple[ValueFacts, ...]:
+        """All writes."""
+        return tuple(n for n in self.nodes if n.op == "write")
+
+    @cached_property
+    def products(self) -> tuple[ProductFacts, ...]:
+        """All products, in order."""
+        return products_of(self.nodes)
+
+    def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
+        """A value and all that it is computed of, back to values of these kinds."""
+        return behind(self.nodes, value, stop_at)
+
+    @cached_property
+    def moved_bytes(self) -> float:
+        """Distinct bytes of memory that are read and written: all of each argument, or what is touched of it."""
+        touched: dict[str, tuple[int, int]] = {}
+        for n in (*self.reads, *self.writes):
+            place = n.place
+            elements, _ = touched.get(place.memory, (0, 0))
+            touched[place.memory] = (elements + self.size(n.dims), place.elements * place.bytes)
+        each = {n.place.memory: n.place.bytes for n in (*self.reads, *self.writes)}
+        return float(sum(min(count * each[name], whole) for name, (count, whole) in touched.items()))
+
+    @cached_property
+    def reduced(self) -> Dims:
+        """The dimensions that anything is reduced over."""
+        return frozenset(d for n in self.nodes for d in n.reduces)
+
+    @cached_property
+    def scanned(self) -> Dims:
+        """The dimensions along which anything goes in order."""
+        return frozenset(str(n.source.attrs["dim"]) for n in self.nodes if n.op in SCANS and n.source is not None)
+
+    @cached_property
+    def passes(self) -> dict[str, int]:
+        """How often a task goes over each dimension, a tile at a time: 1 where it can stream."""
+        return {d: self._passes(d) for d in self.extents}
+
+    def _passes(self, dim: str) -> int:
+        level: dict[int, int] = {}
+        loop = self.loops.get(dim)
+        streams = loop is not None and loop.merge is not None
+        for n in self.nodes:
+            level[n.id] = max((level[arg] for arg in n.args), default=0)
+            if dim in n.reduces and not streams and not self._is_online(n, dim):
+                level[n.id] += 1
+        return 1 + max((level[n.id] for n in self.nodes if dim in n.dims), default=0)
+
+    def _is_online(self, n: ValueFacts, dim: str) -> bool:
+        """Whether a sum of exp(t - max(t)) can run together with that maximum, rescaled as it grows."""
+        power = self.nodes[n.args[0]] if n.op == "sum" else None
+        difference = self.nodes[power.args[0]] if power is not None and power.op in EXPONENTIALS else None
+        if difference is None or difference.op != "sub":
+            return False
+        maximum = self.nodes[difference.args[1]]
+        return maximum.op == "max" and dim in maximum.reduces and maximum.args[0] == difference.args[0]
+
+    def lane_cycles(self, n: ValueFacts, machine: Machine) -> float:
+        """Cycles of a core's lanes for one element."""
+        if n.op in REDUCTIONS or n.op in SCANS:
+            return 1 / machine.limits.lane_rate
+        return lane_cycles(n.source, machine) if n.source is not None and n.op in COMPUTED else 0.0
+
+    # -- masks ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def masks(self) -> dict[str, tuple[Op, ...]]:
+        """The masks of each loop: selections that hide tiles of it."""
+        return {axis: masks_of(loop.source) for axis, loop in self.loops.items() if loop.source is not None}
+
+    @cached_property
+    def masked_dims(self) -> Dims:
+        """The dimensions that masks depend on."""
+        every = (d for ops in self.masks.values() for op in ops for d in op.operands[0].type.dims)
+        return frozenset(map(str, every))
+
+    def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
+        """Iterations of a loop by task, where tasks have these tiles."""
+        masks = self.masks.get(axis, ())
+        dims: list[Expr] = list(dict.fromkeys(d for op in masks for d in op.operands[0].type.dims))
+        rows = {d: min(tiles.get(str(d), 1), self.extents.get(str(d), 1)) for d in dims if str(d) != axis}
+        own = next((d for d in dims if str(d) == axis), None)
+        if own is None:
+            return {(ceil(self.extents[axis] / tile), 0): 1}
+        key = (axis, tile, tuple(rows.values()))
+        if key not in self._trips:
+            self._trips[key] = count_trips(self.program, masks, own, tile, rows, numbers_of(self.sizes))
+        return self._trips[key]
+
+    @cached_property
+    def kept_share(self) -> dict[str, float]:
+        """The share of each loop's elements that masks keep."""
+        shares = {}
+        for axis in self.loops:
+            counted = self.trips(axis, COARSE, dict.fromkeys(self.masked_dims, COARSE))
+            whole = sum(counted.values()) * ceil(self.extents[axis] / COARSE)
+            shares[axis] = sum((trips - masked / 2) * tasks for (trips, masked), tasks in counted.items()) / whole
+        return shares
+
+    def kept(self, dims: Dims) -> float:
+        """The share of elements over dimensions that masks keep."""
+        return prod(share for axis, share in self.kept_share.items() if axis in dims)

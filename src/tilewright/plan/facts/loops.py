@@ -1,0 +1,132 @@
+"""Loops and what they carry: plain accumulators, states that form a monoid, or neither.
+
+A loop whose state is a monoid may take any tile, and may be split over tasks: the states of its parts merge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.ir.core import Op, Value
+from tilewright.ir.tile import REDUCTIONS
+
+SUM, MAXIMUM, RESCALED = "sum", "max", "rescaled"
+"""How a carried value merges: added, by its maximum, or added after both sides were rescaled to the common maximum."""
+EXPONENTIALS = ("exp", "exp2")
+"""Functions g with g(a - b) * g(b - c) = g(a - c)."""
+SAME_ELEMENTS = ("broadcast", "permute")
+"""Operations that only rename elements."""
+
+
+@dataclass(frozen=True)
+class LoopFacts:
+    """A dimension that a loop iterates over, the author's tile of it, and the values that it carries.
+
+    `merge` names how states of parts merge, None where algebra shows no way; the tile of such a loop is its meaning.
+    """
+
+    axis: str
+    merge: str | None
+    tile: int | None
+    states: tuple[int, ...] = ()
+    source: Op | None = field(default=None, compare=False, repr=False)
+
+
+def monoid_of(loop: Op) -> str | None:
+    """Return how states of parts of a loop merge, or None.
+
+    Every carried value must be one of these: an accumulator, x' = acc(t, x) with t free of what is carried; a running
+    maximum m' = max(t, m); or rescaled by one, x' = acc(h(t, m'), x * g(m - m')), where h has one factor g(t - m').
+    Rescaled values of two parts merge as x1 * g(m1 - m) + x2 * g(m2 - m) with m = max(m1, m2).
+    """
+    return _CarriedValues(loop).merge()
+
+
+class _CarriedValues:
+    """What the body of a loop does with the values that it carries."""
+
+    def __init__(self, loop: Op):
+        (self.body,) = loop.blocks
+        self.axis = loop.attrs["axis"]
+        self.maker = {result: op for op in self.body.ops for result in op.results}
+        self.carried_in: dict[Value, set[Value]] = {arg: {arg} for arg in self.body.args}
+        for op in self.body.ops:
+            for result in op.results:
+                self.carried_in[result] = set().union(*(self.carried_in.get(v, set()) for v in op.operands))
+        self.ends = self.body.ops[-1].operands
+        self.maxima = self._maxima()
+
+    def merge(self) -> str | None:
+        kinds = [self._kind(arg, end) for arg, end in zip(self.body.args, self.ends, strict=True)]
+        return "+".join(sorted({kind for kind in kinds if kind})) if all(kinds) else None
+
+    def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
+        """Return the accumulation over the axis that makes a value, and what it adds to."""
+        op = self.maker.get(value)
+        if op is None:
+            return None
+        if op.name == "mma" and self.axis in op.operands[0].type.dims and self.axis not in op.operands[2].type.dims:
+            return op, op.operands[2]
+        if op.name in REDUCTIONS and op.attrs.get("acc") and op.attrs["dim"] is self.axis:
+            return op, op.operands[-1]
+        return None
+
+    def _maxima(self) -> dict[Value, Value]:
+        """Running maxima: what is carried in -> what is carried out."""
+        maxima = {}
+        for arg, end in zip(self.body.args, self.ends, strict=True):
+            step = self._accumulation(end)
+            if step and step[0].name in ("max", "min") and step[1] is arg and not self._carries(step[0].operands[0]):
+                maxima[arg] = end
+        return maxima
+
+    def _carries(self, value: Value) -> bool:
+        return bool(self.carried_in.get(value))
+
+    def _kind(self, arg: Value, end: Value) -> str | None:
+        """How one carried value merges."""
+        if arg in self.maxima:
+            return MAXIMUM
+        step = self._accumulation(end)
+        if step is None:
+            return None
+        accumulate, before = step
+        terms = [v for v in accumulate.operands[:-1] if self._carries(v)]
+        if before is arg:
+            return SUM if not terms else None
+        scaled = self.maker.get(before)
+        if scaled is None or scaled.name != "mul":
+            return None
+        factors = [v for v in scaled.operands if v is not arg]
+        maximum = self._rescaled_by(factors[0]) if len(factors) == 1 else None
+        if maximum is None or len(terms) != 1 or not self._is_homogeneous(terms[0], maximum):
+            return None
+        return RESCALED
+
+    def _rescaled_by(self, value: Value) -> Value | None:
+        """The running maximum m of a factor g(m - m')."""
+        op = self.maker.get(value)
+        while op is not None and op.name in SAME_ELEMENTS:
+            op = self.maker.get(op.operands[0])
+        if op is None or op.name not in EXPONENTIALS:
+            return None
+        difference = self.maker.get(op.operands[0])
+        if difference is None or difference.name != "sub":
+            return None
+        before, after = difference.operands
+        return before if before in self.maxima and self.maxima[before] is after else None
+
+    def _is_homogeneous(self, value: Value, maximum: Value) -> bool:
+        """Whether a value has exactly one factor g(t - m'), and carries nothing else."""
+        op = self.maker.get(value)
+        if op is None:
+            return False
+        if op.name in EXPONENTIALS:
+            difference = self.maker.get(op.operands[0])
+            if difference is None or difference.name != "sub":
+                return False
+            return difference.operands[1] is self.maxima[maximum] and not self._carries(difference.operands[0])
+        if op.name in ("cast", "mul", *SAME_ELEMENTS):
+            carrying = [v for v in op.operands if self._carries(v)]
+            return len(carrying) == 1 and self._is_homogeneous(carrying[0], maximum)
+        return False

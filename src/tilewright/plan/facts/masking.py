@@ -1,0 +1,118 @@
+"""Masks: selections that hide whole tiles of a loop, so that iterations over them change nothing."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from math import exp, inf, isinf
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Op, Program, Value
+from tilewright.plan.model import Size
+
+Known = Value | float | None
+"""What is known of a value: that it is another value, that it is a number everywhere, or nothing."""
+Trips = dict[tuple[int, int], int]
+"""(iterations that change anything, those of them that a mask cuts) -> how many tasks have so many."""
+ON_COORDINATES: dict[str, Callable[..., Any]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "ge", "gt", "le", "lt", "and_", "mod")},
+    "broadcast": lambda x: x,
+    "cast": lambda x: x,
+}
+"""Operations that conditions on coordinates are made of."""
+NEUTRAL = {"max": -inf, "min": inf, "sum": 0.0}
+
+
+def masks_of(loop: Op) -> tuple[Op, ...]:
+    """The selections of a loop's body that hide tiles: where all of one is hidden, the iteration changes nothing."""
+    return tuple(op for op in loop.blocks[0].ops if op.name == "select" and hides(loop, op))
+
+
+def hides(loop: Op, selection: Op) -> bool:
+    """Whether an iteration gives back what it is given where a selection gives its last operand everywhere."""
+    (body,) = loop.blocks
+    known: dict[Value, Known] = {arg: arg for arg in body.args}
+    for op in body.ops:
+        operands = [known.get(v) for v in op.operands]
+        if op.name == "yield":
+            return operands == list(body.args)
+        if op is selection:
+            result = operands[2]
+        elif op.name == "select" and operands[1] is not None and operands[1] == operands[2]:
+            result = operands[1]  # a mask of a mask
+        else:
+            result = _result(op, operands)
+        if result is not None:
+            known |= dict.fromkeys(op.results, result)
+    return False
+
+
+def _result(op: Op, operands: Sequence[Known]) -> Known:
+    """What is known of a result, from what is known of operands; these are finite where nothing is known."""
+    first, second = (*operands, None, None)[:2]
+    if op.name in ("fill", "scalar"):
+        value = op.attrs["value"]
+        return float(value) if isinstance(value, int | float) else None
+    if op.name in ("broadcast", "permute"):
+        return first
+    if op.name == "cast":
+        return first if first in (0.0, 1.0, inf, -inf) else None
+    if op.name in NEUTRAL and op.attrs.get("acc"):
+        return second if first == NEUTRAL[op.name] else None
+    if op.name == "mma":
+        return operands[2] if 0.0 in operands[:2] else None
+    if op.name == "sub" and isinstance(second, Value):
+        if first is second:
+            return 0.0
+        return first if isinstance(first, float) and isinf(first) else None
+    if op.name == "exp" and first in (0.0, -inf):
+        return exp(float(first))
+    if op.name == "mul" and 1.0 in (first, second):
+        return second if first == 1.0 else first
+    return None
+
+
+def count_trips(
+    program: Program, masks: Sequence[Op], axis: Expr, tile: int, rows: Mapping[Expr, int], size: Size
+) -> Trips:
+    """Count the iterations of a loop over `axis` in tiles, by tasks whose tiles along the masked dimensions are `rows`.
+
+    Conditions are linear, so one holds somewhere in a box where it holds at a corner.
+    """
+    dims = [*rows, axis]
+    steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]
+    first = np.meshgrid(*(np.arange(0, size(d), step) for d, step in zip(dims, steps, strict=True)), indexing="ij")
+    last = [np.minimum(at + step, size(d)) - 1 for at, step, d in zip(first, steps, dims, strict=True)]
+    seen, whole, makers = np.ones(first[0].shape, bool), np.ones(first[0].shape, bool), program.makers()
+    for mask in masks:
+        corners = []
+        for pick in np.ndindex(*(2,) * len(dims)):
+            at = {d: (last if end else first)[n] for n, (d, end) in enumerate(zip(dims, pick, strict=True))}
+            corners.append(_value_at(mask.operands[0], makers, at, size))
+        if all(corner is not None for corner in corners):
+            seen &= np.logical_or.reduce(corners)
+            whole &= np.logical_and.reduce(corners)
+    trips, masked = seen.sum(axis=-1).ravel().tolist(), (seen & ~whole).sum(axis=-1).ravel().tolist()
+    counted: Trips = {}
+    for pair in zip(trips, masked, strict=True):
+        counted[pair] = counted.get(pair, 0) + 1
+    return counted
+
+
+def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:
+    """The value of a condition on coordinates at some of them; None where it is made of anything else."""
+    op = makers.get(value)
+    if op is None:
+        return None
+    if op.name == "self_index":
+        return at.get(op.attrs["dim"])
+    if op.name == "scalar":
+        number = op.attrs["value"]
+        return size(number) if isinstance(number, Expr) else number
+    parts = [_value_at(v, makers, at, size) for v in op.operands]
+    if op.name not in ON_COORDINATES or any(part is None for part in parts):
+        return None
+    return ON_COORDINATES[op.name](*parts)

@@ -1,0 +1,85 @@
+"""Products: M, N, K and batch as sets of dimensions, and how each operand is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.plan.facts.access import Dims
+from tilewright.plan.facts.values import RENAMING, ValueFacts, behind
+
+
+@dataclass(frozen=True)
+class OperandFacts:
+    """An operand of a product: the reads and the products that it is computed from, and the operations between."""
+
+    value: int
+    reads: tuple[int, ...]
+    products: tuple[int, ...]
+    between: tuple[int, ...]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is one read, as it lies in memory."""
+        return not self.between and len(self.reads) == 1 and not self.products
+
+
+@dataclass(frozen=True)
+class ProductFacts:
+    """A product. Each of M, N, K and batch is a set of dimensions, perhaps empty.
+
+    `into` is the product whose accumulator it adds to, None where it begins one.
+    """
+
+    node: int
+    name: str
+    m: Dims
+    n: Dims
+    k: Dims
+    batch: Dims
+    a: OperandFacts
+    b: OperandFacts
+    into: int | None
+
+    def side(self, rows_on_n: bool) -> tuple[Dims, Dims, OperandFacts, OperandFacts]:
+        """(dimensions on the unit's rows, on its columns, the operand with the rows, the other)."""
+        return (self.n, self.m, self.b, self.a) if rows_on_n else (self.m, self.n, self.a, self.b)
+
+
+def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
+    """All products of a graph, in order. Their names are those of plans: mma, mma2 and so on."""
+    products: list[ProductFacts] = []
+    for node in (n for n in nodes if n.op == "mma"):
+        a, b, c = (nodes[i] for i in node.args)
+        shared = a.dims & b.dims
+        products.append(
+            ProductFacts(
+                node.id,
+                f"mma{len(products) + 1 if products else ''}",
+                (a.dims & node.dims) - b.dims,
+                (b.dims & node.dims) - a.dims,
+                shared - node.dims,
+                shared & node.dims,
+                _operand(nodes, a.id),
+                _operand(nodes, b.id),
+                _accumulator(nodes, c.id, node.dims),
+            )
+        )
+    return tuple(products)
+
+
+def _operand(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
+    found: Mapping[str, list[int]] = {"read": [], "mma": [], "": []}
+    for i in behind(nodes, value, ("read", "mma")):
+        op = nodes[i].op
+        found[op if op in found else ""].append(i)
+    between = tuple(i for i in found[""] if nodes[i].op not in RENAMING)
+    return OperandFacts(value, tuple(found["read"]), tuple(found["mma"]), between)
+
+
+def _accumulator(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
+    """The product whose accumulator this value is, perhaps rescaled in place."""
+    value: int | None = start
+    while value is not None and nodes[value].op != "mma":
+        value = next((i for i in nodes[value].args if nodes[i].dims == dims), None)
+    return value

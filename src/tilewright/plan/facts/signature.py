@@ -1,0 +1,86 @@
+"""Signatures: facts without names, so that programs that mean the same can be compared.
+
+Dimensions that lie behind each other wherever they occur are one. Dimensions are numbered by where results lie along
+them, and by their extents and strides where results do not have them; operands of products have no order.
+"""
+
+from __future__ import annotations
+
+from tilewright.plan.facts.graph import Facts
+from tilewright.plan.facts.values import ValueFacts
+
+Signature = tuple[object, ...]
+PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
+"""Operations that only rename elements."""
+
+
+def signature(facts: Facts) -> Signature:
+    """The signature of a program: equal where facts are equal but for names."""
+    return _Signing(facts).whole()
+
+
+class _Signing:
+    def __init__(self, facts: Facts):
+        self.facts = facts
+        self.runs = _merged(facts)
+        self.inner = {dim: run[-1] for run in self.runs for dim in run}
+        self.number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._place))}
+
+    def whole(self) -> Signature:
+        facts = self.facts
+        extents = sorted((self.number[run[-1]], facts.size(run)) for run in self.runs)
+        loops = sorted((self.number[self.inner[axis]], loop.merge or "") for axis, loop in facts.loops.items())
+        parallel = sorted({self.number[self.inner[d]] for d in facts.parallel})
+        return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value(w.id) for w in facts.writes))
+
+    def _place(self, run: tuple[str, ...]) -> tuple[object, ...]:
+        """What a dimension is numbered by."""
+        facts, inner = self.facts, run[-1]
+        written = [-w.place.steps.get(inner, 0) for w in facts.writes]
+        read = sorted((r.place.bytes, r.place.steps[inner]) for r in facts.reads if inner in r.place.dims)
+        return (not any(written), *written, facts.size(run), tuple(read))
+
+    def _dims(self, dims: frozenset[str]) -> tuple[int, ...]:
+        return tuple(sorted({self.number[self.inner[d]] for d in dims}))
+
+    def _value(self, value: int) -> Signature:
+        n = self.facts.nodes[value]
+        if n.op in PASSED_OVER and n.args:
+            return self._value(n.args[0])
+        args = [self._value(arg) for arg in n.args]
+        if n.op == "mma":
+            args = [*sorted(args[:2], key=repr), *args[2:]]
+        return (n.op, str(n.dtype), self._dims(n.dims), self._dims(n.reduces), self._access(n), *args)
+
+    def _access(self, n: ValueFacts) -> Signature:
+        if n.access is None:
+            return ()
+        steps = {self.number[self.inner[d]]: n.access.steps[self.inner[d]] for d in n.access.dims}
+        return (n.access.bytes, tuple(sorted(steps.items())), n.access.elements, n.access.can_leave, n.access.linear)
+
+
+def _merged(facts: Facts) -> list[tuple[str, ...]]:
+    """Runs of dimensions, outermost first, that lie behind each other wherever they occur."""
+    runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
+    while True:
+        pair = next(((a, b) for a in runs for b in runs if a != b and _lies_behind(facts, a, b)), None)
+        if pair is None:
+            return runs
+        runs = [run for run in runs if run not in pair] + [(*pair[0], *pair[1])]
+
+
+def _lies_behind(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
+    """Whether one run continues another in all values and accesses."""
+    a, b = outer[-1], inner[-1]
+    special = set(facts.loops) | facts.scanned | facts.masked_dims
+    if {a, b} & special or (a in facts.parallel) != (b in facts.parallel):
+        return False
+    for n in facts.nodes:
+        if any((a in dims) != (b in dims) for dims in (n.dims, n.reduces, n.carried)):
+            return False
+        place = n.access
+        if place is not None and a in place.dims:
+            in_windows = any({a, b} & window and not window <= {*outer, *inner} for window in place.windows)
+            if in_windows or not place.linear or place.steps[a] != place.steps[b] * facts.size(inner):
+                return False
+    return any(a in n.dims for n in facts.nodes)

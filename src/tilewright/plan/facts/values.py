@@ -1,0 +1,65 @@
+"""Values of the graph: what makes a tile value, of which others, over which dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tilewright.ir.core import Op
+from tilewright.ir.dtypes import DType
+from tilewright.plan.facts.access import AccessFacts, Dims
+from tilewright.plan.model import element_bytes
+
+RENAMING = frozenset({"fill", "scalar", "broadcast", "permute", "self_index", "reshape"})
+"""Operations that compute nothing: they make constants, or name elements anew."""
+STATE = "state"
+"""The value that a loop carries into an iteration."""
+UNTIMED = RENAMING | {"read", "write", "mma", STATE}
+"""Operations that take no lanes' time, or are counted otherwise."""
+
+
+@dataclass(frozen=True)
+class ValueFacts:
+    """A tile value: the operation that makes it, its dimensions and those that it reduces.
+
+    `carried` are the loops whose state it uses: it is computed in every iteration, whatever its dimensions.
+    """
+
+    id: int
+    op: str
+    dims: Dims
+    dtype: DType
+    args: tuple[int, ...] = ()
+    reduces: Dims = frozenset()
+    access: AccessFacts | None = None
+    carried: Dims = frozenset()
+    source: Op | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of an element."""
+        return element_bytes(self.dtype)
+
+    @property
+    def space(self) -> Dims:
+        """The dimensions that it is computed over."""
+        return self.dims | self.reduces
+
+    @property
+    def place(self) -> AccessFacts:
+        """The access of a read or a write."""
+        assert self.access is not None
+        return self.access
+
+
+def behind(nodes: Sequence[ValueFacts], start: int, stop_at: Collection[str] = ()) -> Iterator[int]:
+    """Yield a value and all that it is computed of, back to values of these kinds, which are given but not passed."""
+    todo, seen = [start], set()
+    while todo:
+        value = todo.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        yield value
+        if nodes[value].op not in stop_at:
+            todo += nodes[value].args

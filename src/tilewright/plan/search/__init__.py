@@ -1,0 +1,39 @@
+"""The one search: facts of any program, rules that propose schedules, one cost that ranks them.
+
+| file        | subject                                                                          |
+|-------------|----------------------------------------------------------------------------------|
+| search      | states of the graph, bounds, the ranking                                         |
+| ranking     | candidates, what was rejected and why                                            |
+| orientation | rule: which side of each product lies on the unit's rows                         |
+| axes        | classes of dimensions: the axes of a schedule                                    |
+| tiles       | rule: grid, loop or whole; run or box                                            |
+| tiling      | one choice of tiles                                                              |
+| unit        | rule: the atom of each product                                                   |
+| halo        | halo tiles of sliding windows                                                    |
+| liveness    | registers that are live                                                          |
+| placement   | rule: where operands lie                                                         |
+| pipeline    | rule: stages, roles, overlap                                                     |
+| launch      | rule: raster and order of tasks                                                  |
+| lanes       | rule: kernels without atoms                                                      |
+| simt        | rule: products that lanes do term by term                                        |
+| partition   | rule: a program as two kernels                                                   |
+| repack      | rule: operands copied first                                                      |
+| diagonal    | rule: several products of a batch as blocks on a diagonal                        |
+| parts       | rule: a loop split over tasks                                                    |
+| row_copies  | copies of operands before a kernel                                               |
+| candidates  | candidates of one kernel with atoms                                              |
+| kernel      | one kernel with atoms: its schedule, its time, its key                           |
+| counting    | from a tiling to counts of work                                                  |
+| lane_work   | cycles of lanes beside products                                                  |
+| work        | counts of work                                                                   |
+| cost        | from work to cycles, and the roofline                                            |
+| lowered     | what today's lowering lacks                                                      |
+| kernel_plan | one kernel with atoms as a plan                                                  |
+| as_plan     | a candidate as a plan, or what today's lowering lacks                            |
+"""
+
+from tilewright.plan.search.as_plan import as_plan
+from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rejected, Rewrite
+from tilewright.plan.search.search import search, search_facts
+
+__all__ = ["PlanCandidate", "Ranking", "Rejected", "Rewrite", "as_plan", "search", "search_facts"]

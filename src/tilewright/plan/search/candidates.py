@@ -1,0 +1,43 @@
+"""Candidates of one kernel whose products run on atoms: orientations, tilings, pipelines, parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.machine import Machine
+from tilewright.plan.facts import Facts
+from tilewright.plan.search.kernel import candidates_of_tiling
+from tilewright.plan.search.lowered import LACKING, why_not_lowered, why_not_oriented, why_not_split
+from tilewright.plan.search.orientation import orientations
+from tilewright.plan.search.parts import in_parts
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.tiles import tilings
+from tilewright.plan.search.tiling import Tiling
+from tilewright.plan.search.work import Work
+
+
+def kernels_with_atoms(
+    facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
+) -> Iterator[PlanCandidate]:
+    """Yield the candidates of a program whose products all run on atoms; of these those that lowering does."""
+    if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
+        return
+    wholes: list[tuple[PlanCandidate, Work]] = []
+    for o in orientations(facts, machine, ranking):
+        why = why_not_oriented(o) if only_lowered else ""
+        if why:
+            ranking.reject(why, LACKING)
+            continue
+        for tiles, groups in tilings(o):
+            ranking.tilings += 1
+            t = Tiling(o, tiles, groups)
+            why = why_not_lowered(t) if only_lowered else ""
+            if why:
+                ranking.reject(why, LACKING)
+                continue
+            for candidate, work in candidates_of_tiling(t, ranking, best):
+                best = min(best, candidate.cycles)
+                wholes.append((candidate, work))
+                yield candidate
+    if wholes and not (only_lowered and why_not_split(facts)):
+        yield from in_parts(wholes)

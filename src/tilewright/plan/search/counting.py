@@ -1,0 +1,197 @@
+"""From a tiling and the placement of its operands to the work of its kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, gcd, prod
+
+from tilewright.machine import Machine
+from tilewright.plan.search.axes import COLUMNS, ROWS
+from tilewright.plan.search.cost import line_factor
+from tilewright.plan.search.lane_work import LaneCycles
+from tilewright.plan.search.liveness import WORD, Liveness
+from tilewright.plan.search.placement import OperandPlacement
+from tilewright.plan.search.tiles import CLUSTER, GRID
+from tilewright.plan.search.tiling import Loops, Tiling, is_chained
+from tilewright.plan.search.unit import MmaTile
+from tilewright.plan.search.work import Phase, TaskEnd, Work
+
+
+@dataclass(frozen=True)
+class ResultRows:
+    """The results of a task: rows and columns of memory, bytes of an element, bytes between rows."""
+
+    rows: int
+    columns: int
+    bytes: int
+    pitch: int
+
+
+def count_work(
+    t: Tiling,
+    mmas: tuple[MmaTile, ...],
+    live: Liveness,
+    placed: OperandPlacement,
+    phases: dict[int, Loops],
+    bulk_waves: int,
+) -> Work | None:
+    """The work of a kernel; None where its results have no rows that leave through shared memory."""
+    lanes = LaneCycles(t, phases)
+    last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
+    if last is None:
+        return None
+    result = result_rows(t, last)
+    if result.columns * result.bytes % t.machine.bulk_copy.row_bytes:
+        return None
+    blocks = prod(t.tiles[n].count for n in t.looped if t.o.classes[n].is_parallel)
+    # groups of waves end a task one by one: where iterations wait for each other, others multiply meanwhile
+    at_end = 0.0 if live.dependent else lanes.end
+    end = task_end(t, last, result, at_end, blocks, lanes.reduces_at_end and not live.dependent)
+    outside, edges = _edges(t, mmas)
+    return Work(
+        t.tasks,
+        _phases(t, mmas, live, placed, phases, lanes, bulk_waves),
+        end,
+        _lengths(t),
+        placed.l2_read,
+        placed.resident,
+        t.facts.moved_bytes,
+        outside=outside,
+        edges=edges,
+    )
+
+
+def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
+    """The results of a task, as they lie in memory."""
+    accesses = [w.place for w in t.facts.writes]
+    flip = t.o.flips[t.o.products.index(last.oriented)]
+    rows, columns = (last.columns, last.rows) if flip else (last.rows, last.columns)
+    pitch = gcd(*(a.shape[-1] * a.bytes for a in accesses if a.shape))
+    return ResultRows(rows, columns * t.batch, max(a.bytes for a in accesses), pitch)
+
+
+def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks: int, reduces: bool) -> TaskEnd:
+    """The end of a task with these results."""
+    machine, limits, widths = t.machine, t.machine.limits, store_widths(t.machine)
+    width = result.columns * result.bytes
+    narrow, l2 = 0.0, 0.0
+    if widths:
+        row = next((w for w in widths if width % w == 0), widths[-1])
+        narrow = result.rows * (width / row - width / widths[0]) * last.row_bytes
+        lines = ceil(width / widths[0]) * line_factor(machine, min(width, widths[0]), result.pitch)
+        misaligned = limits.askew if result.pitch % limits.sector_bytes else 1
+        l2 = result.rows * lines * limits.leaving_row * misaligned
+    outputs = t.batch * last.rows * last.columns
+    return TaskEnd(outputs * blocks, lanes * blocks, l2 * blocks, narrow * blocks, blocks, reduces)
+
+
+@lru_cache
+def store_widths(machine: Machine) -> tuple[int, ...]:
+    """Bytes of the rows that bulk copies store, the widest first."""
+    return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
+
+
+def _phases(
+    t: Tiling,
+    mmas: tuple[MmaTile, ...],
+    live: Liveness,
+    placed: OperandPlacement,
+    phases: dict[int, Loops],
+    lanes: LaneCycles,
+    bulk_waves: int,
+) -> tuple[Phase, ...]:
+    limits = t.machine.limits
+    every = {*phases.values(), *(x for x, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
+    counted = []
+    for loops in sorted(every, key=lambda x: (len(x), sorted(x))):
+        here = [m for m in mmas if phases[m.node] == loops]
+        copied, serial = placed.copied.get(loops, 0.0), lanes.serial.get(loops, 0.0)
+        for x, p in t.o.through_shared:
+            if phases[p.node] == loops:
+                value = t.facts.nodes[x.value]
+                serial += 2 * t.span(value.dims) * value.bytes / limits.shared_rate
+        gather = 0.0
+        if t.o.by_threads and copied:
+            inside = _inside_k(t, here)
+            words = placed.words.get(loops, 0.0) / (bulk_waves * (t.machine.lanes or 1))
+            gather = words * (limits.gather_cycles + inside * limits.gather_latency)
+        first = here[0].cycles / t.groups if here else 0.0
+        counted.append(
+            Phase(
+                t.trips(loops),
+                t.batch * sum(m.cycles for m in here),
+                lanes.by_phase.get(loops, 0.0),
+                lanes.masked.get(loops, 0.0),
+                t.batch * sum(m.shared_bytes for m in here),
+                copied,
+                placed.l2.get(loops, 0.0),
+                gather,
+                any(m.node in live.dependent for m in here),
+                first,
+                bool(here)
+                and t.groups == 1
+                and all(m.rows / m.atom.shape[0] < t.machine.shared_memory.atoms_in_flight for m in here),
+                serial,
+                placed.slabs.get(loops, 1) if len(mmas) > 1 or not loops else 1,
+            )
+        )
+    return tuple(counted)
+
+
+def _inside_k(t: Tiling, here: list[MmaTile]) -> float:
+    """The share of a step's K that lies inside the operands."""
+    for m in here:
+        rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
+        k = next((d for d in rows if d in m.oriented.product.k), None) or max(m.oriented.product.k, default=None)
+        if k is not None:
+            extent, slab = t.facts.extents[k], m.atom.slab or 1
+            return extent / (ceil(extent / slab) * slab)
+    return 1.0
+
+
+def _edges(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
+    """(rows outside their tensor that a step of a task at both edges brings, such tasks of a core)."""
+    if t.o.by_threads or is_chained(t):
+        return 0.0, 0
+    per_core = ceil(t.tasks / (t.machine.limits.cores or 1))
+    outside, edges = 0.0, 0
+    (m,) = mmas
+    for c, tile in t.pairs():
+        operand = m.oriented.a if ROWS in c.roles else m.oriented.b if COLUMNS in c.roles else None
+        if operand is None or tile.level != GRID or len(c.dims) > 1 or c.extent % tile.size == 0 or not operand.reads:
+            continue
+        if t.facts.nodes[operand.reads[0]].place.lies_alone(c.dims[0]):
+            outside += -c.extent % tile.size
+            edges = max(edges, ceil(per_core / tile.count))
+    for dims, tile_size in ((m.oriented.rows, m.rows), (m.oriented.columns, m.columns)):
+        if not dims:  # one row, or one column
+            outside, edges = outside + tile_size - 1, per_core
+    return outside, edges
+
+
+def _lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
+    """(share of the trips, masked trips, tasks): one entry where all tasks are alike."""
+    for axis, masks in t.facts.masks.items():
+        number = t.o.class_of.get(axis)
+        if masks and number in t.looped:
+            counted = t.facts.trips(axis, t.tiles[number].size, t.size)
+            whole, total = t.tiles[number].count, sum(counted.values())
+            return tuple((n / whole, masked, round(tasks * t.tasks / total)) for (n, masked), tasks in counted.items())
+    return ((1.0, 0.0, t.tasks),)
+
+
+def has_cluster(t: Tiling) -> bool:
+    """Whether tasks of a cluster exchange values."""
+    return any(tile.level == CLUSTER for tile in t.tiles)
+
+
+def state_bytes(t: Tiling, number: int) -> float:
+    """Bytes of what a loop over a class carries, over all rows: accumulators in words."""
+    facts, dims = t.facts, set(t.o.classes[number].dims)
+    loop = next((x for axis, x in facts.loops.items() if axis in dims), None)
+    if loop is not None:
+        values = [facts.nodes[s] for s in loop.states]
+    else:
+        values = [facts.nodes[p.node] for p in facts.products if p.k & dims]
+    return float(sum(facts.size(v.dims) * WORD for v in values))

@@ -1,0 +1,151 @@
+"""Rule: kernels with products and without a pipeline: atoms that take fragments, or lanes that multiply.
+
+All waves copy and multiply. A task of one product has one block of its accumulator; tasks of several have what they
+share of all of them, as wide as leaves some for each core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Op
+from tilewright.machine import Machine
+from tilewright.plan.boxes import ROWS, numbers_of, radices, width_choices
+from tilewright.plan.facts import Facts, ValueFacts
+from tilewright.plan.general import blocks_of, room_of
+from tilewright.plan.microkernel import (
+    Microkernel,
+    axes_in,
+    microkernel,
+    precision_of,
+    rows_apart,
+    types_of,
+)
+from tilewright.plan.model import Size
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, uniform_candidate
+
+NARROWED = 6
+"""How often tasks are halved, at most, for kernels that shared memory then holds."""
+SHALLOWEST = 32
+"""The smallest tile of a K loop that is tried."""
+
+
+def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
+    """Yield the kernels of a program with products in which all waves do the same."""
+    if not facts.products or machine.lanes is None:
+        return
+    tiles = loop_tiles(facts)
+    widths = task_widths(facts, machine, tiles) if facts.cut else {}
+    ways = [(widths, loops) for loops in _shallower(facts, tiles)]
+    ways += [(narrow, tiles) for narrow in _narrower(widths)]
+    tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
+    for narrow, loops in ways:
+        kernel = _kernel(facts, machine, narrow, loops, narrowed=narrow != widths)
+        if (kernel.widths, kernel.loops) not in tried:
+            tried.append((kernel.widths, kernel.loops))
+            ranking.timed += 1
+            yield uniform_candidate(kernel, len(tried))
+
+
+def _kernel(
+    facts: Facts, machine: Machine, widths: Mapping[Expr, int], loops: dict[Expr, int], *, narrowed: bool
+) -> UniformKernelSchedule:
+    """The kernel whose tasks have these widths; of one product, a block of its accumulator."""
+    size = numbers_of(facts.sizes)
+
+    def width(d: Expr) -> int:
+        return widths.get(d) or loops.get(d) or size(d)
+
+    def in_task(d: Expr) -> int:
+        return size(d) if d in facts.cut else width(d)
+
+    own, blocks = dict(widths), dict[Expr, int]()
+    products = microkernels(facts, machine, width)
+    if len(products) == 1:
+        # one wave's atoms need no slabs of shared memory
+        alone = microkernels(facts, machine, in_task, machine.lanes if narrowed else None)
+        blocks = blocks_of(alone, facts.cut, width)
+        products = alone if blocks else products
+    own |= {d: min(n, size(d)) for d, n in blocks.items() if str(d) not in facts.stated_tasks}
+    return UniformKernelSchedule(facts, machine, own, 1, loops, products, blocks)
+
+
+def _shallower(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
+    """Yield the tiles of loops, and smaller ones of K loops, which need less shared memory."""
+    yield tiles
+    for axis, extent in tiles.items():
+        tile = extent
+        while str(axis) not in facts.loops and str(axis) not in facts.stated_loops and tile > SHALLOWEST:
+            tile = max(SHALLOWEST, tile // 2 // SHALLOWEST * SHALLOWEST)
+            yield {**tiles, axis: tile}
+
+
+def _narrower(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
+    """Yield smaller tasks, which need less shared memory: halved again and again along where they are widest."""
+    for _ in range(NARROWED if widths else 0):
+        widest = max(widths, key=lambda d: widths[d])
+        widths = {**widths, widest: ceil(widths[widest] / 2)}
+        yield widths
+
+
+def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
+    """The microkernel of every product whose tiles are so wide; None: lanes multiply by themselves.
+
+    All are done by as many lanes: those of one wave, where no wider atom does for all of them.
+    """
+    size, products = numbers_of(facts.sizes), dict[Op, Microkernel | None]()
+    for p in facts.products:
+        op = facts.nodes[p.node].source
+        assert op is not None
+        axes = axes_in(op, width)
+        products[op] = None
+        if not isinstance(axes, str):
+            apart, cut = rows_apart(facts.program, op, axes, size), width(axes.n) < size(axes.n)
+            types = types_of(op, axes.swapped, machine)
+            products[op] = microkernel(machine, types, axes.sizes(width), lanes, precision_of(op), apart, cut)
+    if lanes is None and len({how.atom.c.lanes for how in products.values() if how is not None}) > 1:
+        return microkernels(facts, machine, width, machine.lanes)
+    return products
+
+
+def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
+    """The width of tasks: the widest with some for each core, and values that the second cache holds.
+
+    Dimensions that some product lacks stay whole, if there are others: it would be done twice. A batch is cut first,
+    then what lies beside the blocks of accumulators, then those along which blocks lie, which keep some rows.
+    """
+    size, room = numbers_of(facts.sizes), room_of(machine)
+    products = [facts.nodes[p.node] for p in facts.products]
+    shared = [d for d in facts.cut if all(_names(facts, d) & n.space for n in products)]
+    dims = shared or list(facts.cut)
+    batch = [d for d in dims if all(_names(facts, d) <= p.batch for p in facts.products)]
+    held = [_owners(facts, n) for n in facts.nodes if n.op != "write" and (n.op != "read" or n.place.can_leave)]
+    axes = [axes_in(n.source, size) for n in products if n.source is not None]
+    blocked = {d for x in axes if not isinstance(x, str) for d in (x.m, x.n)}
+    widths = {d: size(d) for d in dims}
+
+    def most() -> int:
+        return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in held)
+
+    around = [d for d in dims if d not in batch and d not in blocked]
+    for d in (*batch, *around, *(d for d in dims if d in blocked and d not in batch)):
+        for choice in width_choices(size(d), radices(facts.program, d, size)):
+            tasks, values = prod(ceil(size(x) / n) for x, n in widths.items()), most()
+            is_enough = tasks >= room.product_tasks and values <= room.product_elements
+            if (is_enough and (d not in batch or values <= room.elements[0])) or (d in blocked and choice < ROWS):
+                break
+            widths[d] = choice
+    every = {d: widths.get(d, size(d)) for d in facts.cut}
+    return every | {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
+
+
+def _names(facts: Facts, d: Expr) -> frozenset[str]:
+    return frozenset(facts.digits.get(str(d), (str(d),)))
+
+
+def _owners(facts: Facts, n: ValueFacts) -> list[Expr]:
+    """The dimensions of the program that a value has."""
+    return [d for d in facts.order if _names(facts, d) & n.dims]

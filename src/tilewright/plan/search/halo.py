@@ -1,0 +1,71 @@
+"""Halo tiles: what a box of positions reads through sliding windows is brought once, for all taps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from tilewright.machine import Machine
+from tilewright.plan.facts import AccessFacts, Facts, ProductFacts
+from tilewright.plan.search.axes import ROWS, DimClass
+
+if TYPE_CHECKING:
+    from tilewright.plan.search.orientation import Orientation
+
+
+@dataclass(frozen=True)
+class HaloWindow:
+    """How an operand slides over positions: its access, and how far taps reach along each coordinate but the last."""
+
+    access: AccessFacts
+    read: int
+    reach: tuple[int, ...]
+
+    def image(self, box: Mapping[str, int]) -> tuple[int, ...]:
+        """The halo tile of a box of positions, without channels."""
+        forms = zip(self.access.coords[:-1], self.reach, strict=True)
+        return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
+
+    def fits(self, box: Mapping[str, int], machine: Machine) -> bool:
+        """Whether one copy brings the halo tile of a box."""
+        return max(self.image(box)) <= machine.bulk_copy.box_extent
+
+    def lines(self, box: Mapping[str, int]) -> int:
+        """Rows of the halo tile of a box."""
+        return prod(self.image(box))
+
+
+def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
+    """The window of the one product whose rows are a class; None: its operand A has no halo tile an atom could read."""
+    if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
+        return None
+    (p,) = o.products
+    if not (p.a.is_read and p.b.is_read) or not p.atoms[0].asynchronous or o.by_threads:
+        return None
+    return _window(o.facts, p.product, p.a.reads[0], c)
+
+
+def _window(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | None:
+    access = facts.nodes[read].place
+    source = facts.nodes[read].source
+    if not access.linear or source is None or source.attrs.get("bounds") or "at" not in source.attrs:
+        return None
+    channels = {d for d, _ in access.row}
+    if access.contiguous not in p.k or not channels <= {access.contiguous, *p.batch}:
+        return None
+    seen: list[str] = []
+    reach = []
+    for form in access.coords[:-1]:
+        here = [(d, step) for d, step in form if d in c.dims]
+        if any(step != 1 for _, step in here) or any(d in channels for d, _ in form):
+            return None
+        if any(step < 0 for _, step in form):
+            return None
+        seen += [d for d, _ in here]
+        reach.append(sum(step * (facts.extents[d] - 1) for d, step in form if d in p.k))
+    last = [d for d, _ in access.coords[-2] if d in c.dims] if len(access.coords) > 1 else []
+    if sorted(seen) != sorted(c.dims) or last != [c.dims[-1]] or not any(reach):
+        return None
+    return HaloWindow(access, read, tuple(reach))

@@ -1,0 +1,161 @@
+"""Kernels whose products run on atoms: every candidate of one program as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, moving, row_cycles
+from tilewright.plan.search.counting import count_work
+from tilewright.plan.search.launch import order_of, raster_of
+from tilewright.plan.search.liveness import liveness
+from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
+from tilewright.plan.search.placement import OperandPlacement, halo_taps, place_operands
+from tilewright.plan.search.ranking import ENOUGH_STAGES, Key, PlanCandidate, Ranking
+from tilewright.plan.search.tiles import GRID
+from tilewright.plan.search.tiling import Tiling
+from tilewright.plan.search.unit import MmaTile, mma_tile
+from tilewright.plan.search.work import Work
+
+CROWDED = 2
+"""Tasks for each core, at most, of a sum that is split."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A loop that is split over tasks: its dimension, the parts, and the width of each."""
+
+    dim: str
+    count: int
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSchedule:
+    """One kernel: tiles, atoms, pipeline, launch. A kernel of lanes has no atoms, and says what lanes do instead."""
+
+    tiling: Tiling
+    mmas: tuple[MmaTile, ...]
+    pipeline: KernelPipeline
+    parts: Parts | None = None
+    raster: int = 1
+    order: str = "strided"
+    at_memory_bound: bool = False
+
+    @property
+    def family(self) -> str:
+        """How operands come, which decides whether lowering can do it."""
+        tiles = "halo tiles" if self.pipeline.offsets is not None else "parts" if self.parts else "a pipeline"
+        return f"{tiles}, {'lanes copy' if self.tiling.o.by_threads else 'bulk copies'}"
+
+
+def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[tuple[PlanCandidate, Work]]:
+    """Yield the candidates of a tiling, with their work."""
+    mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
+    if len(mmas) < len(t.o.products):
+        return
+    facts, cores = t.facts, t.machine.limits.cores or 1
+    phases = {m.node: t.phase(facts.nodes[m.node]) for m in mmas}
+    each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
+    may_split = t.tasks <= CROWDED * cores and len(facts.products) == 1  # parts of a sum fill the last round
+    rounds = t.tasks / cores * prod(facts.kept_share.values())
+    rounds = rounds if facts.loops or may_split else ceil(rounds)
+    if t.tasks >= cores and each * rounds > best:
+        return
+    live = liveness(t, mmas, phases)
+    placed = place_operands(t, mmas, phases)
+    if placed is None:
+        return
+    waves = mmas[0].atom.c.lanes // (t.machine.lanes or 1)
+    work = count_work(t, mmas, live, placed, phases, waves)
+    if work is None:
+        return
+    for pipeline in pipelines(t, mmas, live, placed, ranking):
+        ranking.timed += 1
+        kernel = KernelSchedule(t, mmas, pipeline, None, raster_of(t), order_of(work))
+        done = _with_pipeline(work, kernel, placed)
+        yield candidate_of(kernel, done), done
+
+
+def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
+    """The work under a pipeline: A in registers is not read from shared memory; B may stay beside a halo tile."""
+    pipeline = kernel.pipeline
+    phases = work.phases
+    if pipeline.keeps_a:
+        less = sum(x.rows * x.depth * x.atom.a.dtype.bits / 8 for x in placed.keepable)
+        phases = tuple(replace(p, shared=max(0.0, p.shared - less)) if p.is_dependent else p for p in phases)
+    if pipeline.offsets:
+        phases = tuple(replace(p, per_stage=pipeline.offsets) for p in phases)
+    if pipeline.offsets == 0 and placed.halo is not None:
+        halo, limits = placed.halo, kernel.tiling.machine.limits
+        taps = halo_taps(halo)
+        b_bytes = halo.chunks * taps * halo.tap
+        b_cycles = _b_cycles(kernel, placed)
+        (phase,) = phases
+        l2 = phase.l2 - b_cycles / phase.trips
+        phases = (replace(phase, copied=phase.copied - b_bytes / phase.trips, l2=l2),)
+        first = max(b_bytes, b_cycles * limits.l2_rate)
+        work = replace(work, l2_read=work.l2_read - b_cycles, first=first)
+    return replace(work, phases=phases)
+
+
+def _b_cycles(kernel: KernelSchedule, placed: OperandPlacement) -> float:
+    """Cycles of the L2 cache for all of B."""
+    t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
+    assert halo is not None
+    access = t.facts.nodes[halo.b_read].place
+    extent = t.facts.extents.get(access.contiguous or "", 1) * t.batch
+    if not access.along(m.oriented.product.k):
+        return halo.chunks * halo_taps(halo) * halo.tap / t.machine.limits.l2_rate
+    slab = m.atom.slab or 1
+    return (
+        halo_taps(halo)
+        * m.columns
+        * t.batch
+        * row_cycles(t.machine, extent, slab, access.bytes, 0 if t.batch > 1 else access.pitch)
+    )
+
+
+def _time(kernel: KernelSchedule, work: Work) -> KernelTime:
+    t, pipeline = kernel.tiling, kernel.pipeline
+    roles, overlap = pipeline.roles, pipeline.overlap
+    how = Overlap(t.groups, roles.stages, overlap in (AHEAD, ORDERED), overlap == ORDERED, roles.pingpong)
+    return kernel_time(t.machine, work, how)
+
+
+def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
+    """A kernel as a candidate, timed by its work; `extra` cycles are those of other kernels."""
+    time = _time(kernel, work)
+    kernel = replace(kernel, at_memory_bound=_is_bound(kernel, work, time))
+    return PlanCandidate((kernel,), time.cycles + extra, _key(kernel, work, time, extra))
+
+
+def _is_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
+    machine = kernel.tiling.machine
+    return time.unbounded - machine.limits.launch_cycles <= moving(machine, work.moved)
+
+
+def _key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> Key:
+    """The order of candidates that take the same time.
+
+    Nobody takes turns, pipelines are deep, little is brought while much is to be done, tiles are as large as what they
+    cover, and groups of waves are few.
+    """
+    t, roles = kernel.tiling, kernel.pipeline.roles
+    grid = [(c, tile) for c, tile in t.pairs() if tile.level == GRID and not c.is_batch]
+    return (
+        round(time.cycles + extra),
+        roles.pingpong,
+        roles.halo > 0,
+        -min(roles.stages, ENOUGH_STAGES) if not roles.halo else 0,
+        -roles.stored if not roles.halo else 0,
+        round(time.unbounded * work.brought) if not roles.halo else 0,
+        -prod(min(tile.size, c.extent) for c, tile in grid),
+        prod(tile.size for _, tile in grid),
+        sum(t.o.flips),
+        t.groups if not roles.halo else -t.groups,
+        kernel.pipeline.overlap != AHEAD,
+        not kernel.pipeline.keeps_a,
+        kernel.mmas[0].atom.shape[1],
+    )

@@ -1,0 +1,242 @@
+"""The plan of one kernel with atoms, over the dimensions of its program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.general import axis_of, words_for
+from tilewright.plan.microkernel import Axes, axes_in
+from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Placed, Plan
+from tilewright.plan.search.kernel import KernelSchedule
+from tilewright.plan.search.launch import DYNAMIC, heads_together
+from tilewright.plan.search.lowered import why_not_lowered, why_not_split
+from tilewright.plan.search.ranking import Rejected
+from tilewright.plan.search.tiles import GRID, LOOP, AxisTile
+from tilewright.plan.search.unit import MmaTile
+
+LACKS = "lowering lacks"
+"""What a plan is rejected for that today's lowering has no word for."""
+
+
+@dataclass
+class KernelPlan:
+    """The plan of one kernel with atoms, over the dimensions of its program."""
+
+    kernel: KernelSchedule
+
+    def __post_init__(self) -> None:
+        self.t, self.facts = self.kernel.tiling, self.kernel.tiling.facts
+        self.size = numbers_of(self.facts.sizes)
+        ops = [self.facts.nodes[m.node].source for m in self.kernel.mmas]
+        self.products = {op: m for op, m in zip(ops, self.kernel.mmas, strict=True) if op is not None}
+        self.axes = {op: axes_in(op, self._width) for op in self.products}
+
+    def _width(self, d: Expr) -> int:
+        return max(self.t.size.get(name, 1) for name in self._names(d))
+
+    def _names(self, d: Expr) -> tuple[str, ...]:
+        return self.facts.digits.get(str(d), (str(d),))
+
+    def plan(self) -> Plan | Rejected:
+        """The plan; or what today's lowering lacks for it."""
+        why = why_not_lowered(self.t) or self._why_not()
+        if why:
+            return Rejected(self._name(), f"{LACKS} {why}")
+        if self.kernel.pipeline.offsets is not None:
+            return self._halo_plan()
+        tasks = self._tasks()
+        every = [*tasks, *(d for d in self.facts.order if d not in tasks)]
+        words = words_for(self._word(d) for d in every)
+        axes = [axis_of(words[self._word(d)], self._extent(d), self._cuts(d)) for d in every]
+        order = [words[self._word(d)] for d in self._walked(tasks)]
+        parts = self.kernel.parts
+        if parts is not None:
+            split = f"{parts.dim}_split"
+            axes = [axis_of(split, parts.count, (Cut("task", 1),)), *axes]
+            order = [split, *order]
+        group = heads_together(self.t, self._around(tasks)) if self.kernel.order == DYNAMIC else self._raster()
+        return Plan(
+            tuple(axes),
+            tuple(order),
+            products=self._multiplied(),
+            roles=self.kernel.pipeline.roles,
+            overlap=self.kernel.pipeline.overlap,
+            group=group,
+            schedule=self.kernel.order,
+            split=None if parts is None else (parts.dim, parts.count),
+            early=True if "programmatic" in self.t.machine.launches else None,
+        )
+
+    def _why_not(self) -> str:
+        """What today's lowering lacks for this kernel, beyond its tiles."""
+        if len(self.products) != len(self.kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
+            return "products without rows and columns of their own"
+        if self.kernel.parts is not None and why_not_split(self.facts):
+            return why_not_split(self.facts)
+        return ""
+
+    def _name(self) -> str:
+        return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in self.kernel.mmas)
+
+    # -- axes -----------------------------------------------------------------------------------------------------
+
+    def _tasks(self) -> list[Expr]:
+        """The dimensions that tasks cut, in the program's order."""
+        cut = list(self.facts.cut)
+        if len(self.products) > 1 or not self._cuts_both():
+            return cut
+        (op,) = self.products
+        total: tuple[Expr, ...] = op.operands[2].type.dims
+        result = [d for d in total if d in cut or self.size(d) == 1]
+        return [*(d for d in cut if d not in result), *result]
+
+    def _cuts_both(self) -> bool:
+        """Whether tasks cut rows and columns of the result."""
+        return all(tile.level == GRID for c, tile in self.t.pairs() if {"r", "c"} & set(c.roles))
+
+    def _walked(self, tasks: list[Expr]) -> list[Expr]:
+        """The order of tasks: as results lie, where memory limits a kernel that has whole rows."""
+        if len(self.products) > 1 or not self.kernel.at_memory_bound or not self._cuts_both():
+            return tasks
+        (op,) = self.products
+        axes = self.axes[op]
+        assert isinstance(axes, Axes)
+        if self._tile_along(axes.n) < self.size(axes.n):
+            return tasks
+        coords = self.facts.writes[0].place.coords
+        places = {name: n for n, form in reversed(list(enumerate(coords))) for name, _ in form}
+        return sorted(tasks, key=lambda d: min((places[n] for n in self._names(d) if n in places), default=-1))
+
+    def _around(self, tasks: list[Expr]) -> list[str]:
+        """The tasks before the rows."""
+        rows = next(iter(self.axes.values()))
+        assert isinstance(rows, Axes)
+        return [str(d) for d in tasks[: tasks.index(rows.m)]] if rows.m in tasks else []
+
+    def _raster(self) -> int:
+        return self.kernel.raster if len(self.products) == 1 and self._cuts_both() else 1
+
+    def _word(self, d: Expr) -> str:
+        parts = self.kernel.parts
+        return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
+
+    def _extent(self, d: Expr) -> int:
+        parts = self.kernel.parts
+        return parts.width if parts is not None and str(d) == parts.dim else self._full(d)
+
+    def _full(self, d: Expr) -> int:
+        """The extent of a dimension; several of a batch in one tile are blocks on a diagonal of one product."""
+        extent = prod(self.facts.extents.get(name, 1) for name in self._names(d))
+        (axes, *_) = self.axes.values()
+        if self.t.batch == 1 or not isinstance(axes, Axes):
+            return extent
+        if d in (axes.n, axes.k):
+            return extent * self.t.batch
+        return extent // self.t.batch if self._is_in_blocks(d) else extent
+
+    def _is_in_blocks(self, d: Expr) -> bool:
+        return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
+
+    def _cuts(self, d: Expr) -> tuple[Cut, ...]:
+        """How an axis is cut."""
+        cut = d in self._tasks()
+        tile = next((self.t.tile_of(n) for n in self._names(d) if n in self.t.o.class_of), None)
+        if tile is None:
+            return (Cut("task", self._tile_along(d)),) if cut else self._unit_loop(d)
+        if tile.level == LOOP and cut:
+            return (Cut("task", tile.count * tile.size), Cut("loop", tile.size))
+        if cut:
+            return (Cut("task", self._tile_along(d)),)
+        if tile.level == LOOP:
+            box = max(dict(tile.box)[n] for n in self._names(d) if n in self.t.size)
+            return (Cut("loop", tile.size if self._is_inner(d, tile) else box),)
+        return ()
+
+    def _unit_loop(self, d: Expr) -> tuple[Cut, ...]:
+        """A dimension of one element that is summed is a loop of one step."""
+        for op, axes in self.axes.items():
+            steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
+            if isinstance(axes, Axes) and d in axes.deep and steps:
+                return (Cut("loop", 1),)
+            if isinstance(axes, Axes) and d is axes.k and len(self.products) == 1 and op in self.products:
+                return (Cut("loop", self.products[op].atom.slab or 1),)
+        return ()
+
+    def _is_inner(self, d: Expr, tile: AxisTile) -> bool:
+        """Whether a loop's step goes along a dimension."""
+        inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
+        return len(tile.box) == 1 or d in inner
+
+    def _tile_along(self, d: Expr) -> int:
+        """Elements of a dimension that a task has, in whole atoms along rows and columns."""
+        for op, axes in self.axes.items():
+            if isinstance(axes, Axes) and d in (axes.m, axes.n):
+                rows, columns = self._block(self.products[op])
+                return rows if d is axes.m else columns
+        if self._is_in_blocks(d):
+            return 1
+        return max((self.t.size[n] for n in self._names(d) if n in self.t.size), default=1)
+
+    # -- products -------------------------------------------------------------------------------------------------
+
+    def _block(self, m: MmaTile) -> tuple[int, int]:
+        """Rows and columns of C that a task has of a product."""
+        flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
+        columns = m.columns * self.t.batch
+        return (columns, m.rows) if flip else (m.rows, columns)
+
+    def _multiplied(self) -> tuple[Multiplied, ...]:
+        lines = []
+        for m in self.kernel.mmas:
+            flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
+            lines.append(Multiplied(m.oriented.product.name, self._atom(m), *self._block(m), flip))
+        return tuple(lines)
+
+    def _atom(self, m: MmaTile) -> str:
+        """The atom's name; that with A in registers, where it stays there."""
+        if self.kernel.pipeline.keeps_a and m.oriented.kept_atoms and not m.oriented.a_in_registers:
+            kept = [x for x in m.oriented.kept_atoms if x.shape == m.atom.shape]
+            is_kept = not self.t.loops_over(self.facts.nodes[m.oriented.a.reads[0]].dims)
+            return kept[0].name if kept and is_kept else m.atom.name
+        return m.atom.name
+
+    # -- halo tiles -----------------------------------------------------------------------------------------------
+
+    def _halo_plan(self) -> Plan | Rejected:
+        """The plan over boxes of positions: A as a halo tile, B in stages of some taps, or resident."""
+        (op,), (m,) = self.products, self.kernel.mmas
+        axes, offsets = self.axes[op], self.kernel.pipeline.offsets
+        assert isinstance(axes, Axes)
+        box = next(dict(tile.box) for c, tile in self.t.pairs() if c.roles == ("r",))
+        digits = tuple(Digit(n, self.facts.extents[n], self.facts.extents[n]) for n in self._names(axes.m) if n in box)
+        total = [d for d in op.operands[2].type.dims if d is not axes.m]
+        whole = [d for d in self.facts.order if d not in total and d is not axes.m]
+        words = words_for([str(axes.m), *map(str, [*total, *whole])])
+        word = words[str(axes.m)]
+        around = [d for d in total if d is not axes.n]
+        deep = [d for d in axes.deep if d in self.facts.order]
+        loops = [axes.k, *deep]
+        if offsets is not None and offsets > 1 and len(loops) < 2:
+            return Rejected(self._name(), f"{LACKS} stages of several taps of a dimension that is no axis")
+        cut = {d: Cut("task", self._tile_along(d) if d is axes.n else 1) for d in total}
+        cut |= {d: Cut("loop", 1) for d in deep} | {axes.k: Cut("loop", m.atom.slab or 1)}
+        at = "start" if offsets == 0 else words[str(loops[-1] if offsets == 1 else loops[-2])]
+        if offsets is not None and offsets > 1:
+            cut[loops[-1]] = Cut("loop", offsets)
+        own = Axis(word, digits, tuple(Cut("task", box[d.name], d.name) for d in digits))
+        every = [*(axis_of(words[str(d)], self._full(d), (cut[d],)) for d in around), own]
+        every += [axis_of(words[str(d)], self._full(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)]
+        a, b = (self.facts.nodes[x.reads[0]].place.memory for x in (m.oriented.a, m.oriented.b))
+        b = f"{b.removesuffix('_rows')}_diagonal" if self.t.batch > 1 else b
+        return Plan(
+            tuple(every),
+            (*(words[str(d)] for d in around), word, words[str(axes.n)]),
+            tuple(words[str(d)] for d in loops),
+            (Placed(a, words[str(axes.k)], "halo"), Placed(b, at, "panel")),
+            products=self._multiplied(),
+            roles=self.kernel.pipeline.roles,
+            early=True if "programmatic" in self.t.machine.launches else None,
+        )

@@ -1,0 +1,66 @@
+"""Cycles of lanes: for what lies between products, what makes operands, what masks cut, and what follows products."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tilewright.plan.facts import ValueFacts
+from tilewright.plan.facts.values import RENAMING, STATE, UNTIMED
+from tilewright.plan.search.tiling import Loops, Tiling
+
+
+class LaneCycles:
+    """Cycles of lanes: by phase, by phase only where a mask cuts, and at the end of a task."""
+
+    def __init__(self, t: Tiling, phases: dict[int, Loops]):
+        self.t, self.facts = t, t.facts
+        self.by_phase: dict[Loops, float] = defaultdict(float)
+        self.masked: dict[Loops, float] = defaultdict(float)
+        self.serial: dict[Loops, float] = defaultdict(float)
+        self.end = 0.0
+        self.reduces_at_end = False
+        masks = {op for ops in self.facts.masks.values() for op in ops}
+        conditions = {op.operands[0] for op in masks}
+        self.after_product = _after_products(t)
+        feeding = {i for p in self.facts.products for x in (p.a, p.b) for i in x.between}
+        for n in self.facts.nodes:
+            if n.op in ("read", "write", STATE, "fill", "scalar", "self_index"):
+                continue
+            is_mask = n.source in masks or (n.source is not None and not conditions.isdisjoint(n.source.results))
+            self._count(n, is_mask, n.id in feeding, phases)
+
+    def _count(self, n: ValueFacts, is_mask: bool, feeds: bool, phases: dict[int, Loops]) -> None:
+        t, limits = self.t, self.t.machine.limits
+        loops = t.phase(n)
+        between = bool(n.dims & t.between)
+        each = self.facts.lane_cycles(n, t.machine)
+        if loops and between:  # every value between products passes through registers once
+            each = max(each, 1 / limits.lane_rate)
+            (self.masked if is_mask else self.by_phase)[loops] += t.span(n.dims) * each
+            return
+        if n.op in UNTIMED or n.op in RENAMING:
+            return
+        if loops and (n.carried or n.reduces & t.between):
+            return  # of rows alone: reductions and what rescales accumulators are part of an iteration's latency
+        if feeds and n.id not in self.after_product:
+            cast = 1 / limits.function_rate if n.op == "cast" else 0.0
+            self.by_phase[loops] += t.span(n.dims) * (each + cast)
+        elif feeds:
+            self.serial[loops] += t.span(n.space) * each
+        elif n.reduces and n.op != "mma":
+            self.reduces_at_end = self.reduces_at_end or not loops
+        else:
+            self.end += (
+                t.span(n.dims) * each
+                if any(n.dims >= self.facts.nodes[p.node].dims for p in self.facts.products)
+                else 0.0
+            )
+
+
+def _after_products(t: Tiling) -> set[int]:
+    """The values that depend on a product."""
+    after: set[int] = set()
+    for n in t.facts.nodes:
+        if n.op == "mma" or any(arg in after for arg in n.args):
+            after.add(n.id)
+    return after

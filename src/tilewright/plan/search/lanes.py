@@ -1,0 +1,63 @@
+"""Rule: kernels of lanes alone, without atoms: how much a task has, and how many waves do it.
+
+Enough bytes are in flight where every lane has a few vectors in registers and a core has several workgroups. Rows that
+are reduced are whole; short rows are several to a task, long ones are shared by more waves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.machine import Machine
+from tilewright.plan.boxes import NOTHING, boxes, numbers_of
+from tilewright.plan.facts import Facts
+from tilewright.plan.general import room_of
+from tilewright.plan.model import l2
+from tilewright.plan.rows import rows_and_waves, widths_of_rows
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, uniform_candidate
+
+
+def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
+    """Yield the candidates of a program without products as one kernel of lanes."""
+    if facts.products or machine.lanes is None:
+        return
+    ranking.timed += 1
+    if facts.part:
+        yield from _kernel_of_part(facts, machine)
+        return
+    size = numbers_of(facts.sizes)
+    loops = loop_tiles(facts)
+    wide = boxes(facts.program, size, room_of(machine), False, loops, NOTHING) if facts.cut else {}
+    whole = {d: wide.get(d, size(d)) for d in facts.cut}
+    widths, waves = rows_and_waves(facts.program, whole, lambda d: loops.get(d) or size(d), machine)
+    widths |= {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
+    kernel = UniformKernelSchedule(facts, machine, widths, waves, loops)
+    yield uniform_candidate(kernel)
+
+
+def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
+    """Yield the kernel of a part of a program whose rows lie along memory: as many rows a task as lanes hold."""
+    rows = [d for d in facts.extents if d not in facts.parallel]
+    along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]
+    if not rows or facts.loops or any(d not in rows for d in along):
+        return
+    size = numbers_of(facts.sizes)
+    row = max(facts.size(n.dims & set(rows)) for n in facts.nodes)
+    accesses = [n.place for n in (*facts.reads, *facts.writes)]
+    most = max(facts.size(n.dims) for n in (*facts.reads, *facts.writes))
+    sides = (facts.reads, facts.writes)
+    read, written = (
+        sum({n.place.memory: n.place.bytes for n in side if facts.size(n.dims) == most}.values()) for side in sides
+    )
+    widths, waves = widths_of_rows(
+        machine, row, min(a.bytes for a in accesses), (read, written), {d: size(d) for d in facts.cut}
+    )
+    kernel = UniformKernelSchedule(facts, machine, widths, waves, {}, backward=reads_backward(facts, machine))
+    yield uniform_candidate(kernel)
+
+
+def reads_backward(facts: Facts, machine: Machine) -> bool:
+    """Whether tasks begin with the last: the kernel before wrote more than the L2 cache holds."""
+    between = [n.place for n in facts.reads if n.source is None]
+    return any(place.elements * place.bytes > l2(machine.limits) for place in between)

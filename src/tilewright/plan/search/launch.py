@@ -1,0 +1,62 @@
+"""Rule: launches: how tasks are ordered, and how many along the first axis run together."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from tilewright.plan.model import l2
+from tilewright.plan.search.cost import moving
+from tilewright.plan.search.tiles import GRID
+from tilewright.plan.search.tiling import Tiling
+from tilewright.plan.search.work import Work
+
+RASTERS = (1, 2, 4, 8, 16)
+"""Tasks along the rows of C that may be walked together."""
+DYNAMIC, CYCLIC = "dynamic", "strided"
+"""Whoever is done takes the next task, or tasks are dealt in order."""
+
+
+def order_of(work: Work) -> str:
+    """The order of tasks: dynamic where their lengths differ."""
+    return DYNAMIC if len(work.lengths) > 1 else CYCLIC
+
+
+def raster_of(t: Tiling) -> int:
+    """How many tasks along the rows of C to walk together: those that run at a time then read least."""
+    rows, columns = _sides(t)
+    tall, wide = rows[1], columns[1]
+    running = min(t.machine.limits.cores or 1, tall * wide)
+
+    def read(group: int) -> int:
+        across = min(wide, ceil(running / min(group, tall)))
+        return ceil(running / across) * rows[0] + across * columns[0]
+
+    return min((group for group in RASTERS if group <= tall), key=read)
+
+
+def _sides(t: Tiling) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(tile, tasks) along M and along N of C."""
+    sides = []
+    for role in "rc":
+        grid = [tile for c, tile in t.pairs() if role in c.roles and tile.level == GRID]
+        sides.append((prod(tile.size for tile in grid), prod(tile.count for tile in grid)))
+    return (sides[1], sides[0]) if t.o.flips[-1] else (sides[0], sides[1])
+
+
+def heads_together(t: Tiling, around: list[str]) -> int:
+    """How many of what stands before the rows to walk together, where tasks differ in length.
+
+    What they read stays in the L2 cache if they are few; but they are so many that a round of them, the longest tasks
+    first, keeps all cores busy as long as the longest takes: twice as many tasks as cores.
+    """
+    limits, facts = t.machine.limits, t.facts
+    cores = limits.cores or 1
+    extents = [facts.extents.get(d, 1) for d in around]
+    each = moving(t.machine, facts.moved_bytes) * limits.far_rate * cores / prod(extents)
+    counts = [1]
+    for extent in reversed(extents):
+        counts += [counts[-1] * n for n in range(2, extent + 1) if extent % n == 0]
+    rows = prod(tile.count for c, tile in t.pairs() if "r" in c.roles and tile.level == GRID)
+    enough = 2 * cores / rows
+    kept = max((n for n in counts if n * each <= l2(limits) / 2), default=1)
+    return max(kept, next((n for n in counts if n >= enough), counts[-1]))

@@ -1,0 +1,77 @@
+"""Registers: what is live of a lane in the loops, with one product ahead of another, and at the end of a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.plan.facts import Facts
+from tilewright.plan.search.tiling import Loops, Tiling
+from tilewright.plan.search.unit import MmaTile
+
+WORD = 4
+"""Bytes of a register of a lane, and of an element of an accumulator in f32."""
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """Registers of a lane: in the loops, in the loops with one product ahead of another, and at the end of a task.
+
+    `results` are the products whose accumulators are written; `dependent` those that wait for another of the same
+    iteration.
+    """
+
+    loop: float
+    ahead: float
+    end: float
+    results: tuple[int, ...]
+    dependent: frozenset[int]
+
+
+def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> Liveness:
+    """The registers that accumulators and operands in registers take."""
+    facts = t.facts
+    lanes = mmas[0].atom.c.lanes
+    held = {m.node: t.batch * m.rows * m.columns / t.groups * m.atom.c.dtype.bits / 8 / (WORD * lanes) for m in mmas}
+    operand = {m.node: operand_registers(t, m) if m.oriented.a_in_registers else 0.0 for m in mmas}
+    into = {p.node: p.into for p in facts.products if p.into is not None}
+    order = [m.node for m in mmas]
+    loop = 0.0
+    for n, node in enumerate(order):
+        alive = _alive(facts, order, n, into)
+        carried = {q for q in order if q not in alive and q not in into.values() and _carries(t, phases, q, node)}
+        total = sum(held[q] for q in alive | carried if into.get(q) not in alive)
+        loop = max(loop, total + operand[node])
+    ahead = sum(count for q, count in held.items() if q not in into) + sum(operand.values())
+    results = _results(facts, order, into)
+    made_of = {m.node: {*m.oriented.a.products, *m.oriented.b.products} for m in mmas}
+    dependent = frozenset(
+        node for node, before in made_of.items() if any(phases[q] == phases[node] != frozenset() for q in before)
+    )
+    return Liveness(loop, ahead, sum(held[q] for q in results), results, dependent)
+
+
+def operand_registers(t: Tiling, m: MmaTile) -> float:
+    """Registers of operand A: twice as many beside what it is computed from, where that is read."""
+    bytes_of_a = m.rows / t.down * m.depth * m.atom.a.dtype.bits / 8
+    twice = 2 if m.oriented.a.reads and not m.oriented.a.products and m.oriented.a_in_registers else 1
+    return twice * bytes_of_a / (WORD * m.atom.c.lanes)
+
+
+def _alive(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[int]:
+    """The accumulators that are still wanted when a product runs, and its own."""
+    later = [p for p in facts.products if p.node in order[n + 1 :]]
+    written = {x for w in facts.writes for x in facts.behind(w.args[0], ("read", "mma")) if facts.nodes[x].op == "mma"}
+    wanted = written.union(*({*p.a.products, *p.b.products, p.into} for p in later))
+    return {q for q in order[: n + 1] if q in wanted or q == order[n]}
+
+
+def _carries(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
+    """Whether a product of the same loops has its accumulator carried by them."""
+    loops = phases[node]
+    return phases[q] == loops and bool(t.loops_over(t.facts.nodes[q].reduces) & loops)
+
+
+def _results(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
+    inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
+    behind = {q for w in facts.writes for q in facts.behind(w.args[0], ("read",))}
+    return tuple(q for q in order if q in behind and q not in inner and q not in into.values())

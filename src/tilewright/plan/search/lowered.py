@@ -1,0 +1,122 @@
+"""What today's lowering lacks: tilings that the search finds and that no plan of today says."""
+
+from __future__ import annotations
+
+from tilewright.plan.boxes import numbers_of, place_of
+from tilewright.plan.facts import Facts
+from tilewright.plan.microkernel import axes_in
+from tilewright.plan.search.axes import BATCH, COLUMNS, DEPTH, NONE, ROWS, DimClass
+from tilewright.plan.search.halo import halo_window
+from tilewright.plan.search.orientation import Orientation
+from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, LOOP, RUN, WHOLE, AxisTile
+from tilewright.plan.search.tiling import Tiling, is_chained
+
+LACKING = "lowering lacks it"
+"""Why a choice is not made that only the lowering stands against."""
+
+
+def why_not_oriented(o: Orientation) -> str:
+    """Why today's lowering does not do an orientation; empty where it does."""
+    if o.through_shared:
+        return "values between products that change their layout"
+    if len(o.products) > 1 and any(o.flips):
+        return "several products, some with N on the unit's rows"
+    rows = {_owner(o.facts, d) for c in o.classes if ROWS in c.roles for d in c.dims}
+    if len(o.products) > 1 and len(rows) > 1:
+        return f"rows over {', '.join(sorted(rows))} of products that follow each other"
+    if len(o.products) > 1 and not rows:
+        return "products that follow each other without rows"
+    return _why_not_unit_sides(o)
+
+
+def _why_not_unit_sides(o: Orientation) -> str:
+    """Why today's lowering does not do a product without rows or columns: results lack a dimension for these."""
+    size = numbers_of(o.facts.sizes)
+    for p in o.facts.products:
+        source = o.facts.nodes[p.node].source
+        axes = axes_in(source, size) if source is not None and not (p.m and p.n) else None
+        if axes is None or isinstance(axes, str):
+            continue
+        for d in (axes.m, axes.n):
+            written = [place_of(w.source, d) for w in o.facts.writes if w.source is not None]
+            if size(d) == 1 and None in written:
+                return f"a tile along {d}, which results do not have"
+    return ""
+
+
+def why_not_lowered(t: Tiling) -> str:
+    """Why today's lowering does not do a tiling; empty where it does."""
+    why = why_not_oriented(t.o)
+    if why:
+        return why
+    facts = t.facts
+    if is_chained(t) and any(t.o.flips):
+        return "reductions of rows that lie on the unit's columns"
+    unit = t.o.products[0].atoms[0].shape[0]
+    if is_chained(t) and any(ROWS in c.roles and tile.size > unit * t.down for c, tile in t.pairs()):
+        return "several atoms of rows for each group of waves, of products that follow each other"
+    for c, tile in t.pairs():
+        if tile.level == CLUSTER:
+            return "clusters that exchange values"
+        if tile.level == LOOP and max(facts.passes[d] for d in c.dims) > 1:
+            return "several passes over a loop"
+        if len(t.o.products) > 1 and tile.level == GRID and COLUMNS in c.roles and tile.size < c.extent:
+            return "tasks that share the rows of several products"
+        why = _why_not_tile(t, c.dims, tile, halo_window(t.o, c) is not None) or _why_not_steps(t, c, tile)
+        if why:
+            return why
+        if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE} and not _is_diagonal(t):
+            return "several of a batch in one tile whose columns are not an atom's"
+    for axis, loop in facts.loops.items():
+        tile = t.tile_of(axis)
+        if tile.level == WHOLE or tile.size != loop.tile:
+            return f"tiles of the loop over {axis} that are not the author's"
+    return ""
+
+
+def _why_not_tile(t: Tiling, dims: tuple[str, ...], tile: AxisTile, has_halo: bool) -> str:
+    """Why today's lowering does not do a tile of several dimensions."""
+    if tile.level == WHOLE:
+        return ""
+    box = dict(tile.box)
+    wide = [d for d in dims if box[d] > 1]
+    owners = {_owner(t.facts, d) for d in wide}
+    if len(owners) > 1:
+        return f"a tile of {tile.size} over {', '.join(sorted(owners))}"
+    if tile.fold == BOX and len(wide) > 1 and not has_halo:
+        return "boxes of rows without a halo tile"
+    if tile.fold == RUN and len({_owner(t.facts, d) for d in dims}) > 1 and tile.size > box[dims[-1]]:
+        return f"a run over {', '.join(dims)}"
+    return ""
+
+
+def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
+    """Why today's lowering does not go over K in steps: past the end of one, an operand must read zeros."""
+    if tile.level != LOOP or DEPTH not in c.roles or t.o.by_threads:
+        return ""
+    facts = t.facts
+    alike = frozenset(d for p in facts.products for d in (*p.batch, *p.k))
+    for d in (d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size):
+        shared = [r.place for r in facts.reads if any(d in window and window - alike for window in r.place.windows)]
+        if shared:
+            return f"steps of {tile.size} past the end of {d}, where {shared[0].memory} goes on"
+    return ""
+
+
+def _is_diagonal(t: Tiling) -> bool:
+    """Whether each product of a batch in a tile has an atom's columns of its own, all of them on the unit's columns."""
+    (p,) = t.o.products
+    columns = [(c, tile) for c, tile in t.pairs() if COLUMNS in c.roles]
+    widths = {atom.shape[1] for atom in p.atoms}
+    whole = all(tile.size == c.extent for c, tile in columns)
+    return not t.o.flips[0] and whole and t.span(p.columns) in widths and t.span(p.columns) * t.batch <= max(widths)
+
+
+def _owner(facts: Facts, name: str) -> str:
+    """The dimension of the program that a canonical dimension belongs to."""
+    return next((d for d, digits in facts.digits.items() if name in digits), name)
+
+
+def why_not_split(facts: Facts) -> str:
+    """Why today's lowering does not split a loop of a program over tasks; empty where it does."""
+    return "kernels that merge the states of a split loop" if facts.loops or len(facts.products) > 1 else ""

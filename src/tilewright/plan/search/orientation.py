@@ -1,0 +1,176 @@
+"""Rule: which side of every product lies on the rows of its unit, and the units that then fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product as combinations
+
+from tilewright.ir.core import Op
+from tilewright.ir.dtypes import DType
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts import AccessFacts, Dims, Facts, OperandFacts, ProductFacts
+from tilewright.plan.microkernel import axes_in, precision_of, shared_atoms
+from tilewright.plan.search.axes import DimClass, classes_of
+from tilewright.plan.search.ranking import Ranking
+from tilewright.plan.sums import summed_in
+
+
+@dataclass(frozen=True)
+class OrientedProduct:
+    """A product with one side on the unit's rows, and the atoms that take it so.
+
+    `a_in_registers`: operand A is computed, and atoms read it from registers.
+    """
+
+    product: ProductFacts
+    rows: Dims
+    columns: Dims
+    a: OperandFacts
+    b: OperandFacts
+    a_in_registers: bool
+    atoms: tuple[MultiplyAtom, ...]
+    kept_atoms: tuple[MultiplyAtom, ...] = ()
+    """Atoms that take A from registers although it is read: it may be brought once and stay there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Orientation:
+    """One orientation of all products.
+
+    `flips` says of each product whether its N lies on the rows; `by_threads` why a group of waves copies operands by
+    itself, empty where bulk copies do; `through_shared` are values between products that change their layout.
+    """
+
+    facts: Facts
+    machine: Machine
+    flips: tuple[bool, ...]
+    products: tuple[OrientedProduct, ...]
+    classes: tuple[DimClass, ...]
+    by_threads: str = ""
+    through_shared: tuple[tuple[OperandFacts, ProductFacts], ...] = ()
+    class_of: dict[str, int] = field(default_factory=dict)
+
+
+def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:
+    """Yield every orientation that atoms take; results that meet element by element lie alike."""
+    for flips in combinations((False, True), repeat=len(facts.products)):
+        sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
+        if len(dict(sides)) == len(set(sides)):
+            oriented = _oriented(facts, machine, flips, ranking)
+            if oriented is not None:
+                yield oriented
+
+
+def _oriented(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
+    rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
+    products: list[OrientedProduct] = []
+    through_shared: list[tuple[OperandFacts, ProductFacts]] = []
+    by_threads = ""
+    for p, flip in zip(facts.products, flips, strict=True):
+        rows, columns, a, b = p.side(flip)
+        held = not a.is_read
+        if any(rows_of[q] != rows for q in a.products):  # made with other rows: another layout
+            through_shared.append((a, p))
+            held = False
+        if not b.is_read:
+            through_shared.append((b, p))
+        for operand, own in ((a, rows), (b, columns)):
+            for read in operand.reads:
+                access = facts.nodes[read].place
+                made_of = access.linear and not operand.products and access.dims & p.k and access.dims & own
+                if operand.is_read or made_of:
+                    by_threads = by_threads or why_not_bulk(access, p.k | own, machine)
+        made = _with_atoms(facts, machine, p, (rows, columns, a, b), held)
+        if not made.atoms:
+            where = " with A in registers" if held else ""
+            ranking.reject(f"{p.name}, rows {', '.join(sorted(rows)) or 'none'}", f"no atom takes operands so{where}")
+            return None
+        by_threads = by_threads or _why_not_stepped(facts, made)
+        products.append(made)
+    if by_threads and any(x.a_in_registers and x.a.reads for x in products):
+        ranking.reject("lanes that make A", f"what it is made of is not copied in bulk: {by_threads}")
+        return None
+    classes = classes_of(facts, flips)
+    class_of = {dim: n for n, c in enumerate(classes) for dim in c.dims}
+    return Orientation(facts, machine, flips, tuple(products), classes, by_threads, tuple(through_shared), class_of)
+
+
+def _with_atoms(
+    facts: Facts, machine: Machine, p: ProductFacts, sides: tuple[Dims, Dims, OperandFacts, OperandFacts], held: bool
+) -> OrientedProduct:
+    """A product with the atoms that take it; where several products share a kernel, lanes do not multiply."""
+    rows, columns, a, b = sides
+    source = facts.nodes[p.node].source
+    assert source is not None
+    types: tuple[DType, DType, DType] = (
+        facts.nodes[a.value].dtype,
+        facts.nodes[b.value].dtype,
+        summed_in(source, machine),
+    )
+    along = (not a.is_read or _along(facts, a, p, rows), not b.is_read or _along(facts, b, p, columns))
+    atoms, kept = (
+        tuple(x for x in shared_atoms(machine, types, along, precision_of(source), in_registers))
+        for in_registers in (held, True)
+    )
+    if any(x.asynchronous for x in atoms) or len(facts.products) > 1:
+        atoms = tuple(x for x in atoms if x.asynchronous)
+    kept = kept if all(along) and not held else ()
+    return OrientedProduct(p, rows, columns, a, b, held, atoms, kept)
+
+
+def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> bool:
+    """Whether an operand's rows in memory go along K; what lies along neither counts as that."""
+    read = facts.nodes[operand.reads[0]]
+    access = read.place
+    if access.coords and not access.row and read.source is not None and access.shape[-1] == 1:
+        return _is_unit_along(facts, read.source, p)
+    in_row = {dim for dim, _ in access.row} or ({access.contiguous} if access.contiguous else set())
+    return bool(in_row & p.k) or not in_row & own
+
+
+def _why_not_stepped(facts: Facts, p: OrientedProduct) -> str:
+    """Why bulk copies cannot go along K in steps: the last one goes past the end of a window, where memory goes on."""
+    k, alike, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
+    reads = [facts.nodes[r].place for x in (p.a, p.b) for r in x.reads]
+    dims = [d for place in reads for form in place.coords for d, _ in form if d in k]
+    inner = next((place.contiguous for place in reads if place.contiguous in k), dims[-1] if dims else None)
+    if inner is None or facts.extents[inner] % slab == 0:
+        return ""
+    goes_on = [place for place in reads if any(inner in window and window - alike for window in place.windows)]
+    return f"{goes_on[0].memory}: steps of {slab} along {inner} end within its rows" if goes_on else ""
+
+
+def _is_unit_along(facts: Facts, read: Op, p: ProductFacts) -> bool:
+    """Whether the last dimension of memory, which has one element, is that of K."""
+    source = facts.nodes[p.node].source
+    axes = axes_in(source, numbers_of(facts.sizes)) if source is not None else ""
+    if isinstance(axes, str):
+        return True
+    if "at" not in read.attrs:
+        return read.operands[0].type.dims[-1] is axes.k
+    own = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True)).get(axes.k)
+    return own in read.attrs["at"][-1].symbols
+
+
+def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
+    """Why bulk copies cannot read an operand as it lies, whose rows, columns and K are `dims`; empty: they can."""
+    pitch = bulk_pitch(machine)
+    if not pitch:
+        return "the machine has no bulk copies"
+    if not access.linear:
+        return f"{access.memory}: a coordinate divides a dimension, or is looked up"
+    if access.dims and not any(dim in dims and c == 1 for dim, c in access.row):
+        return f"{access.memory}: no dimension of rows, columns or K is contiguous"
+    if access.pitch % pitch:
+        return f"{access.memory}: rows lie {access.pitch} bytes apart, which {pitch} does not divide"
+    return ""
+
+
+@lru_cache
+def bulk_pitch(machine: Machine) -> int:
+    """Bytes that rows lie a multiple apart, for bulk copies to shared memory; 0: the machine has none."""
+    loads = machine.copies_between("global", "shared")
+    return max((c.pitch for c in loads if c.asynchronous and c.bytes_moved is None), default=0)

@@ -1,0 +1,118 @@
+"""Rule: a reduction in parts, by tasks of their own, whose results a second kernel combines in fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil, inf
+
+from tilewright.algebra.expr import Expr, symbol
+from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.machine import Machine
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts import Facts, ValueFacts
+from tilewright.plan.rows import beside_rows, rows_and_waves, tasks_of
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles, moving
+from tilewright.plan.search.kernel import CROWDED, Parts
+from tilewright.plan.search.parts import has_dimension
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
+from tilewright.plan.search.work import Phase
+
+WHOLE_LINES = 16
+"""Lines of memory of a part from which on it has whole ones."""
+MAPS = frozenset({*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "cast", "select", "read", "fill"})
+"""Operations on elements."""
+WHAT = "a reduction in parts"
+
+
+def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
+    """Yield the kernel whose one reduction is done in parts, where the whole one leaves cores without a task."""
+    (kernel,) = whole.kernels
+    assert isinstance(kernel, UniformKernelSchedule)
+    facts, machine = kernel.facts, kernel.machine
+    size = numbers_of(facts.sizes)
+    tasks, cores = tasks_of(kernel.widths, size), machine.limits.cores or 1
+    reduction = _reduction(facts)
+    if reduction is None or CROWDED * tasks > cores:
+        return
+    count = _parts(kernel, reduction)
+    extent = facts.extents[_axis(reduction)]
+    width = _width(facts, machine, _axis(reduction), extent // count)
+    if count < 2 or width < 1:
+        ranking.reject(WHAT, f"{_axis(reduction)}, {extent}, has too few elements for {cores} cores")
+        return
+    yield _in_parts(kernel, reduction, Parts(_axis(reduction), count, width))
+
+
+def _axis(reduction: ValueFacts) -> str:
+    (axis,) = reduction.reduces
+    return axis
+
+
+def _reduction(facts: Facts) -> ValueFacts | None:
+    """The one reduction of a program, of what is computed element by element from plain reads; None: it has none."""
+    found = [n for n in facts.nodes if n.reduces]
+    if len(found) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
+        return None
+    (n,) = found
+    source = n.source
+    if n.op not in REDUCTIONS or len(n.reduces) != 1 or source is None or len(source.operands) != 1:
+        return None
+    inside = set(facts.behind(n.args[0]))
+    reads = [facts.nodes[i] for i in inside if facts.nodes[i].op == "read"]
+    is_map = all(facts.nodes[i].op in MAPS for i in inside)
+    is_used_again = any(user not in inside and user != n.id for i in inside for user in facts.users[i])
+    (axis,) = n.reduces
+    along = [r for r in reads if axis in r.dims]
+    is_plain = all(r.place.lies_alone(axis) and has_dimension(r, axis) and not r.place.can_leave for r in along)
+    return n if is_map and is_plain and not is_used_again and n.dtype.accumulator is n.dtype else None
+
+
+def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
+    """In how many parts memory takes least time: all cores have as many, and wait as seldom as can be."""
+    facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
+    size, cores = numbers_of(facts.sizes), limits.cores or 1
+    source = facts.nodes[reduction.args[0]]
+    elements = facts.size(source.dims)
+    moved = elements * source.bytes / limits.far_rate / cores
+    if elements * source.bytes / limits.l2_rate / tasks_of(kernel.widths, size) <= moved + limits.launch_cycles:
+        return 1
+    fewest = tasks_of(beside_rows(facts.program, kernel.widths, size, machine, least=inf) or kernel.widths, size)
+    extent = facts.extents[_axis(reduction)]
+
+    def cost(parts: int) -> tuple[float, int]:
+        rounds = ceil(parts * fewest / cores)
+        busy = max(1, rounds * cores / (parts * fewest) / limits.far_alone)
+        return busy + rounds * limits.copy_latency / moved, extent % parts
+
+    most = min(2 * CROWDED * cores // fewest, elements // machine.row_tasks.part_elements)
+    return min(range(1, max(2, most + 1)), key=cost)
+
+
+def _width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
+    """The elements of a part: where they are contiguous, whole lines, unless that leaves much over."""
+    sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
+    line = max((machine.lane_access.line_bytes // n for n in sides), default=1)
+    return width // line * line if width > WHOLE_LINES * line else width
+
+
+def _in_parts(kernel: UniformKernelSchedule, reduction: ValueFacts, parts: Parts) -> PlanCandidate:
+    """The kernel that reduces parts, with the time of the one that combines them."""
+    facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
+    split = symbol(f"{parts.dim}_split", 1)
+
+    def size(d: Expr) -> int:
+        return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
+
+    every = {split: parts.count, **{d: numbers(d) for d in facts.cut}}
+    widths, waves = rows_and_waves(facts.program, every, size, machine)
+    whole, tasks = count_uniform(kernel), tasks_of(widths, size)
+    states = facts.size(reduction.dims) * reduction.bytes * parts.count
+    lanes = sum(p.lanes for p in whole.phases) * whole.tasks
+    work = replace(whole, tasks=tasks, phases=(Phase(1, lanes=lanes / tasks),), moved=whole.moved + states)
+    merge = moving(machine, states) + machine.limits.copy_latency + launch_cycles(machine)
+    cycles = kernel_time(machine, work, SAME_WAVES).cycles + merge
+    own = {d: n for d, n in widths.items() if d is not split}
+    made = replace(kernel, widths=own, waves=waves, parts=parts, parts_of_task=widths[split])
+    return PlanCandidate((made,), cycles, (round(cycles),))

@@ -1,0 +1,162 @@
+"""Rule: a program as two kernels, with one value in memory between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import TileType
+from tilewright.plan.facts import AccessFacts, Dims, Facts, ValueFacts
+from tilewright.plan.facts.values import RENAMING, STATE
+from tilewright.plan.search.uniform import loops_around
+
+FIRST, SECOND = "first", "second"
+TIMES = 3
+"""Bytes between two kernels, at most, for each byte of the program's arguments."""
+
+
+@dataclass(frozen=True)
+class GraphCut:
+    """A program cut at a value: both parts, and the last product of the first.
+
+    `after` is empty where today's lowering does not cut: the first part has no product, or a loop with products of the
+    second, or nothing that follows from the value is a product or a reduction.
+    """
+
+    value: int
+    first: Facts
+    second: Facts
+    after: str
+
+
+def cuts(facts: Facts) -> Iterator[GraphCut]:
+    """Yield the cuts of a graph: of values that separate the same work, the one with the fewest bytes."""
+    best: dict[frozenset[int], tuple[float, int]] = {}
+    heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in ("cumsum", "topk")}
+    for v in facts.nodes:
+        if v.op in RENAMING or v.op in ("read", "write", STATE) or not v.dims:
+            continue
+        first = set(facts.behind(v.id))
+        if not first & heavy or not heavy - first or not _separates(facts, v.id, first):
+            continue
+        moved = float(facts.size(v.dims) * v.bytes)
+        work = frozenset(first & heavy)
+        if moved <= TIMES * facts.moved_bytes and (work not in best or moved < best[work][0]):
+            best[work] = (moved, v.id)
+    for _, value in best.values():
+        before = _first(facts, value)
+        goes_on = _goes_on(facts, value, heavy) and not _shares_loop(before)
+        after = before.products[-1].name if before.products and goes_on else ""
+        yield GraphCut(value, before, _second(facts, value), after)
+
+
+def _shares_loop(first: Facts) -> bool:
+    """Whether a loop of the program has products of both parts."""
+    around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
+    loops = {loop for op in inside if op is not None for loop in around[op]}
+    return any(loop in loops for op, every in around.items() if op not in inside for loop in every)
+
+
+def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
+    """Whether a product or a reduction follows from a value."""
+    todo, seen = [value], set[int]()
+    while todo:
+        for user in facts.users[todo.pop()]:
+            if user not in seen:
+                seen.add(user)
+                todo.append(user)
+    return bool(seen & heavy)
+
+
+def _separates(facts: Facts, value: int, first: set[int]) -> bool:
+    """Whether nothing but the value, and what is read anyway, goes from the first part to the second."""
+    carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
+    if any(facts.nodes[i].op == STATE for i in first) and carried:
+        return False
+    crossing = {i for i in first for user in facts.users[i] if user not in first and i != value}
+    return all(facts.nodes[i].op in RENAMING or facts.nodes[i].op == "read" for i in crossing)
+
+
+def _packed(facts: Facts, v: ValueFacts) -> AccessFacts:
+    """The value in memory: a coordinate for each dimension of its tile, whose digits are one number."""
+    every = [facts.digits.get(str(d), (str(d),)) for d in _tile_dims(v)]
+    digits = [[n for n in names if n in v.dims] for names in every]
+    rest = sorted(v.dims - {n for names in digits for n in names})
+    runs = [*(names for names in digits if names), *([n] for n in rest)]
+    coords = tuple(tuple((n, facts.size(names[i + 1 :])) for i, n in enumerate(names)) for names in runs)
+    shape = tuple(facts.size(names) for names in runs)
+    strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
+    return AccessFacts(f"%{v.id}", v.bytes, coords, shape, strides, False)
+
+
+def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:
+    """The dimensions of the program's tile that a value is."""
+    kind = v.source.results[0].type if v.source is not None and v.source.results else None
+    return kind.dims if isinstance(kind, TileType) else ()
+
+
+def _first(facts: Facts, value: int) -> Facts:
+    inside, v = set(facts.behind(value)), facts.nodes[value]
+    nodes = [n for n in facts.nodes if n.id in inside]
+    write = ValueFacts(len(facts.nodes), "write", v.dims, v.dtype, (value,), access=_packed(facts, v))
+    return _part(facts, [*nodes, write], FIRST)
+
+
+def _second(facts: Facts, value: int) -> Facts:
+    needed: set[int] = set()
+    todo = [w.id for w in facts.writes]
+    while todo:
+        i = todo.pop()
+        if i not in needed:
+            needed.add(i)
+            todo += [] if i == value else facts.nodes[i].args
+    v = facts.nodes[value]
+    read = ValueFacts(value, "read", v.dims, v.dtype, (), access=_packed(facts, v))
+    return _part(facts, [read if n.id == value else n for n in facts.nodes if n.id in needed], SECOND)
+
+
+def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
+    """The facts of some values: numbered anew, over the dimensions that they have."""
+    number = {n.id: i for i, n in enumerate(nodes)}
+    made = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
+    states = {n.id for n in nodes if n.op == STATE}
+    loops = {
+        axis: replace(loop, states=tuple(number[s] for s in loop.states if s in number))
+        for axis, loop in facts.loops.items()
+        if states & set(loop.states)
+    }
+    used: Dims = frozenset(d for n in made for d in n.space)
+    extents = {d: extent for d, extent in facts.extents.items() if d in used}
+    parallel = tuple(d for d in _order(facts, made) if d in used and _is_parallel(made, loops, d))
+    owners = [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & used]
+    cut = tuple(d for d in owners if set(facts.digits.get(str(d), (str(d),))) & used <= set(parallel))
+    result = facts.nodes[nodes[-2].id] if part == FIRST else None
+    if result is not None:  # tasks in the order of the value between
+        dims = _tile_dims(result)
+        cut = tuple(sorted(cut, key=lambda d: dims.index(d) if d in dims else -1))
+    return replace(
+        facts,
+        extents=extents,
+        nodes=made,
+        loops=loops,
+        parallel=parallel,
+        order=tuple(owners),
+        cut=cut,
+        part=part,
+        _trips={},
+    )
+
+
+def _order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
+    """Dimensions in the order in which results lie."""
+    written = [d for n in nodes if n.op == "write" for form in n.place.coords for d, _ in form]
+    return list(dict.fromkeys([*(d for d in facts.parallel), *written]))
+
+
+def _is_parallel(nodes: tuple[ValueFacts, ...], loops: Mapping[str, object], dim: str) -> bool:
+    """Whether tasks may cut a dimension: every write has it, and nothing goes along it."""
+    writes = [n for n in nodes if n.op == "write"]
+    stuck = any(dim in n.reduces or n.op in ("cumsum", "topk") for n in nodes)
+    return all(dim in w.dims for w in writes) and not stuck and dim not in loops

@@ -1,0 +1,190 @@
+"""Rule: pipelines: stages of shared memory, registers by role, and which work runs beside which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product as combinations
+from math import ceil
+
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.plan import Roles
+from tilewright.plan.search.liveness import Liveness, operand_registers
+from tilewright.plan.search.placement import HaloTile, OperandPlacement
+from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
+from tilewright.plan.search.tiling import Tiling, is_chained
+from tilewright.plan.search.unit import MmaTile
+
+AHEAD, ORDERED, PLAIN = "ahead", "turns", "none"
+"""Products one iteration ahead of others; the same with groups of waves in turn; neither."""
+FEWEST_STAGES = 2
+"""Stages of what is gone over, at least: one is filled while another is used."""
+MOST_STAGES = 8
+"""Stages, at most, unless these hold less than what is under way while as much arrives."""
+HALO_STAGES = (4, 3, 2)
+"""Stages of halo tiles."""
+HALO_PIPELINES = 3
+"""Pipelines of a kernel with halo tiles, whose barriers lie between them: halo tiles, B, results."""
+STORED = (2, 1)
+"""Stages in which results wait to leave."""
+
+
+@dataclass(frozen=True)
+class KernelPipeline:
+    """Roles with their registers and stages, how products overlap, and whether operand A stays in registers.
+
+    With a halo tile, `offsets` are the taps of a stage of B; 0: all of B is resident.
+    """
+
+    roles: Roles
+    overlap: str = PLAIN
+    keeps_a: bool = False
+    offsets: int | None = None
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Shared memory: bytes for stages and results, and those of a stage of results."""
+
+    bytes: float
+    result: float
+
+
+def pipelines(
+    t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, ranking: Ranking
+) -> Iterator[KernelPipeline]:
+    """Yield the pipelines of a tiling that registers and shared memory hold."""
+    cores = t.machine.limits.cores or 1
+    if not mmas[0].atom.asynchronous and t.groups == 1:
+        return  # lanes that multiply: one group does so while another loads its operands
+    overlaps = [PLAIN]
+    if live.dependent:
+        overlaps = [AHEAD, ORDERED, PLAIN] if t.groups > 1 else [AHEAD, PLAIN]
+    can_turn = t.groups == 1 and len(mmas) == 1 and t.tasks > cores and not t.o.by_threads and not is_chained(t)
+    turns = (False, True) if can_turn and mmas[0].atom.asynchronous else (False,)
+    for keeps, overlap, pingpong in combinations((True, False) if placed.keepable else (False,), overlaps, turns):
+        waves = _waves(t, mmas, live, placed, (keeps, pingpong))
+        if isinstance(waves, str):
+            ranking.reject(_name(mmas), waves)
+            continue
+        if placed.halo is not None:
+            for halo_roles, offsets in _halo_roles(t, mmas[0], placed.halo, waves, pingpong):
+                yield KernelPipeline(halo_roles, overlap, keeps, offsets)
+            continue
+        roles = _roles(t, mmas, live, placed, waves, keeps, pingpong)
+        if isinstance(roles, str):
+            ranking.reject(_name(mmas), roles)
+        else:
+            yield KernelPipeline(roles, overlap, keeps)
+
+
+def _name(mmas: tuple[MmaTile, ...]) -> str:
+    return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in mmas)
+
+
+def _waves(
+    t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, how: tuple[bool, bool]
+) -> tuple[tuple[int, int], tuple[int, int]] | str:
+    """(waves, registers of a lane) of the producer and of the consumer; or why registers do not hold it."""
+    keeps, pingpong = how
+    limits, atom = t.machine.limits, mmas[0].atom
+    groups = t.groups * (1 + pingpong)
+    spare, own = consumer_registers(t.machine, atom, groups, bool(t.o.by_threads))
+    kept = sum(operand_registers(t, m) for m in placed.keepable) if keeps else 0.0
+    loop = live.ahead if live.dependent else live.loop
+    reserve = t.machine.register_file.loop_registers if live.dependent else limits.working_registers
+    peak = max(loop + kept + reserve, live.end + (reserve if live.dependent else limits.working_registers))
+    if peak > own:
+        return f"registers: {peak:.0f} of {own}"
+    waves = atom.c.lanes // (t.machine.lanes or 1)
+    return (waves if t.o.by_threads else 1, spare), (waves * groups, own)
+
+
+@lru_cache
+def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_threads: bool) -> tuple[int, int]:
+    """Registers of a lane of the producer, and of the consumer, which has so many groups of waves."""
+    limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
+    assert registers is not None
+    sharing, unit = groups + 1, file.role_unit  # who loads is a group too, and all begin alike
+    each = registers // file.word_bytes // atom.c.lanes // sharing // unit * unit * sharing  # of a lane of each
+    # one that loads has two units fewer for each group
+    spare = limits.gathering_registers if by_threads else limits.loading_registers - 2 * unit * groups
+    return spare, min((limits.registers - file.role_reserved) // unit * unit, (each - spare) // groups // unit * unit)
+
+
+def _roles(
+    t: Tiling,
+    mmas: tuple[MmaTile, ...],
+    live: Liveness,
+    placed: OperandPlacement,
+    waves: tuple[tuple[int, int], tuple[int, int]],
+    keeps: bool,
+    pingpong: bool,
+) -> Roles | str:
+    """The roles with as many stages as shared memory holds; or that they do not fit."""
+    machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
+    last = next(m for m in mmas if m.node == live.results[-1])
+    chained = is_chained(t)
+    regions = 2 * len(mmas) + 1 if chained else halves
+    assert space.bytes is not None
+    room = space.bytes - regions * space.alignment - placed.between - _exchanged(t, mmas[0])
+    result = last.rows * last.row_bytes * (_result_factor(t, last) * t.across if chained else 1)
+    stage = max(1.0, placed.staged)
+    resident = placed.resident
+    waiting = [(once, stored) for once in ((2, 1) if resident and not keeps else (1,)) for stored in STORED]
+    fits = {
+        (once, stored): int((room - once * resident - halves * stored * result) // stage) for once, stored in waiting
+    }
+    enough = FEWEST_STAGES if live.dependent else ENOUGH_STAGES
+    pick = next((x for x in waiting if fits[x] >= enough), None)
+    pick = pick or (waiting[-1] if live.dependent else max(waiting, key=lambda x: min(ENOUGH_STAGES, fits[x])))
+    in_flight = 0.0 if chained else 2 * machine.limits.copy_latency * machine.limits.l2_rate / stage
+    stages = ceil(min(max(MOST_STAGES, in_flight), fits[pick]))
+    trips = max((t.trips(loops) for loops in placed.stages), default=1)
+    fewest = FEWEST_STAGES if trips > 1 or (chained and t.looped) else 1
+    if stages < fewest:
+        return f"shared memory: {fewest} stages of {stage:.0f} bytes and {resident:.0f} once"
+    return Roles(*waves, stages, pick[1], pingpong=pingpong, once=pick[0], apart=chained and t.down > 1)
+
+
+def _result_factor(t: Tiling, last: MmaTile) -> float:
+    """Bytes of a result for each byte of an operand."""
+    return max(w.bytes for w in t.facts.writes) / (last.atom.a.dtype.bits / 8)
+
+
+def _exchanged(t: Tiling, m: MmaTile) -> float:
+    """Bytes in which groups of waves that share rows tell each other of their reductions."""
+    if t.across == 1:
+        return 0.0
+    reductions = [n for n in t.facts.nodes if n.reduces and n.op != "mma"]
+    return sum(n.bytes for n in reductions) * m.rows * m.atom.c.lanes / m.atom.shape[0] * t.groups
+
+
+def _halo_roles(
+    t: Tiling, m: MmaTile, halo: HaloTile, waves: tuple[tuple[int, int], tuple[int, int]], pingpong: bool
+) -> Iterator[tuple[Roles, int]]:
+    """Yield roles with halo tiles of A in stages of their own: B in stages of some taps, or all of it resident."""
+    space, halves = t.machine.spaces["shared"], 1 + pingpong
+    assert space.bytes is not None
+    room = space.bytes - (HALO_PIPELINES + pingpong) * space.alignment
+    offsets = halo.taps[-1] if halo.tap * halo.taps[-1] <= t.machine.bulk_copy.taps_bytes else 1
+    taps = 1
+    for n in halo.taps:
+        taps *= n
+    for stored in STORED:
+        left = room - halves * stored * m.rows * m.row_bytes
+        stages = int(max(0, left - HALO_STAGES[-1] * halo.bytes) // (offsets * halo.tap))
+        if stages * offsets >= ENOUGH_STAGES and stages > 1:
+            stages = min(MOST_STAGES, stages)
+            tiles = next(n for n in HALO_STAGES if n * halo.bytes + stages * offsets * halo.tap <= left)
+            yield Roles(*waves, stages, stored, tiles, pingpong), offsets
+            break
+    columns = [(c, tile) for c, tile in t.pairs() if "c" in c.roles]
+    if any(tile.count > 1 for _, tile in columns) or any(c.is_batch and tile.count > 1 for c, tile in t.pairs()):
+        return
+    for stored in STORED:
+        left = room - halves * stored * m.rows * m.row_bytes - halo.chunks * taps * halo.tap
+        if left >= HALO_STAGES[-1] * halo.bytes:
+            yield Roles(*waves, 1, stored, int(min(HALO_STAGES[0], left // halo.bytes)), pingpong), 0
+            break

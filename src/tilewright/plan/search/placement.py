@@ -1,0 +1,202 @@
+"""Rule: where operands lie while they are used: pipeline stages, resident for a task, a halo tile, registers.
+
+An operand is brought in the phase of its own dimensions. Where deeper phases use it, it stays: it is resident.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import ceil, gcd, prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.plan.computed import neighbours
+from tilewright.plan.search.cost import row_cycles
+from tilewright.plan.search.halo import HaloWindow, halo_window
+from tilewright.plan.search.orientation import OrientedProduct
+from tilewright.plan.search.tiles import BOX, GRID
+from tilewright.plan.search.tiling import Loops, Tiling
+from tilewright.plan.search.unit import MmaTile
+
+
+@dataclass(frozen=True)
+class HaloTile:
+    """A halo tile of operand A: its window, its bytes in whole units of shared memory, and the taps of all steps.
+
+    `tap` are the bytes of operand B for one tap, `taps` the offsets along each dimension of K beside channels, `chunks`
+    the slabs of channels.
+    """
+
+    window: HaloWindow
+    box: dict[str, int]
+    bytes: int
+    tap: int
+    taps: tuple[int, ...]
+    chunks: int
+    b_read: int
+
+
+@dataclass
+class OperandPlacement:
+    """What operands take of shared memory, and bring.
+
+    By phase: bytes that copies bring, cycles of the L2 cache for them, copies of a stage, words that
+    lanes copy. `staged` are the bytes of a
+    pipeline stage, `resident` those that a task brings once, `kept` the reads that may stay in registers instead.
+    """
+
+    copied: dict[Loops, float] = field(default_factory=lambda: defaultdict(float))
+    l2: dict[Loops, float] = field(default_factory=lambda: defaultdict(float))
+    slabs: dict[Loops, int] = field(default_factory=lambda: defaultdict(int))
+    stages: dict[Loops, float] = field(default_factory=lambda: defaultdict(float))
+    l2_read: float = 0.0
+    resident: float = 0.0
+    words: dict[Loops, float] = field(default_factory=lambda: defaultdict(float))
+    keepable: tuple[MmaTile, ...] = ()
+    halo: HaloTile | None = None
+    between: float = 0.0
+
+    @property
+    def staged(self) -> float:
+        """Bytes of a stage of all phases: each has stages of its own."""
+        return sum(self.stages.values())
+
+
+def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> OperandPlacement | None:
+    """Place the operands of all products; None where a box of positions has no halo tile."""
+    placement = OperandPlacement()
+    halo = _halo_tile(t, mmas)
+    if halo is None and _needs_halo(t):
+        return None
+    placed: set[int] = set()
+    for m in mmas:
+        p = m.oriented
+        for operand, own, is_a in ((p.a, p.rows, True), (p.b, p.columns, False)):
+            for read in operand.reads:
+                n = t.facts.nodes[read]
+                made_of = n.dims & own and n.dims & p.product.k and not operand.products
+                if read not in placed and (operand.is_read or made_of):
+                    placed.add(read)
+                    _place(t, placement, m, read, is_a, phases, halo)
+    placement.halo = halo
+    for x, _ in t.o.through_shared:
+        value = t.facts.nodes[x.value]
+        placement.between += t.span(value.dims) * value.bytes
+    return placement
+
+
+def _place(
+    t: Tiling,
+    placement: OperandPlacement,
+    m: MmaTile,
+    read: int,
+    is_a: bool,
+    phases: dict[int, Loops],
+    halo: HaloTile | None,
+) -> None:
+    """Place one read: its phase, its bytes, and what the L2 cache takes for it."""
+    facts, machine, p = t.facts, t.machine, m.oriented
+    n, own = facts.nodes[read], p.rows if is_a else p.columns
+    access, limits = n.place, machine.limits
+    loops, along = t.loops_over(n.dims), access.along(p.product.k)
+    rows = m.rows if is_a else m.columns * t.batch
+    held = is_a and p.a_in_registers
+    k = t.span(n.dims & p.product.k)
+    if t.batch > 1 and access.contiguous in p.product.k:  # several of a batch share a row
+        k = min(k, facts.extents[access.contiguous]) * t.batch
+    slab = m.atom.slab or 1
+    deep = ceil(k / slab) * slab if along and not held else k
+    thin = 1 / _equal_neighbours(t, m, read, slab)
+    if thin * slab <= 1:
+        return  # one element for all of a step: lanes that have the row read it
+    count = float(rows * deep * access.bytes) * thin
+    overlap = 1.0
+    if access.rows_overlap and not t.o.by_threads:  # rows begin within the ones before them
+        boxed = len(own) == 1 and all(access.lies_alone(d) for d in own)
+        overlap = limits.box_overlap if boxed else limits.window_overlap
+    inner = inner_k(t, p)
+    extent = facts.extents.get(inner or "", 1) * t.batch
+    in_blocks = t.batch > 1 and not is_a  # copied first, to rows of its own
+    pitch = 0 if overlap > 1 or t.o.by_threads or in_blocks else access.pitch
+    trips = t.trips(loops)
+    if halo is not None and read == halo.window.read:
+        lines = halo.window.lines(halo.box)
+        brought = lines * m.row_bytes * limits.box_overlap if access.rows_overlap else halo.bytes
+        placement.copied[loops] += brought * halo.chunks / trips
+        of_row = 0.0 if access.rows_overlap else row_cycles(machine, extent, slab, access.bytes, access.pitch)
+        placement.l2[loops] += lines * of_row / trips
+        placement.l2_read += lines * of_row
+        return
+    if inner is not None and t.loops_over(frozenset({inner}) & n.dims):
+        element = m.row_bytes // slab
+        rows_of_k = trips / ceil(extent / min(extent, slab)) * access.bytes * thin / element
+        cycles = rows * rows_of_k * row_cycles(machine, extent, slab, element, pitch)
+    else:
+        cycles = trips * count / limits.l2_rate
+    placement.l2_read += cycles
+    users = [phases[q.node] for q in facts.products if read in (*q.a.reads, *q.b.reads)]
+    if not t.looped or (loops and loops == max(users, key=len)):
+        placement.stages[loops] += count
+        placement.l2[loops] += cycles / trips
+        placement.copied[loops] += count * overlap
+        placement.words[loops] += count / (
+            gcd(machine.lane_access.vector_bytes, access.pitch) if access.pitch else access.bytes
+        )
+        placement.slabs[loops] += max(1, int(count // (rows * m.row_bytes)))
+    else:
+        placement.resident += count
+        placement.copied[loops] += count if loops else 0.0
+        if is_a and along and not held and m.oriented.kept_atoms:
+            placement.keepable = (*placement.keepable, m)
+
+
+def _needs_halo(t: Tiling) -> bool:
+    """Whether some tile is a box of positions that windows slide over."""
+    return any(tile.fold == BOX and halo_window(t.o, c) is not None for c, tile in t.pairs() if tile.level == GRID)
+
+
+def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
+    """The halo tile of the one product whose rows are a box of positions."""
+    for c, tile in t.pairs():
+        window = halo_window(t.o, c) if tile.level == GRID and tile.fold == BOX and len(tile.box) > 1 else None
+        if window is None:
+            continue
+        (m,) = mmas
+        unit = t.machine.spaces["shared"].alignment
+        box, k = dict(tile.box), m.oriented.product.k
+        size = ceil(window.lines(box) * m.row_bytes / unit) * unit
+        channels = window.access.contiguous
+        steps = next(class_ for class_ in t.o.classes if channels in class_.dims)
+        taps = tuple(t.facts.extents[d] for d in steps.dims if d in k and d != channels)
+        chunks = ceil(t.facts.extents[channels or ""] * t.batch / (m.atom.slab or 1))
+        tap = m.columns * t.batch * m.row_bytes
+        return HaloTile(window, box, size, tap, taps or (1,), chunks, m.oriented.b.reads[0])
+    return None
+
+
+def halo_taps(halo: HaloTile) -> int:
+    """Taps of a halo tile."""
+    return prod(halo.taps)
+
+
+def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
+    """The dimension of K that steps go along: the contiguous one, or else the last."""
+    k = [d for c in t.o.classes for d in c.dims if d in p.product.k]
+    rows = [t.facts.nodes[r].place.contiguous for x in (p.a, p.b) for r in x.reads]
+    return next((d for d in rows if d in k), k[-1] if k else None)
+
+
+def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
+    """How many neighbours along K are one element of memory, within a step."""
+    n = t.facts.nodes[read]
+    inner = inner_k(t, m.oriented)
+    if n.place.linear or n.source is None or inner is None:
+        return 1
+    own = {str(d): over for d, over in zip(n.source.results[0].type.dims, n.source.attrs["over"], strict=True)}
+    return _neighbours(tuple(n.source.attrs["at"]), own[inner], slab) if inner in own else 1
+
+
+@lru_cache
+def _neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
+    return neighbours(at, k, slab)

@@ -1,0 +1,191 @@
+"""Rule: operands that are copied first, to rows as bulk copies read them, or read them quicker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from tilewright.machine import Machine
+from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
+from tilewright.plan.plan import PADDED, PANELS
+from tilewright.plan.search.diagonal import padded_blocks
+from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
+from tilewright.plan.search.ranking import Rewrite
+from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, copy_of, strides, with_accesses
+
+ROWS = "rows"
+"""How an operand lies after a copy that bulk copies can read."""
+SLACK = 8
+"""Rows are padded to whole lines where they grow by no more than one part in so many."""
+
+
+def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Iterator[Repacked]:
+    """Yield the ways to copy the operands of the one product first; `constant` ones are copied once, when bound."""
+    if len(facts.products) != 1 or facts.part:
+        return
+    (p,) = facts.products
+    if not (p.a.is_read and p.b.is_read) or not bulk_pitch(machine):
+        return
+    reads = [facts.nodes[x.reads[0]] for x in (p.a, p.b)]
+    if not all(n.place.linear and n.place.dims for n in reads):
+        return
+    refused = any(why_not_bulk(n.place, p.k | own, machine) for n, own in zip(reads, (p.m, p.n), strict=True))
+    askew = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
+    yield from padded_blocks(facts, p, reads, machine, constant)
+    ways: list[tuple[str, tuple[Facts, list[RowCopy]] | None]] = []
+    if refused:
+        ways = [(ROWS, _joined(facts, p, reads, machine) or _apart(facts, reads, machine))]
+        ways.append((PANELS, _panels(facts, p, reads, machine)))
+    elif askew:
+        ways = [(PADDED, _padded(facts, p, reads, machine))]
+    for form, made in ways:
+        if made is None:
+            continue
+        repacked, copies = made
+        rewrite = Rewrite(f"operands in {form}", forms=tuple((c.memory, form) for c in copies))
+        often = [c for c in copies if c.memory not in constant]
+        yield Repacked(rewrite, repacked, copy_cycles(machine, often))
+
+
+def padded_length(machine: Machine, extent: int, element: int, line: int) -> int:
+    """The length of a row of `extent` elements: whole lines where that is not much longer, else whole sectors."""
+    pitch = bulk_pitch(machine)
+    sectors, lines = (_up(extent, max(pitch, n), element) for n in (machine.limits.sector_bytes, line))
+    return lines if SLACK * (lines - extent) <= extent else sectors
+
+
+def _up(extent: int, pitch: int, element: int) -> int:
+    while extent * element % pitch:
+        extent += 1
+    return extent
+
+
+def _line(machine: Machine) -> int:
+    """Bytes of a row of shared memory."""
+    return max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
+
+
+def _padded(
+    facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
+) -> tuple[Facts, list[RowCopy]] | None:
+    """Copies in which K is longer, by zeros in both operands."""
+    k = next((d for d in p.k if all(_is_row(n.place, d, facts) for n in reads)), None)
+    if k is None or any(k in n.space for n in facts.nodes if n.op not in ("read", "mma")):
+        return None
+    wide = padded_length(machine, facts.extents[k], reads[0].place.bytes, _line(machine))
+    accesses, copies = {}, []
+    for n in reads:
+        shape = (*n.place.shape[:-1], wide)
+        copies.append(copy_of(n, shape, machine))
+        accesses[n.id] = replace(n.place, memory=f"{n.place.memory}_rows", shape=shape, strides=strides(shape))
+    nodes = with_accesses(facts, accesses)
+    return replace(facts, nodes=nodes, extents={**facts.extents, k: wide}), copies
+
+
+def _is_row(place: AccessFacts, k: str, facts: Facts) -> bool:
+    """Whether a dimension is all of a row of memory."""
+    return place.row == ((k, 1),) and place.shape[-1] == facts.extents[k]
+
+
+def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | None:
+    """Copies of operands whose rows bulk copies refuse, with rows further apart; coordinates stay."""
+    accesses, copies = {}, []
+    for n in reads:
+        place = n.place
+        if place.pitch % bulk_pitch(machine) == 0:
+            continue
+        packed = (*place.shape[:-1], padded_length(machine, place.shape[-1], place.bytes, _line(machine)))
+        copies.append(copy_of(n, packed, machine))
+        accesses[n.id] = replace(place, memory=f"{place.memory}_rows", strides=strides(packed))
+    return (replace(facts, nodes=with_accesses(facts, accesses)), copies) if copies else None
+
+
+# -- taps and channels as one run -----------------------------------------------------------------------------
+
+
+def _joined(
+    facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
+) -> tuple[Facts, list[RowCopy]] | None:
+    """Copies in which a tap's channels and the taps before them are one run of every row; None: they are none."""
+    pitch = bulk_pitch(machine)
+    for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
+        channel = next((d for d in p.k if d != tap and all(n.place.row == ((d, 1),) for n in reads)), None)
+        if channel is None and all(n.place.row == () for n in reads):
+            channel = tap  # one channel: the run is that of the taps
+        lines = [dict(n.place.coords[-2]) for n in reads]
+        if channel is None or any(line.get(tap) != 1 or len(line) > 2 for line in lines):
+            continue
+        steps = [next((c for d, c in line.items() if d != tap), 0) for line in lines]
+        channels = 1 if channel == tap else facts.extents[channel]
+        if any(n.place.shape[-1] != channels for n in reads) or any(step < 0 for step in steps):
+            continue
+        while any(step and step * channels * reads[0].place.bytes % pitch for step in steps):
+            channels += 1
+        return _in_runs(facts, reads, tap, channel, channels, machine)
+    return None
+
+
+def _in_runs(
+    facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
+) -> tuple[Facts, list[RowCopy]]:
+    length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
+    accesses, copies = {}, []
+    for n in reads:
+        place = n.place
+        position = [(d, c) for d, c in place.coords[-2] if d != tap]
+        reach = facts.extents[tap] + sum(c * (facts.extents[d] - 1) for d, c in position)
+        packed = [*place.shape[:-1], channels]
+        if place.can_leave or reach > packed[-2] or packed[-2] * channels * place.bytes % pitch:
+            packed[-2] = reach
+        while packed[-2] * channels * place.bytes % pitch:
+            packed[-2] += 1
+        steps = strides(tuple(packed))
+        outer = place.coords[:-2]
+        seen = tuple((d, 1) for d, _ in position)
+        coords = (*outer, *((seen,) if seen else ()), ((channel, 1),))
+        rows = [(facts.extents[d], c * steps[-2]) for d, c in position]
+        shape = (*packed[:-2], *(extent for extent, _ in rows), length)
+        every = (*steps[:-2], *(step for _, step in rows), 1)
+        copies.append(copy_of(n, tuple(packed), machine))
+        accesses[n.id] = AccessFacts(f"{place.memory}_rows", place.bytes, coords, shape, every, place.can_leave)
+    gone = {tap} - {channel}
+    nodes = tuple(replace(n, dims=n.dims - gone, reduces=n.reduces - gone) for n in with_accesses(facts, accesses))
+    extents = {d: extent for d, extent in facts.extents.items() if d not in gone} | {channel: length}
+    order = tuple(d for d in facts.order if str(d) not in gone)
+    return replace(facts, nodes=nodes, extents=extents, order=order), copies
+
+
+# -- panels -----------------------------------------------------------------------------------------------------
+
+
+def _panels(
+    facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
+) -> tuple[Facts, list[RowCopy]] | None:
+    """Copies in which all that is summed is one run of every row (im2col); None: it is one already, or too much."""
+    summed = [d for d in map(str, facts.order) if d in p.k]
+    if len(summed) < 2:
+        return None
+    run, length = summed[-1], facts.size(p.k)
+    accesses, copies = {}, []
+    for n in reads:
+        rows = [d for d in n.dims if d not in p.k]
+        owners = [o for o in facts.order if set(facts.digits.get(str(o), (str(o),))) & set(rows)]
+        forms, shape = [], []
+        for owner in owners:
+            digits = [d for d in facts.digits.get(str(owner), (str(owner),)) if d in rows]
+            forms.append(tuple((d, facts.size(digits[i + 1 :])) for i, d in enumerate(digits)))
+            shape.append(facts.size(digits))
+        wide = _up(length, bulk_pitch(machine), n.place.bytes)
+        packed = (*shape, wide)
+        copies.append(replace(copy_of(n, packed, machine), word=1))
+        coords = (*forms, ((run, 1),))
+        accesses[n.id] = AccessFacts(
+            f"{n.place.memory}_rows", n.place.bytes, coords, (*shape, length), strides(packed), n.place.can_leave
+        )
+    if sum((c.given + c.elements) * c.bytes for c in copies) > 2 * facts.moved_bytes:
+        return None
+    gone = p.k - {run}
+    nodes = tuple(replace(n, dims=n.dims - gone, reduces=n.reduces - gone) for n in with_accesses(facts, accesses))
+    extents = {d: extent for d, extent in facts.extents.items() if d not in gone} | {run: length}
+    order = tuple(d for d in facts.order if str(d) not in gone)
+    return replace(facts, nodes=nodes, extents=extents, order=order), copies

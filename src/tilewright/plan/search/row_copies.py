@@ -1,0 +1,68 @@
+"""Copies of operands that run before a kernel: what they move, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from tilewright.machine import Machine
+from tilewright.plan.facts import AccessFacts, Facts, ValueFacts
+from tilewright.plan.search.cost import launch_cycles, moving
+from tilewright.plan.search.ranking import Rewrite
+
+
+@dataclass(frozen=True)
+class RowCopy:
+    """A copy of an operand: elements before and after, and how many neighbours one word has."""
+
+    memory: str
+    given: int
+    elements: int
+    bytes: int
+    word: int
+    is_view: bool = False
+    """Whether the operand itself can be seen so: nothing is copied."""
+
+    def cycles(self, machine: Machine) -> float:
+        """Cycles of the kernel that copies, without its launch."""
+        limits = machine.limits
+        placing = limits.placing / limits.lane_rate / self.word * self.elements / (limits.cores or 1)
+        return max(placing, moving(machine, (self.given + self.elements) * self.bytes)) + limits.copy_latency
+
+
+@dataclass(frozen=True)
+class Repacked:
+    """A program on operands that were copied first, and the cycles of the copies."""
+
+    rewrite: Rewrite
+    facts: Facts
+    cycles: float
+    only_blocks: bool = False
+    """Whether only tiles of several of a batch are meant: the other operand is then copied to blocks."""
+
+
+def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
+    """Cycles of all copies: one launch for all of them, which wait together for what they read."""
+    copies = [c for c in copies if not c.is_view]
+    if not copies:
+        return 0.0
+    total = sum(c.cycles(machine) for c in copies) - (len(copies) - 1) * machine.limits.copy_latency
+    early = "programmatic" in machine.launches
+    return max(total, launch_cycles(machine)) if early else total + launch_cycles(machine)
+
+
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a packed tensor."""
+    return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
+
+
+def copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy:
+    """The copy of a read to a packed shape."""
+    place = n.place
+    word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1], packed[-1])
+    return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word), packed == place.shape)
+
+
+def with_accesses(facts: Facts, accesses: dict[int, AccessFacts]) -> tuple[ValueFacts, ...]:
+    """The values of a program whose reads lie otherwise."""
+    return tuple(replace(n, access=accesses[n.id]) if n.id in accesses else n for n in facts.nodes)

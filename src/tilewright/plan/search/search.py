@@ -1,0 +1,145 @@
+"""The search: facts of a program, states of its graph, candidates of every state, one ranking."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from math import inf, prod
+
+from tilewright.algebra.expr import Symbol
+from tilewright.ir.core import Op, Program
+from tilewright.machine import Machine
+from tilewright.plan.facts import Facts, facts_of
+from tilewright.plan.facts.values import UNTIMED
+from tilewright.plan.microkernel import precision_of, shared_atoms
+from tilewright.plan.search.candidates import kernels_with_atoms
+from tilewright.plan.search.cost import roofline
+from tilewright.plan.search.diagonal import block_diagonal
+from tilewright.plan.search.fragments import kernels_of_fragments
+from tilewright.plan.search.kernel import KernelSchedule
+from tilewright.plan.search.lanes import kernels_of_lanes
+from tilewright.plan.search.lowered import LACKING
+from tilewright.plan.search.partial_reductions import kernels_in_parts
+from tilewright.plan.search.partition import cuts
+from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
+from tilewright.plan.search.repack import repackings
+from tilewright.plan.search.row_copies import Repacked
+from tilewright.plan.search.simt import kernels_by_terms
+from tilewright.plan.sums import summed_in
+
+KEPT, KEPT_OF_FAMILY = 8, 4
+"""Candidates that a ranking keeps, and those of each family that it keeps besides: lowering may refuse a family."""
+
+
+def search(
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    machine: Machine,
+    free: Collection[Op] = (),
+    *,
+    only_lowered: bool = True,
+    constant: Collection[str] = (),
+) -> Ranking:
+    """Rank the ways to do a program on a machine; `free` are its loops that give the same for every tile.
+
+    With `only_lowered`, candidates are those that today's lowering does; what it lacks is among the rejected.
+    Arguments that are `constant` are repacked once, when they are bound.
+    """
+    return search_facts(facts_of(program, sizes, free), machine, only_lowered=only_lowered, constant=constant)
+
+
+def search_facts(
+    facts: Facts, machine: Machine, *, only_lowered: bool = True, constant: Collection[str] = ()
+) -> Ranking:
+    """Rank the ways to do a program, by its facts."""
+    ranking = Ranking(roofline=lower_bound(facts, machine))
+    lanes = list(kernels_of_lanes(facts, machine, ranking))
+    _take(ranking, [*lanes, *(split for whole in lanes for split in kernels_in_parts(whole, ranking))])
+    _take(ranking, list(kernels_by_terms(facts, machine, ranking)))
+    _take(ranking, list(kernels_of_fragments(facts, machine, ranking)))
+    atoms = kernels_with_atoms(facts, machine, ranking, inf, only_lowered)
+    _take(ranking, [block_diagonal(c, machine, constant) for c in atoms])
+    for repacked in repackings(facts, machine, constant):
+        _repacked(repacked, machine, ranking, constant, only_lowered)
+    if not facts.part:
+        _in_two(facts, machine, ranking, only_lowered)
+    return ranking
+
+
+def _repacked(
+    repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
+) -> None:
+    """Add the program on operands that were copied first, where that may take less time."""
+    best = ranking.best.cycles if ranking.best is not None else inf
+    least = lower_bound(repacked.facts, machine) + repacked.cycles
+    if least >= best:
+        ranking.reject(repacked.rewrite.what, f"at least {least / best:.2f} of the time")
+        return
+    kernels = kernels_with_atoms(repacked.facts, machine, ranking, best - repacked.cycles, only_lowered)
+    found = []
+    for c in kernels:
+        (kernel,) = c.kernels
+        if repacked.only_blocks and (not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1):
+            continue
+        cycles = c.cycles + repacked.cycles
+        copied = replace(c, cycles=cycles, rewrites=(repacked.rewrite,), key=(round(cycles), *c.key[1:]))
+        found.append(block_diagonal(copied, machine, constant))
+    _take(ranking, found)
+
+
+def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
+    """Add the program as two kernels, where these may take less time."""
+    for cut in cuts(facts):
+        what = f"two kernels, %{cut.value} in memory"
+        best = ranking.best.cycles if ranking.best is not None else inf
+        least = lower_bound(cut.first, machine) + lower_bound(cut.second, machine)
+        if least >= best:
+            ranking.reject(what, f"at least {least / best:.2f} of the time")
+            continue
+        if only_lowered and not cut.after:
+            ranking.reject(what, f"{LACKING}: no product makes that value, or nothing but a map follows from it")
+            continue
+        one = search_facts(cut.first, machine, only_lowered=only_lowered)
+        two = search_facts(cut.second, machine, only_lowered=only_lowered) if one.best is not None else Ranking()
+        ranking.count(one)
+        ranking.count(two)
+        if one.best is None or two.best is None:
+            continue
+        cycles = one.best.cycles + two.best.cycles
+        rewrites = (Rewrite(what, after=cut.after), *one.best.rewrites, *two.best.rewrites)
+        key = (round(cycles), *one.best.key[1:])
+        _take(ranking, [PlanCandidate((*one.best.kernels, *two.best.kernels), cycles, key, rewrites)])
+
+
+def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
+    """Add candidates to a ranking, which keeps the best."""
+    ranking.states += 1
+    every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)
+    counts = Counter[tuple[str, ...]]()
+    kept: list[PlanCandidate] = []
+    for candidate in every:
+        counts[candidate.family] += 1
+        if len(kept) < KEPT or counts[candidate.family] <= KEPT_OF_FAMILY:
+            kept.append(candidate)
+    ranking.candidates = kept
+
+
+def lower_bound(facts: Facts, machine: Machine) -> float:
+    """Cycles that no schedule of a graph beats: operations at the best unit's rate, elements, bytes."""
+    mma = lanes = 0.0
+    for p in facts.products:
+        n = facts.nodes[p.node]
+        assert n.source is not None
+        types = (facts.nodes[p.a.value].dtype, facts.nodes[p.b.value].dtype, summed_in(n.source, machine))
+        every = [
+            x
+            for along in ((True, True), (True, False), (False, True), (False, False))
+            for x in shared_atoms(machine, types, along, precision_of(n.source))
+        ]
+        rate = min((x.cycles / prod(x.shape) for x in every), default=1 / machine.limits.lane_rate)
+        mma += facts.size(n.space) * facts.kept(n.space) * rate
+    for n in facts.nodes:
+        if n.op not in UNTIMED:
+            lanes += facts.size(n.space) * facts.kept(n.space) * facts.lane_cycles(n, machine)
+    return roofline(machine, mma, lanes, facts.moved_bytes)

@@ -1,0 +1,245 @@
+"""Rule: products that lanes do term by term, where one side of the product is empty and atoms would stand idle.
+
+Every lane adds up the terms of results of its own: one by one, or of a box of neighbours, which share what they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product as combinations
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr, symbol
+from tilewright.machine import Machine
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts import AccessFacts, Facts
+from tilewright.plan.general import axis_of
+from tilewright.plan.lane_boxes import LONGEST, SLIDING, Terms, resident_waves, tasks_of_boxes, written_out
+from tilewright.plan.model import Size, element_bytes
+from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Plan
+from tilewright.plan.rows import in_a_line, rows_and_waves, smallest, tasks_of
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.uniform import argument_bytes
+from tilewright.plan.search.work import Phase, Work
+from tilewright.plan.sums import summed_in
+
+
+@dataclass(frozen=True, eq=False)
+class TermProgram:
+    """A product that lanes may do term by term: the read with rows, their digits, the dimensions that are summed."""
+
+    facts: Facts
+    machine: Machine
+    terms: Terms
+    access: AccessFacts
+    row: Expr
+    digits: tuple[str, ...]
+    summed: tuple[Expr, ...]
+
+    @property
+    def count(self) -> int:
+        """Terms of a sum."""
+        return prod(self.facts.extents.get(str(d), 1) for d in self.summed)
+
+
+@dataclass(frozen=True, eq=False)
+class TermKernelSchedule:
+    """A kernel in which lanes add up terms: the width of tasks, their waves, and the box of a lane."""
+
+    program: TermProgram
+    terms: Terms
+    widths: dict[Expr, int]
+    waves: int
+    outer: Expr | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def family(self) -> str:
+        """How operands come, which decides whether lowering can do it."""
+        return "terms in boxes" if self.sizes else "terms"
+
+
+def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
+    """Yield the kernels in which lanes do the one product of a program term by term."""
+    program = _term_program(facts, machine)
+    if program is None:
+        return
+    for kernel, size in (*_plain(program), *_boxed(program)):
+        ranking.timed += 1
+        time = kernel_time(machine, count_terms(kernel, size), SAME_WAVES)
+        key = (round(time.cycles), 0, 0, 0, 0, time.unbounded, len(kernel.sizes))
+        yield PlanCandidate((kernel,), time.cycles, key)
+
+
+def _term_program(facts: Facts, machine: Machine) -> TermProgram | None:
+    """The product of a program, where lanes may do it term by term; None: they do not."""
+    if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
+        return None
+    (p,) = facts.products
+    source = facts.nodes[p.node].source
+    if (p.m and p.n) or source is None or not (p.a.is_read and p.b.is_read):
+        return None
+    operand = max((p.a, p.b), key=lambda x: facts.size(facts.nodes[x.value].dims))
+    read = facts.nodes[operand.reads[0]]
+    a, b, c = (v.type.dims for v in source.operands)
+    summed = tuple(d for d in a if d in b and d not in c)
+    if not read.place.linear or not summed or read.source is None or "at" not in read.source.attrs:
+        return None
+    rows = read.dims - p.batch - p.k
+    row = next((d for d in facts.order if set(_digits(facts, d)) & rows), None)
+    if row is None or not rows <= set(_digits(facts, row)):
+        return None
+    along = next((d for d in facts.order if str(d) == read.place.contiguous), None)
+    if along is not None and str(along) in p.batch:
+        values = machine.lane_access.vector_bytes // read.place.bytes
+    elif p.batch:
+        return None
+    else:
+        values, along = 1, row
+    wide = element_bytes(summed_in(source, machine))
+    word = machine.register_file.word_bytes
+    terms = Terms(along, values, symbol("terms", 1), read.place.bytes, wide, machine.lane_access.vector_bytes, word)
+    digits = tuple(n for n in _digits(facts, row) if n in facts.extents)
+    return TermProgram(facts, machine, terms, read.place, row, digits, summed)
+
+
+def _digits(facts: Facts, d: Expr) -> tuple[str, ...]:
+    return facts.digits.get(str(d), (str(d),))
+
+
+def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
+    """The size of dimensions, those of boxes and the terms too."""
+    numbers = numbers_of(program.facts.sizes)
+    known: dict[Expr, int] = {program.terms.summed: program.count, **more}
+    return lambda d: known[d] if d in known else numbers(d)
+
+
+def _plain(program: TermProgram) -> list[tuple[TermKernelSchedule, Size]]:
+    """Results of a lane one by one: neighbours along what both operands keep go to neighbouring lanes."""
+    facts, terms = program.facts, program.terms
+    if terms.along_rows:
+        return []
+    size = _sizes(program, {})
+    wide = {d: in_a_line(facts.program, size(d), program.machine) if d is terms.along else size(d) for d in facts.cut}
+    one_term = dict.fromkeys(program.summed, 1)
+    widths, waves = rows_and_waves(facts.program, wide, lambda d: one_term.get(d) or size(d), program.machine)
+    return [(TermKernelSchedule(program, terms, widths, waves), size)]
+
+
+def _boxed(program: TermProgram) -> Iterator[tuple[TermKernelSchedule, Size]]:
+    """Yield boxes of results that a lane has registers for, and in which results share what they read."""
+    facts, machine, plain = program.facts, program.machine, program.terms
+    file, waves, own = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
+    extents = [facts.extents[d] for d in program.digits]
+    if len(extents) < 2:
+        return
+    lengths = [range(1, min(n, LONGEST) + 1) if k < SLIDING else (1,) for k, n in enumerate(reversed(extents))]
+    inner = [prod(facts.extents.get(str(d), 1) for d in program.summed[n:]) for n in range(len(program.summed))]
+    tiles = sorted({n for n in inner if program.count % n == 0 and n > 1} | {program.count})
+    for sizes, tile in combinations(combinations(*reversed(lengths)), tiles):
+        box = dict(zip(program.digits, sizes, strict=True))
+        if prod(sizes) == 1 or not all(_ends(facts, d, n) for d, n in box.items()):
+            continue
+        terms = _with_window(program, replace(plain, tile=tile, sizes=sizes), box)
+        fits = terms.sums <= file.tensor_values and terms.sums + terms.windows <= file.lane_values
+        fits = fits and terms.beside * terms.each <= own
+        if fits and terms.window < terms.results * tile and resident_waves(machine, terms.held, waves) >= waves:
+            yield _over_boxes(program, terms, box)
+
+
+def _ends(facts: Facts, dim: str, n: int) -> bool:
+    """Whether boxes divide a dimension, or what lies past its end is outside whatever is written."""
+    extent = facts.extents[dim]
+    forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
+    return extent % n == 0 or all(any(form == ((dim, 1),) and at == extent for form, at in each) for each in forms)
+
+
+def _with_window(program: TermProgram, terms: Terms, box: dict[str, int]) -> Terms:
+    """The terms of a box, with what its results read for the first of them."""
+    taken, left = dict(box), terms.tile
+    for d in reversed(program.summed):
+        taken[str(d)] = min(left, program.facts.extents.get(str(d), 1))
+        left = ceil(left / taken[str(d)])
+    spans = [1 + sum(abs(c) * (taken.get(d, 1) - 1) for d, c in form) for form in program.access.coords]
+    found = replace(terms, window=prod(spans))
+    if not terms.along_rows:
+        return found
+    step = program.access.steps.get(program.digits[-1], 0)
+    return replace(found, beside=spans[-1], apart=step * terms.sizes[-1] * terms.each)
+
+
+def _over_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[TermKernelSchedule, Size]:
+    """The tasks of boxes: every lane has one box of one vector."""
+    facts = program.facts
+    outer = symbol("boxes", 1)
+    inner: dict[Expr, int] = {symbol(f"{d}_box", 1): n for d, n in box.items() if n > 1}
+    count = prod(ceil(facts.extents[d] / n) for d, n in box.items())
+    cut = [x for d in facts.cut for x in ((outer, *inner) if d is program.row else (d,))]
+    terms = replace(terms, box=tuple(inner), dims=tuple(cut))
+    size = _sizes(program, {outer: count, **inner})
+    widths, waves = tasks_of_boxes(terms, size, smallest(facts.program), program.machine)
+    return TermKernelSchedule(program, terms, widths, waves, outer, box), size
+
+
+def count_terms(kernel: TermKernelSchedule, size: Size) -> Work:
+    """The work of a kernel in which lanes add up terms: instructions of its waves, lines that loads take, latencies.
+
+    Rounds over terms that are written out wait together.
+    """
+    terms, machine = kernel.terms, kernel.program.machine
+    limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.values
+    boxes = max(1, ceil(prod(kernel.widths.values()) / (values * terms.results * lanes * kernel.waves)))
+    count, widened = size(terms.summed), values if terms.each < terms.wide else 0
+    rounds = ceil(count / terms.tile)
+    loads = rounds * boxes * (terms.window // terms.together)
+    done = loads * costs.load + rounds * boxes * terms.window * widened
+    done += count * (boxes * terms.results * values + 1 + widened)
+    done += boxes * terms.results * (values // 2 + costs.result) + costs.task
+    tasks = tasks_of(kernel.widths, size)
+    own = ceil(tasks / (limits.cores or 1)) * kernel.waves
+    together = min(own, max(kernel.waves, resident_waves(machine, boxes * terms.held, kernel.waves)))
+    is_unrolled = rounds <= written_out(terms, kernel.widths, kernel.waves, machine)
+    one = done * costs.waiting + (1 if is_unrolled else rounds) * limits.copy_latency
+    lines = min(lanes, ceil(lanes * terms.apart / machine.lane_access.line_bytes))
+    phase = Phase(1, lanes=kernel.waves * done * lanes / limits.lane_rate, gather=kernel.waves * loads * lines)
+    moved = argument_bytes(kernel.program.facts)
+    return Work(tasks, (phase,), moved=moved, latency=ceil(own / together) * one, from_memory=True)
+
+
+def plan_by_terms(kernel: TermKernelSchedule) -> Plan:
+    """The plan of a kernel in which lanes add up terms."""
+    program, facts = kernel.program, kernel.program.facts
+    word = str(program.summed[0]).rpartition("_")[0] if len(program.summed) > 1 else str(program.summed[0])
+    axes, tasks = [], []
+    for d in facts.cut:
+        tasks.append(str(d))
+        axes.append(_axis(kernel, d))
+    whole = [d for d in facts.order if d not in facts.cut and d not in program.summed]
+    axes += [axis_of(str(d), _extent(facts, d), ()) for d in whole]
+    tile = kernel.terms.tile
+    axes.append(axis_of(word, program.count, (Cut("loop", tile),) if tile < program.count else ()))
+    return Plan(
+        tuple(axes),
+        tuple(tasks),
+        products=(Multiplied("mma", None),),
+        schedule="contiguous" if kernel.sizes else "strided",
+        waves=kernel.waves,
+        early=True if "programmatic" in program.machine.launches else None,
+    )
+
+
+def _extent(facts: Facts, d: Expr) -> int:
+    return prod(facts.extents.get(name, 1) for name in _digits(facts, d))
+
+
+def _axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
+    """The axis of a dimension that tasks cut; of rows in boxes, each digit in whole boxes."""
+    facts = kernel.program.facts
+    if d is not kernel.program.row or kernel.outer is None:
+        return axis_of(str(d), _extent(facts, d), (Cut("task", kernel.widths[d]),))
+    digits = [Digit(n, facts.extents[n], ceil(facts.extents[n] / b) * b) for n, b in kernel.sizes.items()]
+    units = [Cut("unit", b, n) for n, b in kernel.sizes.items() if b > 1]
+    task = Cut("task", kernel.widths[kernel.outer] * prod(kernel.sizes.values()))
+    return Axis(str(d), tuple(digits), (task, *units))

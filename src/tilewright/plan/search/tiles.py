@@ -1,0 +1,255 @@
+"""Rule: what a task or an iteration has of every axis: a grid tile, a loop tile, all of it, part of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from itertools import product as combinations
+from math import ceil, prod
+
+from tilewright.plan.facts import AccessFacts, Facts
+from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
+from tilewright.plan.search.halo import HaloWindow, halo_window
+from tilewright.plan.search.orientation import Orientation
+
+GRID, CLUSTER, LOOP, WHOLE = "grid", "cluster", "loop", "whole"
+"""Levels: tasks of a grid, of a cluster that exchanges values, iterations, or one task has all."""
+RUN, BOX = "run", "box"
+"""A tile is a run of the axis as one number, or a box of its digits."""
+ATOMS = (1, 2, 3, 4)
+"""Atoms of a group of waves, one below the other."""
+GROUPS = ((1, 1), (2, 1), (3, 1), (1, 2), (1, 3))
+"""Groups of waves along the rows and along the columns of a tile."""
+WIDEST_WHOLE, DEEPEST_WHOLE = 768, 512
+"""Columns that a task may have at once where tasks cannot cut them, and the deepest K that it may have at once."""
+COLUMN_BLOCKS = (64, 128, 256)
+"""Columns of a parallel axis that a task of several products may go over, one block after the other."""
+CLUSTERS = (2, 4, 8)
+"""Tasks of a cluster that share an axis."""
+IMAGE_DIGITS = 4
+"""Dimensions of a batch of images: a bulk copy counts positions over no more."""
+
+
+@dataclass(frozen=True)
+class AxisTile:
+    """A tile of a class: its level, its elements, and how many of them make up the extent."""
+
+    level: str
+    size: int
+    box: tuple[tuple[str, int], ...]
+    fold: str = RUN
+    count: int = 1
+
+
+def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, int]]]:
+    """Yield a tile for each class, with the groups of waves that share them."""
+    unit = o.products[0].atoms[0].shape[0]
+    held = any(p.a_in_registers for p in o.products)
+    has_rows = any(ROWS in c.roles for c in o.classes)
+    for (down, across), atoms in combinations(GROUPS, ATOMS):
+        rows = unit * down * atoms
+        if (
+            rows > o.machine.bulk_copy.box_extent
+            or (across > 1 and (atoms > 1 or held))
+            or (rows > unit and not has_rows)
+        ):
+            continue  # a fragment of A would be each group's in part
+        for tiles in combinations(*(_choices(o, c, rows, _columns(o, c)) for c in o.classes)):
+            if across == 1 or any(
+                t.level in (WHOLE, CLUSTER) and COLUMNS in c.roles for t, c in zip(tiles, o.classes, strict=True)
+            ):
+                yield tiles, (down, across)
+
+
+def _columns(o: Orientation, c: DimClass) -> tuple[int, ...]:
+    """The columns of atoms that take a class as columns."""
+    atoms = [p.atoms for p, role in zip(o.products, c.roles, strict=True) if role == COLUMNS]
+    widths = [{atom.shape[1] for atom in each} for each in atoms]
+    return tuple(sorted(set.intersection(*widths))) if widths else ()
+
+
+def _choices(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
+    """The tiles of one class; what lies past the end of one is never stored."""
+    return [tile for tile in _proposed(o, c, rows, columns) if tile.level != GRID or _ends_outside(o.facts, tile)]
+
+
+def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
+    """Whether what a tile has past the end of its dimensions lies outside whatever is written."""
+    past = [d for d, n in tile.box if facts.extents[d] % n]
+    if tile.fold == RUN:
+        past = [tile.box[0][0]] if prod(facts.extents[d] for d, _ in tile.box) % tile.size else []
+    return all(_lies_outside(w.place, d, facts.extents[d]) for w in facts.writes for d in past)
+
+
+def _lies_outside(access: AccessFacts, dim: str, extent: int) -> bool:
+    """Whether positions from `extent` on are outside memory."""
+    return any(
+        dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
+    )
+
+
+def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
+    """The tiles of one class, whether or not results end with them."""
+    roles, several, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
+    whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))
+    if c.is_batch:
+        single = AxisTile(GRID, 1, tuple((d, 1) for d in c.dims), RUN, c.extent)
+        return [single, *_several_of_batch(o, c)] if c.is_parallel else [whole]
+    if ROWS in roles:
+        if c.is_parallel:
+            return list(_folded(o, c, rows, GRID))
+        looped = list(_folded(o, c, rows, LOOP)) if c.streams and c.extent > rows else []
+        return [*looped, *([whole] if c.extent <= o.machine.bulk_copy.box_extent else [])]
+    if COLUMNS in roles and c.is_parallel:
+        wide = [n for n in columns if n < c.extent] + _covering(o, c, columns)
+        grid = [t for n in wide for t in _folded(o, c, n, GRID)]
+        blocks = [n for n in COLUMN_BLOCKS if several and COLUMN_BLOCKS[0] < c.extent and n < c.extent]
+        return [*grid, *(t for n in blocks for t in _folded(o, c, n, LOOP))]
+    if COLUMNS in roles:
+        return [*_streamed(o, c, columns), *([whole] if c.extent <= WIDEST_WHOLE else [])]
+    slab = _slab(o, c)
+    steps = list(_steps_of_k(o, c, slab)) if c.streams else []
+    shallow = c.extent <= DEEPEST_WHOLE and several and len(c.dims) == 1
+    if shallow and c.extent <= slab:
+        return [whole]
+    return [*steps, *([whole] if shallow else [])]
+
+
+def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
+    """The narrowest columns that cover a class, and the narrowest whose rows leave through shared memory."""
+    element = max(w.bytes for w in o.facts.writes)
+    covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
+    return list(dict.fromkeys([*covering[:1], *[n for n in covering if n * element % least == 0][:1]]))
+
+
+def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
+    """Columns that tasks cannot cut: a loop over them, whose every pass computes the product again, or a cluster."""
+    facts = o.facts
+    if set(c.dims) & facts.scanned:
+        return
+    fixed = [loop.tile for axis, loop in facts.loops.items() if axis in c.dims and loop.merge is None]
+    passes = max(facts.passes[d] for d in c.dims)
+    for n in columns:
+        if COLUMN_BLOCKS[0] <= n < c.extent and n % _depth_unit(o) == 0 and (not fixed or n in fixed):
+            for tile in _folded(o, c, n, LOOP):
+                yield AxisTile(LOOP, tile.size, tile.box, tile.fold, tile.count * passes)
+    for n in CLUSTERS:
+        divides = c.extent % (COLUMN_BLOCKS[0] * n) == 0 and c.extent // n <= WIDEST_WHOLE
+        if not c.streams and n <= o.machine.cluster and divides:
+            box = tuple((d, facts.extents[d] // n) for d in c.dims)
+            yield AxisTile(CLUSTER, c.extent // n, box, RUN, n)
+
+
+def _depth_unit(o: Orientation) -> int:
+    """What of K an atom takes at a time."""
+    return max(p.atoms[0].shape[2] for p in o.products)
+
+
+def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
+    """Several of a batch in one tile, where their K lie behind each other in a row of shared memory."""
+    facts, inner = o.facts, c.dims[-1]
+    if len(o.products) != 1:
+        return
+    (p,) = o.products
+    for operand in (p.a, p.b):
+        access = facts.nodes[operand.reads[0]].place if operand.is_read and inner in p.product.batch else None
+        k = access.contiguous if access is not None else None
+        if access is None or k not in p.product.k or access.steps.get(inner) != facts.extents[k]:
+            continue
+        slab, depth = p.atoms[0].slab or 1, p.atoms[0].shape[2]
+        n = slab // facts.extents[k]
+        if n > 1 and facts.extents[k] % depth == 0 and facts.extents[inner] % n == 0:
+            yield AxisTile(GRID, n, tuple((d, n if d == inner else 1) for d in c.dims), BOX, c.extent // n)
+            return
+
+
+def _slab(o: Orientation, c: DimClass) -> int:
+    """Elements of K in a row of shared memory."""
+    return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
+
+
+def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
+    """Steps of K: a run of the contiguous dimension, tap by tap, or a run of all dimensions where copies walk that."""
+    facts, extents = o.facts, o.facts.extents
+    accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
+    if len(c.dims) == 1 or all(_walks_run(a, c.dims, facts) for a in accesses):
+        yield AxisTile(LOOP, slab, _filled(facts, c.dims, slab, up=True), RUN, ceil(c.extent / slab))
+    if len(c.dims) > 1:
+        rows = [a.contiguous for a in accesses if a.contiguous in c.dims]
+        inner = rows[0] if rows else c.dims[-1]
+        box = {d: min(slab, extents[d]) if d == inner else 1 for d in c.dims}
+        yield AxisTile(LOOP, slab, tuple(box.items()), BOX, prod(ceil(extents[d] / box[d]) for d in c.dims))
+
+
+def _walks_run(access: AccessFacts, dims: tuple[str, ...], facts: Facts) -> bool:
+    """Whether copies can walk a run over several dimensions as one number.
+
+    They can where memory has them as one, or has a coordinate of its own for each, in order (im2col).
+    """
+    own = [d for d in dims if d in access.dims]
+    if len(own) < 2:
+        return True
+    in_windows = any(window & set(own) and not window <= set(own) for window in access.windows)
+    merged = all(access.steps[a] == access.steps[b] * facts.extents[b] for a, b in pairwise(own))
+    if merged and not in_windows:
+        return True
+    if access.contiguous in own or len(own) > IMAGE_DIGITS:
+        return False
+    places = [next((n for n, form in enumerate(access.coords) if d in dict(form)), -1) for d in own]
+    return -1 not in places and places == sorted(set(places))
+
+
+def _filled(
+    facts: Facts, dims: tuple[str, ...], size: int, *, up: bool = False, outermost: bool = False
+) -> tuple[tuple[str, int], ...]:
+    """A box of `size` elements: all of the innermost dimension first, or of the outermost."""
+    box: dict[str, int] = {}
+    for d in dims if outermost else reversed(dims):
+        box[d] = min(size, facts.extents[d])
+        size = ceil(size / facts.extents[d]) if up else max(1, size // box[d])
+    return tuple((d, box[d]) for d in dims)
+
+
+def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
+    """A tile of `size` elements of a class: a run of it as one number, or a box of its digits."""
+    facts, extents = o.facts, o.facts.extents
+    if len(c.dims) == 1 or size >= c.extent:
+        box = tuple((d, min(size, extents[d]) if len(c.dims) == 1 else extents[d]) for d in c.dims)
+        yield AxisTile(level, size, box, RUN, ceil(c.extent / size))
+        if len(c.dims) == 1:
+            return
+    accesses = [n.place for n in (*facts.reads, *facts.writes) if set(c.dims) & n.place.dims]
+    cut_by_mask = facts.masked_dims & set(c.dims) and extents[c.dims[-1]] % size
+    if size < c.extent and all(_walks_run(a, c.dims, facts) for a in accesses) and not cut_by_mask:
+        yield AxisTile(level, size, _filled(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
+    boxes = [_filled(facts, c.dims, size), _filled(facts, c.dims, size, outermost=True)]
+    window = halo_window(o, c) if level == GRID else None
+    boxes = [*_halo_boxes(o, c, size, window)] if window is not None else boxes
+    for box in dict.fromkeys(boxes):
+        yield AxisTile(level, size, box, BOX, prod(ceil(extents[d] / n) for d, n in box))
+
+
+def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Boxes that an atom can read within a halo tile: runs of its rows lie equally far apart.
+
+    None is twice as long as a dimension, or longer.
+    """
+    extents = [o.facts.extents[d] for d in c.dims]
+    unit, together = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows
+    if len(extents) < 2:
+        return
+    for last in (together, *range(unit, rows + 1, unit)):
+        for lines in range(1, rows // last + 1):
+            rest = rows // last // lines
+            if (
+                rows % (last * lines)
+                or (last == together and lines % (unit // last))
+                or (rest > 1 and len(extents) < IMAGE_DIGITS - 1)
+            ):
+                continue
+            box = (*(1 for _ in extents[IMAGE_DIGITS - 1 :]), rest, lines, last)[-len(extents) :]
+            if all(b < 2 * n for b, n in zip(box, extents, strict=True)) and window.fits(
+                dict(zip(c.dims, box, strict=True)), o.machine
+            ):
+                yield tuple(zip(c.dims, box, strict=True))

@@ -1,0 +1,83 @@
+"""One choice of tiles: what tasks and iterations have of every dimension, and which loops a value is computed in.
+
+A phase is a set of loops. A value is computed in the phase of the loops over its dimensions, and over those that it
+reduces or carries.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import prod
+
+from tilewright.plan.facts import Dims, ValueFacts
+from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
+from tilewright.plan.search.orientation import Orientation
+from tilewright.plan.search.tiles import CLUSTER, GRID, LOOP, AxisTile
+
+Loops = frozenset[int]
+"""The loops of a phase, by the numbers of their classes."""
+
+
+class Tiling:
+    """The tiles of all classes under one orientation, and the groups of waves (along rows, along columns)."""
+
+    def __init__(self, o: Orientation, tiles: tuple[AxisTile, ...], groups: tuple[int, int]):
+        self.o, self.facts, self.machine, self.tiles = o, o.facts, o.machine, tiles
+        self.down, self.across = groups
+        self.looped = frozenset(n for n, tile in enumerate(tiles) if tile.level == LOOP)
+        self.tasks = prod(tile.count for tile in tiles if tile.level in (GRID, CLUSTER))
+        self._spans: dict[Dims, int] = {}
+
+    @property
+    def groups(self) -> int:
+        """Groups of waves that multiply."""
+        return self.down * self.across
+
+    @cached_property
+    def size(self) -> dict[str, int]:
+        """The tile along each dimension."""
+        return {dim: n for tile in self.tiles for dim, n in tile.box}
+
+    @cached_property
+    def batch(self) -> int:
+        """How many of a batch one tile has."""
+        pairs = zip(self.tiles, self.o.classes, strict=True)
+        return prod(tile.size for tile, c in pairs if tile.level == GRID and c.is_batch)
+
+    def span(self, dims: Dims) -> int:
+        """Elements of a task, or of an iteration, over dimensions, padded to whole tiles."""
+        if dims not in self._spans:
+            numbers = {self.o.class_of[d] for d in dims}
+            self._spans[dims] = prod(self.tiles[n].size for n in numbers)
+        return self._spans[dims]
+
+    def phase(self, n: ValueFacts) -> Loops:
+        """The loops that a value is computed in."""
+        return self.loops_over(n.dims | n.reduces | n.carried)
+
+    def loops_over(self, dims: Dims) -> Loops:
+        """The loops over dimensions."""
+        return frozenset(self.o.class_of[d] for d in dims) & self.looped
+
+    def trips(self, loops: Loops) -> int:
+        """How often a task does the work of a phase."""
+        return prod(self.tiles[n].count for n in loops)
+
+    @cached_property
+    def between(self) -> frozenset[str]:
+        """Dimensions of loops over what lies between products: columns of one, summed by another."""
+        loops = (self.o.classes[n] for n in self.looped)
+        return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
+
+    def tile_of(self, dim: str) -> AxisTile:
+        """The tile of a dimension's class."""
+        return self.tiles[self.o.class_of[dim]]
+
+    def pairs(self) -> list[tuple[DimClass, AxisTile]]:
+        """Classes with their tiles."""
+        return list(zip(self.o.classes, self.tiles, strict=True))
+
+
+def is_chained(t: Tiling) -> bool:
+    """Whether products, or a product and reductions of its rows, follow each other within a task."""
+    return len(t.o.products) > 1 or any(not c.is_parallel and {ROWS, COLUMNS} & set(c.roles) for c in t.o.classes)

@@ -1,0 +1,225 @@
+"""Kernels whose waves all do the same, without a pipeline: by lanes alone, or with atoms that take fragments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil, gcd, prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Block, Op, Program
+from tilewright.machine import Machine
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts import Facts, ValueFacts
+from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, drafted, only_adds
+from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
+from tilewright.plan.plan import BACKWARD, Cut, Multiplied, Plan
+from tilewright.plan.predicting import is_divided, neighbours_in_word
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time
+from tilewright.plan.search.kernel import Parts
+from tilewright.plan.search.ranking import PlanCandidate
+from tilewright.plan.search.work import Phase, Work
+
+
+@dataclass(frozen=True, eq=False)
+class UniformKernelSchedule:
+    """A kernel whose waves all do the same: the width of a task along each dimension, its waves, the loops' tiles.
+
+    `products` has the microkernel of every product, None where lanes multiply by themselves; `blocks` are the pieces by
+    which a task goes over dimensions. `backward`: tasks begin with the last, as what was written last is still in the
+    L2 cache. `parts` are those of the program's reduction, of which a task has `parts_of_task`.
+    """
+
+    facts: Facts
+    machine: Machine
+    widths: dict[Expr, int]
+    waves: int
+    loops: dict[Expr, int]
+    products: dict[Op, Microkernel | None] = field(default_factory=dict)
+    blocks: dict[Expr, int] = field(default_factory=dict)
+    backward: bool = False
+    parts: Parts | None = None
+    parts_of_task: int = 1
+
+    @property
+    def family(self) -> str:
+        """How operands come, which decides whether lowering can do it."""
+        return "no pipeline" if self.parts is None else "parts of a reduction"
+
+    def width(self, d: Expr) -> int:
+        """Elements of a dimension that a task, or an iteration, has."""
+        return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
+
+
+def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandidate:
+    """A kernel as a candidate, timed by its work; `ties` order those that take as long."""
+    cycles = kernel_time(kernel.machine, count_uniform(kernel), SAME_WAVES).cycles
+    return PlanCandidate((kernel,), cycles, (round(cycles), *ties))
+
+
+def loop_tiles(facts: Facts) -> dict[Expr, int]:
+    """The tile of every loop: what a constraint says, or all of the axis where that is short."""
+    size, tiles = numbers_of(facts.sizes), {}
+    for op in facts.program.walk():
+        if op.name != "iterate" or op.attrs["axis"] in facts.cut:
+            continue
+        axis = op.attrs["axis"]
+        extent, stated = size(axis), facts.stated_loops.get(str(axis))
+        if stated is not None:
+            tiles[axis] = stated
+        elif str(axis) in facts.loops:
+            tiles[axis] = extent
+        elif only_adds(op):
+            tiles[axis] = min(extent, DEEPEST)
+        else:
+            tiles[axis] = extent if extent <= WHOLE else CHOSEN
+    return tiles
+
+
+def count_uniform(kernel: UniformKernelSchedule) -> Work:
+    """The work of a kernel without a pipeline: lanes and atoms add up, and operands are waited for.
+
+    What is read first is waited for once where there are no products; otherwise in every step of every block.
+    """
+    facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
+    counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
+    waves = max(kernel.waves, waves_of(machine, kernel.products.values()))
+    slower = machine.costs.one_wave if waves == 1 else 1.0
+    lanes = 0.0
+    for n in facts.nodes:
+        repeated = prod(count for d, count in counts.items() if not _has(facts, n, d))
+        lanes += _element_cycles(kernel, n) * facts.size(n.space) * repeated
+    tasks = prod(counts.values())
+    waits = float(machine.limits.copy_latency)
+    if kernel.products:
+        waits *= ceil(tasks / (machine.limits.cores or 1)) * _arrivals(kernel)
+    copied, words = _operand_copies(kernel)
+    lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate
+    phase = Phase(1, lanes=lanes * slower / max(1, tasks), shared=2 * copied, copied=copied)
+    return Work(max(1, tasks), (phase,), moved=argument_bytes(facts), waits=waits)
+
+
+def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
+    """(bytes, words) of operands that a task reads for its products: A for every block of columns, B for every block of
+    rows. A word is as much as lanes load at once."""
+    facts, copied, words = kernel.facts, 0.0, 0.0
+    vector = kernel.machine.lane_access.vector_bytes
+    around, size = loops_around(facts.program), numbers_of(facts.sizes)
+    for p in facts.products:
+        op = facts.nodes[p.node].source
+        assert op is not None
+        how, axes = kernel.products[op], axes_in(op, kernel.width)
+        if how is None or isinstance(axes, str):
+            continue
+        rows, columns, _ = axes.sizes(kernel.width)
+        often = ceil(columns / how.columns), ceil(rows / how.rows)
+        axes_around = [loop.attrs["axis"] for loop in around[op]]
+        trips = prod(ceil(size(axis) / kernel.loops[axis]) for axis in axes_around if axis in kernel.loops)
+        for operand, times in zip(axes.factors(op), often, strict=True):
+            elements = prod(kernel.width(d) for d in operand.type.dims)
+            read = next((n for n in facts.reads if n.source is not None and operand in n.source.results), None)
+            if read is not None:
+                place = read.place
+                word = gcd(vector, place.pitch) if place.pitch and place.linear else place.bytes
+                copied += trips * times * elements * place.bytes
+                words += trips * times * elements * place.bytes / word
+    return copied, words
+
+
+def _has(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
+    names = facts.digits.get(str(dim), (str(dim),))
+    return any(name in n.space for name in names) or all(facts.extents.get(name, 1) == 1 for name in names)
+
+
+def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
+    """Cycles of a core for one element of a value: arithmetic, a term of a product, or where it is read."""
+    facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
+    if n.op == "read" and n.source is not None and is_divided(n.source, size):
+        return float(machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(n.source, size, machine))
+    if n.op == "mma" and n.source is not None:
+        return _term_cycles(kernel, n.source)
+    return 0.0 if n.op == "cumsum" else facts.lane_cycles(n, machine)
+
+
+def _term_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
+    """Cycles of a core for one term of a product, whose tiles are covered by whole atoms."""
+    how, axes = kernel.products.get(op), axes_in(op, kernel.width)
+    if how is None or isinstance(axes, str):
+        return 1 / kernel.machine.limits.lane_rate
+    rows, columns, _ = axes.sizes(kernel.width)
+    whole = ceil(rows / how.atom.shape[0]) * ceil(columns / how.atom.shape[1]) / (rows * columns)
+    return how.atom.cycles * whole / how.atom.shape[2]
+
+
+def _arrivals(kernel: UniformKernelSchedule) -> int:
+    """How often a task waits for both operands: in every step of every block of every iteration."""
+    size, around = numbers_of(kernel.facts.sizes), loops_around(kernel.facts.program)
+    total = 0
+    for op, how in kernel.products.items():
+        axes, steps = axes_in(op, kernel.width), 1
+        if how is not None and not isinstance(axes, str):
+            rows, columns, depth = axes.sizes(kernel.width)
+            slabs = ceil(depth / how.slab) if how.slab else 1
+            steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs
+        for axis in (loop.attrs["axis"] for loop in around[op]):
+            steps *= ceil(size(axis) / max(1, kernel.loops[axis])) if axis in kernel.loops else 1
+        total += 2 * steps
+    return total
+
+
+def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
+    """The loops around every product of a program."""
+    around: dict[Op, tuple[Op, ...]] = {}
+
+    def walk(block: Block, loops: tuple[Op, ...]) -> None:
+        for op in block.ops:
+            if op.name == "mma":
+                around[op] = loops
+            for inner in op.blocks:
+                walk(inner, (*loops, op) if op.name == "iterate" else loops)
+
+    walk(program.body, ())
+    return around
+
+
+def argument_bytes(facts: Facts) -> float:
+    """Bytes of all arguments."""
+    places = {n.place.memory: n.place for n in (*facts.reads, *facts.writes)}
+    return float(sum(prod(place.shape) * place.bytes for place in places.values()))
+
+
+def plan_of_uniform(kernel: UniformKernelSchedule) -> Plan:
+    """The plan of a kernel without a pipeline."""
+    facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
+    whole = [d for d in facts.order if d not in kernel.widths]
+    if kernel.parts is not None:
+        return _plan_in_parts(kernel, kernel.parts, whole)
+    cuts = {
+        d: tuple(Cut(level, of[d]) for level, of in (("task", kernel.widths), ("loop", kernel.blocks)) if d in of)
+        for d in kernel.widths
+    }
+    cuts |= {d: (Cut("loop", n),) for d, n in kernel.loops.items() if d in whole and n < size(d)}
+    plan = drafted((*kernel.widths, *whole), size, cuts, kernel.widths)
+    names = {facts.nodes[p.node].source: p.name for p in facts.products}
+    products = tuple(
+        Multiplied(names[op], None) if how is None else Multiplied(names[op], how.atom.name, *how.tile, how.transposed)
+        for op, how in kernel.products.items()
+    )
+    early = True if "programmatic" in kernel.machine.launches else None
+    schedule = BACKWARD if kernel.backward and plan.tasks else "strided"
+    return replace(plan, products=products, waves=kernel.waves, early=early, schedule=schedule)
+
+
+def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Plan:
+    """The plan of the kernel that reduces parts: their number is an axis of tasks, before all others."""
+    size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
+    tasks = [axis_of(str(d), size(d), (Cut("task", n),)) for d, n in kernel.widths.items()]
+    others = [
+        axis_of(f"{d}_part", parts.width, ()) if str(d) == parts.dim else axis_of(str(d), size(d), ()) for d in whole
+    ]
+    return Plan(
+        (axis_of(split, parts.count, (Cut("task", kernel.parts_of_task),)), *tasks, *others),
+        (split, *(axis.name for axis in tasks)),
+        split=(parts.dim, parts.count),
+        waves=kernel.waves,
+        early=True if "programmatic" in kernel.machine.launches else None,
+    )

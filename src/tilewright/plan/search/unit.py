@@ -1,0 +1,87 @@
+"""Rule: the atom of every product, and the rows, columns and K that a task or an iteration has of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from tilewright.machine import MultiplyAtom
+from tilewright.plan.search.orientation import OrientedProduct
+from tilewright.plan.search.tiling import Tiling
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """A product of a task, or of an iteration, in whole atoms."""
+
+    oriented: OrientedProduct
+    atom: MultiplyAtom
+    rows: int
+    columns: int
+    depth: int
+
+    @property
+    def node(self) -> int:
+        """The product's value."""
+        return self.oriented.product.node
+
+    @property
+    def atoms(self) -> float:
+        """Atoms along rows and columns."""
+        return self.rows / self.atom.shape[0] * self.columns / self.atom.shape[1]
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of the matrix units of a core."""
+        return self.atoms * self.depth / self.atom.shape[2] * self.atom.cycles
+
+    @property
+    def shared_bytes(self) -> float:
+        """Bytes of shared memory that the atoms read."""
+        rows = (0 if self.oriented.a_in_registers else self.atom.shape[0]) + self.atom.shape[1]
+        return self.atoms * self.depth * rows * self.atom.a.dtype.bits / 8
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of shared memory."""
+        return (self.atom.slab or 1) * self.atom.a.dtype.bits // 8
+
+
+def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
+    """The widest atom that divides the columns, or the narrowest that covers them; None: this tiling has none."""
+    facts, product = t.facts, p.product
+    unit = p.atoms[0].shape[0]
+    rows = max(1, ceil(t.span(p.rows) / unit)) * unit
+    columns, k = t.span(p.columns), t.span(product.k)
+    if rows % (unit * t.down):
+        return None
+    own = columns / t.across
+    dividing = [x for x in p.atoms if own % x.shape[1] == 0]
+    covering = [x for x in p.atoms if x.shape[1] >= own]
+    if not dividing and not covering:
+        return None
+    atom = max(dividing, key=lambda x: x.shape[1]) if dividing else min(covering, key=lambda x: x.shape[1])
+    if t.batch > 1:  # each of the batch has its own part of a row
+        contiguous = {facts.nodes[r].place.contiguous for r in (*p.a.reads, *p.b.reads)}
+        k = min(k, max(facts.extents[d] for d in product.k if d in contiguous))
+    if not _is_legal(t, p, atom, k):
+        return None
+    depth = ceil(k / atom.shape[2]) * atom.shape[2]
+    return MmaTile(p, atom, rows, max(columns, atom.shape[1] * t.across), depth)
+
+
+def _is_legal(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
+    """Whether K fills rows of shared memory, and no loop over K carries more than a block of the accumulator."""
+    facts, product = t.facts, p.product
+    over_k = t.loops_over(product.k)
+    along = any(facts.nodes[r].place.along(product.k) for r in p.b.reads)
+    if over_k and k % (atom.slab or 1) and t.batch == 1 and along:
+        return False
+    exact = p.a_in_registers or any(d in facts.loops for d in product.k)
+    if exact and any(d in facts.loops or p.a.products for d in product.k) and k % (atom.slab or 1) and along:
+        return False
+    blocks = [
+        c for n, c in enumerate(t.o.classes)
+        if n in t.looped and c.is_parallel and set(c.dims) & facts.nodes[product.node].dims
+    ]  # fmt: skip
+    return not (blocks and over_k)
