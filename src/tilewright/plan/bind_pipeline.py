@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.algebra.expr import Expr
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.limits import shown
-from tilewright.machine import MultiplyAtom
+from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.plan.bind_axes import loop_of, tile_of_loop
 from tilewright.plan.chains import adds_products, chained_products
 from tilewright.plan.general import Cuts
@@ -49,7 +49,8 @@ class _Pipelined:
         products = {op: self._product(line, op) for line, op in self._lines()}
         for op, how in products.items():
             self._check_tile(op, how)
-        check_registers(self.roles, plan.products, products, self.kernel.machine)
+        held = self._held(products) if self.looped else None
+        check_registers(self.roles, plan.products, products, self.kernel.machine, held)
         self._check_overlap(products)
         check_group(plan, str(next(iter(self.of.values())).m))
         blocks = {
@@ -156,6 +157,9 @@ class _Pipelined:
             raise refused(line, f"{atom.name} reads no operand from shared memory")
         self._check_atom(line, op, Microkernel(atom, rows, columns, transposed=line.transposed))
         steps = self._slabs(line, op, atom)
+        factor = (self.of[op].transposed if line.transposed else self.of[op]).factors(op)[0]
+        if Microkernel(atom, rows, columns).held_a and self._is_read(factor) and (steps or not self.looped):
+            raise refused(line, f"{atom.name} has A in registers, and A changes with every step of the loop")
         how = Microkernel(
             atom,
             rows,
@@ -179,6 +183,8 @@ class _Pipelined:
             return 1
         step = loop_of(self.axes[axes.k])
         several = any(self.kernel.size(d) > 1 for d in axes.deep)
+        if step is not None and step >= self.kernel.size(axes.k) and self.looped and not several:
+            return 0
         if step is None and several:  # all of K, for one tap after the other
             step = -(-self.kernel.size(axes.k) // row) * row
         return 0 if step is None else k_rows(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
@@ -204,6 +210,21 @@ class _Pipelined:
         if how.atom not in fitting:
             names = shown(", ".join(x.name for x in fitting) or "none", NAMES)
             raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
+
+    def _held(self, products: Mapping[Op, Microkernel]) -> int:
+        """Registers of a lane for operands that stay in them over a loop: A that is read, all of its K."""
+        held, word = 0, self.kernel.machine.register_file.word_bits
+        for op, how in products.items():
+            axes = how.oriented(self.of[op])
+            if how.held_a and isinstance(how.atom.a, RegisterOperand) and self._is_read(axes.factors(op)[0]):
+                m, _, k = how.atom.shape
+                steps = -(-self.kernel.size(axes.k) // k) * (how.rows // m) // how.groups
+                held += how.atom.a.values * steps * how.atom.a.dtype.bits // word
+        return held
+
+    def _is_read(self, operand: Value) -> bool:
+        op = self.kernel.program.makers().get(operand)
+        return op is not None and op.name == "read"
 
     def _check_tile(self, op: Op, how: Microkernel) -> None:
         """Refuses a task that is no accumulator tile."""

@@ -61,9 +61,15 @@ def check_sharing(roles: Roles, line: Multiplied, how: Microkernel) -> None:
 
 
 def check_registers(
-    roles: Roles, lines: Iterable[Multiplied], products: Mapping[Op, Microkernel], machine: Machine
+    roles: Roles,
+    lines: Iterable[Multiplied],
+    products: Mapping[Op, Microkernel],
+    machine: Machine,
+    held: int | None = None,
 ) -> None:
     """Refuses registers that are not there, or that do not hold the accumulators.
+
+    In a loop the accumulators of all products are alive, and `held` registers of operands that stay; None: no loop.
 
     All groups begin with the same registers, in whole units; a role takes what the other leaves.
     """
@@ -76,7 +82,8 @@ def check_registers(
     if used > there:
         begin = f"{groups + 1} groups begin with {each} each, {there} in all"
         raise refused(roles, f"lanes of {groups} groups and one that loads take {used} registers; {begin}")
-    most = max(how.sums for how in products.values())
+    sums = [how.sums for how in products.values()]
+    most = max(sums) if held is None else sum(sums) + held
     if roles.multiply[1] <= most:
         raise refused((*lines, roles), f"a lane's sums alone take {most} registers of {roles.multiply[1]}")
 
@@ -93,6 +100,8 @@ def k_rows(axis: Axis, step: int, extent: int, line: Multiplied, row: int) -> in
 
 def check_group(plan: Plan, rows: str) -> None:
     """Refuses a group that is no whole tasks of the axes before rows, where tasks are taken one by one."""
+    if plan.group > 1 and len(plan.tasks) < 2:
+        raise refused(tasks_line(plan), "a group is of the last two axes with a task; here is one")
     if plan.schedule != "dynamic" or rows not in plan.tasks:
         return
     left, around = plan.group, plan.tasks[: plan.tasks.index(rows)]
