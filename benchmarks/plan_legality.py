@@ -455,7 +455,7 @@ def divisible(r: Reading) -> Iterator[Broken]:
         flat = [c for c in each.cuts if c.digit is None]
         extent = prod(d.walked for d in each.digits)
         for outer, inner in itertools.pairwise(flat):
-            if outer.size % inner.size and outer.size < extent:
+            if outer.size % inner.size and outer.size != extent:
                 yield Broken("divisible", str(each), f"`{outer}` is no whole number of `{inner}`")
         units = prod(c.size for c in each.cuts if c.role == "unit" and c.digit is not None)
         long = [
