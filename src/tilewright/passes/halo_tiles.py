@@ -243,9 +243,8 @@ class _HaloTile:
 
     def _check_start(self, b: Placed, loops: dict[Symbol, int]) -> None:
         """Refuses a B that stays for all tasks where these read other parts of it, or several taps at a time."""
-        size = numbers_of(self.sizes)
         for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
-            if self._width(d) < size(d):
+            if self._width(d) < numbers_of(self.sizes)(d):
                 raise refused((b, self.plan.axis(str(d))), "all of it stays only where every task reads the same part")
         for tap, count in loops.items():
             if count > 1:

@@ -18,7 +18,15 @@ from tilewright.plan.bind_axes import loop_of, tile_of_loop
 from tilewright.plan.chains import adds_products, chained_products
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
-from tilewright.plan.legality import check_group, check_registers, check_roles, check_sharing, groups_of, k_rows
+from tilewright.plan.legality import (
+    check_group,
+    check_overlap,
+    check_registers,
+    check_roles,
+    check_sharing,
+    groups_of,
+    k_rows,
+)
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
 from tilewright.plan.plan import Axis, Multiplied, Plan, Roles
 from tilewright.plan.refusals import refused
@@ -51,7 +59,7 @@ class _Pipelined:
             self._check_tile(op, how)
         held = self._held(products) if self.looped else None
         check_registers(self.roles, plan.products, products, self.kernel.machine, held)
-        self._check_overlap(products)
+        check_overlap(plan, bool(self.looped), products)
         check_group(plan, str(next(iter(self.of.values())).m))
         blocks = {
             d: n
@@ -245,18 +253,3 @@ class _Pipelined:
                 raise refused(self.axes[n], f"a task has the columns of `{line}`, {columns}, or a loop of such")
         elif n not in self.looped and columns < size(n):
             raise refused(line, f"a task has all {size(n)} of {n}")
-
-    def _check_overlap(self, products: Mapping[Op, Microkernel]) -> None:
-        """Refuses an overlap of products that do not run one after the other in a loop."""
-        overlap, roles = self.plan.overlap, self.roles
-        if overlap == "none":
-            return
-        line = f"overlap {overlap}"
-        if overlap == "defer":
-            raise refused(line, "stores are delayed in tile registers only")
-        if not self.looped or len(products) < 2 or not all(how.at_once for how in products.values()):
-            raise refused(line, "a loop with two products, each with all of its K at once, has this line")
-        if overlap == "turns" and next(iter(products.values())).groups < 2:
-            raise refused(line, "groups of waves take turns; here is one")
-        if roles.together:
-            raise refused(roles, "what products use one ahead of the other is not handed over together")

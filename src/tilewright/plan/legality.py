@@ -122,3 +122,18 @@ def lines_of_stages(plan: Plan) -> tuple[str, ...]:
     """The lines that say how much shared memory stages take: tiles, K steps, the ring."""
     loops = [axis for axis in plan.axes if not any(cut.role == "task" for cut in axis.cuts)]
     return tuple(map(str, (*loops, *plan.products, *([plan.roles] if plan.roles else []))))
+
+
+def check_overlap(plan: Plan, looped: bool, products: Mapping[Op, Microkernel]) -> None:
+    """Refuses an overlap of products that do not run one after the other in a loop."""
+    if plan.overlap == "none":
+        return
+    line = f"overlap {plan.overlap}"
+    if plan.overlap == "defer":
+        raise refused(line, "stores are delayed in tile registers only")
+    if not looped or len(products) < 2 or not all(how.at_once for how in products.values()):
+        raise refused(line, "a loop with two products, each with all of its K at once, has this line")
+    if plan.overlap == "turns" and next(iter(products.values())).groups < 2:
+        raise refused(line, "groups of waves take turns; here is one")
+    if plan.roles is not None and plan.roles.together:
+        raise refused(plan.roles, "what products use one ahead of the other is not handed over together")
