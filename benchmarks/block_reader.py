@@ -188,7 +188,7 @@ def _of_tasks(axes: dict[str, Axis], found: Block) -> list[str]:
                 wrong.append(f"axis {axis.name}: {name} has {count} numbers, not {sorted(axis.pieces())}")
             loop = axis.size("loop")
             steps = {size} if loop is None else {size, size // loop}  # tasks are dealt out in whole blocks
-            forms = [rf"\b{n}\*(?:min\(\d+, )?{name}\b" if n != 1 else rf"\b{name}\b" for n in steps]
+            forms = [rf"\b{n}\*(?:min\((?:\d+, )?)?-?{name}\b" if n != 1 else rf"\b{name}\b" for n in steps]
             ends = (
                 [rf"\b{size}\b"] if sum(n for _, n in axis.digits.values()) < 2 * size else []
             )  # one whole, one smaller

@@ -299,7 +299,8 @@ def loops(r: Reading) -> Iterator[Broken]:
         unit = _padded_to(r, each)
         for cut in each.cuts:
             of = next((d.walked for d in each.digits if d.name == cut.digit), walked)
-            if cut.role == "loop" and not set(r.dims[each.name]) & (over | r.shapes.stated_loops.keys()):
+            is_part = cut.size < of  # a loop of all is no loop
+            if cut.role == "loop" and is_part and not set(r.dims[each.name]) & (over | r.shapes.stated_loops.keys()):
                 yield Broken("loops", str(each), "no product and no loop of the program goes over it")
             if cut.size > -(-of // unit) * unit and cut.role != "task":  # a task that is longer has all of it
                 yield Broken("loops", str(each), f"it has {of} elements")
@@ -417,7 +418,7 @@ def _unfit(r: Reading, mine: MultiplyAtom, product: ProductShape, text: str) -> 
 
 def _kept(r: Reading, operand: OperandShape) -> bool:
     """Whether an operand stays the same in all steps of the loops of a task, of which there are some."""
-    looped = {d for a in r.plan.axes for d in r.dims[a.name] if any(c.role == "loop" for c in a.cuts)}
+    looped = {d for a in r.plan.axes for d in r.dims[a.name] if _looped(a) < prod(x.extent for x in a.digits)}
     return bool(looped) and not looped & set(operand.dims)
 
 
@@ -454,7 +455,7 @@ def divisible(r: Reading) -> Iterator[Broken]:
         flat = [c for c in each.cuts if c.digit is None]
         extent = prod(d.walked for d in each.digits)
         for outer, inner in itertools.pairwise(flat):
-            if outer.size % inner.size and outer.size < extent:
+            if outer.size % inner.size and outer.size != extent:
                 yield Broken("divisible", str(each), f"`{outer}` is no whole number of `{inner}`")
         units = prod(c.size for c in each.cuts if c.role == "unit" and c.digit is not None)
         long = [
@@ -498,6 +499,9 @@ def k_step(r: Reading) -> Iterator[Broken]:
         unit = mine.slab if mine.slab is not None and r.plan.roles is not None else mine.shape[2]
         if loop is not None and r.plan.roles is not None and loop.size % (unit or 1):
             yield Broken("k step", str(each), f"`{line}` takes steps of {unit}")
+        for tap in r.k_axes(product.summed)[:-1] if r.plan.roles is not None else ():
+            if not tap.name.endswith("_split") and prod(d.extent for d in tap.digits) % _looped(tap):
+                yield Broken("k step", str(tap), "a stage has as many taps as divide them")
     if r.plan.atom is not None:
         yield from _steps_of_depth(r)
 
@@ -792,6 +796,9 @@ def operands(r: Reading) -> Iterator[Broken]:
         if place.name not in known:
             yield Broken("operands", str(place), f"the arguments are {', '.join(sorted(known))}")
     before = {p.name: p for p in printed.placed}
+    for place in r.plan.placed if r.plan.roles is None else ():
+        if place.form in ("halo", "panel") and place.at != "task":
+            yield Broken("operands", str(place), "only roles load halo tiles")
     for place in r.plan.placed:
         yield from _placed(r, place, before.get(place.name), printed)
     lost = [p for name, p in before.items() if name not in {q.name for q in r.plan.placed}]

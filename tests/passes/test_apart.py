@@ -238,7 +238,7 @@ def refused(kernel, sizes, plan, row=None):
 
 def test_plans_of_two_programs_are_refused_by_their_line():
     text = kernel_for(product_and_softmax, ROWS, machine=machine("hopper")).text("plan")
-    assert "`apart mma2` is not done here; it would be `apart mma`" in refused(
+    assert "`apart mma2`: the first kernel ends with the first product: `apart mma`" in refused(
         product_and_softmax, ROWS, text.replace("apart mma", "apart mma2")
     )
     assert "`then` stands between two programs, and no `apart` says that there are two" in refused(
@@ -249,7 +249,7 @@ def test_plans_of_two_programs_are_refused_by_their_line():
     )
     gemm, sizes = tilewright.kernels.gemm("nt", "bf16", "bf16"), {"M": 256, "N": 256, "K": 256}
     plan = kernel_for(gemm, sizes, machine=machine("hopper")).text("plan")
-    assert "apart mma: nothing that is computed from a product is all" in refused(gemm, sizes, plan + "apart mma")
+    assert "`apart mma`: nothing that is computed from a product is all" in refused(gemm, sizes, plan + "apart mma")
 
 
 def test_what_lies_between_two_programs_is_not_much_more_than_their_arguments():

@@ -208,7 +208,7 @@ def test_a_sum_is_not_taken_apart_where_there_are_tasks_enough():
 def test_roles_that_do_not_fit_are_refused():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 136, "K": 200}
     text = re.sub(r"ring \d+", "ring 80", kernel_for(kernel, sizes, machine=HOPPER).text("plan"))
-    with pytest.raises(ArgumentError, match=r"plan: `roles .*ring 80.*`: shared memory: \d+ bytes are needed"):
+    with pytest.raises(ArgumentError, match=r"plan: `axis K .*`roles .*ring 80.*`: shared memory: \d+ bytes"):
         kernel_for(kernel, sizes, machine=HOPPER, plan=text)
 
 

@@ -12,7 +12,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
 
 from corpus_entries import LEFT_OUT, entries, sample  # noqa: E402
-from corpus_plans import Planned, machine_names, machine_of, planned_by_name  # noqa: E402
+from corpus_plans import Planned, machine_names, machine_of, pinned_by_name, planned_by_name  # noqa: E402
 from corpus_text import differences, parse, read, shown, text_of  # noqa: E402
 
 EACH, SEED = 6, 4
@@ -28,6 +28,14 @@ def test_plans_are_those_recorded(machine: str) -> None:
         if lines:
             differing.append("\n    ".join([shown(key), *lines]))
     assert not differing, "\n".join([*differing, "where this is meant: benchmarks/plan_corpus.py record"])
+
+
+@pytest.mark.parametrize("machine", ["hopper/132", "ampere/108", "cdna3/304", "xe/128", "x86.amx/16", "aarch64.neon/2"])
+def test_a_plan_that_is_given_again_makes_the_same_programs(machine: str) -> None:
+    """Plans of convolutions on Ampere and CDNA3 were refused where they were given as they were printed."""
+    for key in sample([key for key in ENTRIES() if key[2] == machine], 3, SEED):
+        chosen, given = pinned_by_name(*key)
+        assert (given.error, given.plan, given.programs) == (chosen.error, chosen.plan, chosen.programs), shown(key)
 
 
 def test_every_entry_is_recorded_and_nothing_else() -> None:

@@ -196,9 +196,9 @@ def test_the_chosen_plan_can_be_given():
     ("before", "after", "why"),
     [
         ("unit M_0 4", "unit M_3 4", "`unit M_3 4` cuts no digit of M"),
-        ("task 24", "task 26", "a task has a multiple of 4"),
-        ("M_0 12 of 9", "M_0 9", "it would be `axis M = .M_1 7, M_0 12 of 9.: task ..., unit M_0 4`"),
-        ("task 24, unit M_0 4", "loop 24, unit M_0 4", "is not done here"),
+        ("task 24", "task 26", "whole boxes of lanes: a multiple of 4"),
+        ("M_0 12 of 9", "M_0 9", "to the end of the last one: `.M_1 7, M_0 12 of 9.`"),
+        ("task 24, unit M_0 4", "loop 24, unit M_0 4", "a task has whole boxes"),
     ],
 )
 def test_what_a_plan_cannot_say_is_refused(before, after, why):

@@ -78,8 +78,11 @@ class _HaloTile:
     def bound(self) -> tuple[Patched, Cuts]:
         """The rewritten program and the parameters."""
         (line,) = self.plan.products
+        if line.name not in names_of(self.program):
+            raise refused(line, f"there is no product {line.name}; there is {', '.join(names_of(self.program))}")
         if line.atom is None:
             raise refused(line, "roles multiply by an atom")
+        self._line(0), self._line(1)
         self._check_axes()
         atom = self._atom(line)
         slides = self.window()
@@ -184,7 +187,10 @@ class _HaloTile:
         form = ("halo", "panel")[side]
         line = next((p for p in self.plan.placed if p.name == name), None)
         if line is None or line.form != form or line.hint != "keep" or len(self.plan.placed) != 2:
-            raise refused(line or self.plan.roles, f"a halo tile needs `{name} staged at ... as {form}, keep`")
+            others = tuple(p for p in self.plan.placed if p.form not in ("halo", "panel"))
+            raise refused(
+                others or line or self.plan.roles, f"a halo tile needs `{name} staged at ... as {form}, keep`"
+            )
         return line
 
     def box(self, slides: SlidingWindow, how: Microkernel) -> tuple[tuple[int, ...], Walk | None]:
@@ -237,9 +243,8 @@ class _HaloTile:
 
     def _check_start(self, b: Placed, loops: dict[Symbol, int]) -> None:
         """Refuses a B that stays for all tasks where these read other parts of it, or several taps at a time."""
-        size = numbers_of(self.sizes)
         for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
-            if self._width(d) < size(d):
+            if self._width(d) < numbers_of(self.sizes)(d):
                 raise refused((b, self.plan.axis(str(d))), "all of it stays only where every task reads the same part")
         for tap, count in loops.items():
             if count > 1:

@@ -11,14 +11,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.algebra.expr import Expr
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.limits import shown
-from tilewright.machine import MultiplyAtom
+from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.plan.bind_axes import loop_of, tile_of_loop
 from tilewright.plan.chains import adds_products, chained_products
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
-from tilewright.plan.legality import check_group, check_registers, check_roles, check_sharing, groups_of, k_rows
+from tilewright.plan.legality import (
+    check_group,
+    check_overlap,
+    check_registers,
+    check_roles,
+    check_sharing,
+    groups_of,
+    k_rows,
+)
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
 from tilewright.plan.plan import Axis, Multiplied, Plan, Roles
 from tilewright.plan.refusals import refused
@@ -49,8 +57,9 @@ class _Pipelined:
         products = {op: self._product(line, op) for line, op in self._lines()}
         for op, how in products.items():
             self._check_tile(op, how)
-        check_registers(self.roles, plan.products, products, self.kernel.machine)
-        self._check_overlap(products)
+        held = self._held(products) if self.looped else None
+        check_registers(self.roles, plan.products, products, self.kernel.machine, held)
+        check_overlap(plan, bool(self.looped), products)
         check_group(plan, str(next(iter(self.of.values())).m))
         blocks = {
             d: n
@@ -156,6 +165,9 @@ class _Pipelined:
             raise refused(line, f"{atom.name} reads no operand from shared memory")
         self._check_atom(line, op, Microkernel(atom, rows, columns, transposed=line.transposed))
         steps = self._slabs(line, op, atom)
+        factor = (self.of[op].transposed if line.transposed else self.of[op]).factors(op)[0]
+        if Microkernel(atom, rows, columns).held_a and self._is_read(factor) and (steps or not self.looped):
+            raise refused(line, f"{atom.name} has A in registers, and A changes with every step of the loop")
         how = Microkernel(
             atom,
             rows,
@@ -179,6 +191,8 @@ class _Pipelined:
             return 1
         step = loop_of(self.axes[axes.k])
         several = any(self.kernel.size(d) > 1 for d in axes.deep)
+        if step is not None and step >= self.kernel.size(axes.k) and self.looped and not several:
+            return 0
         if step is None and several:  # all of K, for one tap after the other
             step = -(-self.kernel.size(axes.k) // row) * row
         return 0 if step is None else k_rows(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
@@ -205,6 +219,21 @@ class _Pipelined:
             names = shown(", ".join(x.name for x in fitting) or "none", NAMES)
             raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
 
+    def _held(self, products: Mapping[Op, Microkernel]) -> int:
+        """Registers of a lane for operands that stay in them over a loop: A that is read, all of its K."""
+        held, word = 0, self.kernel.machine.register_file.word_bits
+        for op, how in products.items():
+            axes = how.oriented(self.of[op])
+            if how.held_a and isinstance(how.atom.a, RegisterOperand) and self._is_read(axes.factors(op)[0]):
+                m, _, k = how.atom.shape
+                steps = -(-self.kernel.size(axes.k) // k) * (how.rows // m) // how.groups
+                held += how.atom.a.values * steps * how.atom.a.dtype.bits // word
+        return held
+
+    def _is_read(self, operand: Value) -> bool:
+        op = self.kernel.program.makers().get(operand)
+        return op is not None and op.name == "read"
+
     def _check_tile(self, op: Op, how: Microkernel) -> None:
         """Refuses a task that is no accumulator tile."""
         axes, size = self.of[op], self.kernel.size
@@ -224,18 +253,3 @@ class _Pipelined:
                 raise refused(self.axes[n], f"a task has the columns of `{line}`, {columns}, or a loop of such")
         elif n not in self.looped and columns < size(n):
             raise refused(line, f"a task has all {size(n)} of {n}")
-
-    def _check_overlap(self, products: Mapping[Op, Microkernel]) -> None:
-        """Refuses an overlap of products that do not run one after the other in a loop."""
-        overlap, roles = self.plan.overlap, self.roles
-        if overlap == "none":
-            return
-        line = f"overlap {overlap}"
-        if overlap == "defer":
-            raise refused(line, "stores are delayed in tile registers only")
-        if not self.looped or len(products) < 2 or not all(how.at_once for how in products.values()):
-            raise refused(line, "a loop with two products, each with all of its K at once, has this line")
-        if overlap == "turns" and next(iter(products.values())).groups < 2:
-            raise refused(line, "groups of waves take turns; here is one")
-        if roles.together:
-            raise refused(roles, "what products use one ahead of the other is not handed over together")

@@ -61,9 +61,15 @@ def check_sharing(roles: Roles, line: Multiplied, how: Microkernel) -> None:
 
 
 def check_registers(
-    roles: Roles, lines: Iterable[Multiplied], products: Mapping[Op, Microkernel], machine: Machine
+    roles: Roles,
+    lines: Iterable[Multiplied],
+    products: Mapping[Op, Microkernel],
+    machine: Machine,
+    held: int | None = None,
 ) -> None:
     """Refuses registers that are not there, or that do not hold the accumulators.
+
+    In a loop the accumulators of all products are alive, and `held` registers of operands that stay; None: no loop.
 
     All groups begin with the same registers, in whole units; a role takes what the other leaves.
     """
@@ -76,7 +82,8 @@ def check_registers(
     if used > there:
         begin = f"{groups + 1} groups begin with {each} each, {there} in all"
         raise refused(roles, f"lanes of {groups} groups and one that loads take {used} registers; {begin}")
-    most = max(how.sums for how in products.values())
+    sums = [how.sums for how in products.values()]
+    most = max(sums) if held is None else sum(sums) + held
     if roles.multiply[1] <= most:
         raise refused((*lines, roles), f"a lane's sums alone take {most} registers of {roles.multiply[1]}")
 
@@ -93,6 +100,8 @@ def k_rows(axis: Axis, step: int, extent: int, line: Multiplied, row: int) -> in
 
 def check_group(plan: Plan, rows: str) -> None:
     """Refuses a group that is no whole tasks of the axes before rows, where tasks are taken one by one."""
+    if plan.group > 1 and len(plan.tasks) < 2:
+        raise refused(tasks_line(plan), "a group is of the last two axes with a task; here is one")
     if plan.schedule != "dynamic" or rows not in plan.tasks:
         return
     left, around = plan.group, plan.tasks[: plan.tasks.index(rows)]
@@ -113,3 +122,18 @@ def lines_of_stages(plan: Plan) -> tuple[str, ...]:
     """The lines that say how much shared memory stages take: tiles, K steps, the ring."""
     loops = [axis for axis in plan.axes if not any(cut.role == "task" for cut in axis.cuts)]
     return tuple(map(str, (*loops, *plan.products, *([plan.roles] if plan.roles else []))))
+
+
+def check_overlap(plan: Plan, looped: bool, products: Mapping[Op, Microkernel]) -> None:
+    """Refuses an overlap of products that do not run one after the other in a loop."""
+    if plan.overlap == "none":
+        return
+    line = f"overlap {plan.overlap}"
+    if plan.overlap == "defer":
+        raise refused(line, "stores are delayed in tile registers only")
+    if not looped or len(products) < 2 or not all(how.at_once for how in products.values()):
+        raise refused(line, "a loop with two products, each with all of its K at once, has this line")
+    if plan.overlap == "turns" and next(iter(products.values())).groups < 2:
+        raise refused(line, "groups of waves take turns; here is one")
+    if plan.roles is not None and plan.roles.together:
+        raise refused(plan.roles, "what products use one ahead of the other is not handed over together")
