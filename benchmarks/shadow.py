@@ -42,7 +42,6 @@ FAULTS = (TilewrightError, AssertionError, ArithmeticError, LookupError, Attribu
 """What lowering a plan may raise: refusals, and faults, which are reported too."""
 LEFT_OUT = {
     "grid": "workgroups are part of such a program's meaning: its plan is given by its constraints",
-    "dynamic": "the search has no open sizes yet",
 }
 """Lists that are not compared, and why."""
 
@@ -108,16 +107,19 @@ def why_not_lowered(problem: Problem, machine: Machine, plan: str) -> str:
     return ""
 
 
-def shadow(key: Key, problem: Problem, today: Any, show: bool, lower: bool) -> tuple[str, float]:
+def shadow(
+    key: Key, problem: Problem, today: Any, show: bool, lower: bool, machine_name: str = MACHINE
+) -> tuple[str, float]:
     """(how both agree, seconds of the search); prints a line, and both plans where they differ and it is asked for."""
-    machine = machine_of(MACHINE)
+    machine = machine_of(machine_name)
     try:
         job = job_of(problem, machine)
     except TilewrightError as fault:
         print(f"{key[0]}: {key[1]}: no job: {type(fault).__name__}")
         return "no job", 0.0
     start = time.perf_counter()
-    ranking = search(job.program, job.sizes, machine, job.free, constant=job.constant)
+    sizes = {**job.sizes, **job.typical}
+    ranking = search(job.program, sizes, machine, job.free, constant=job.constant, opened=job.open_extents)
     took = time.perf_counter() - start
     found = best_plan(ranking)
     name = f"{key[0]}: {key[1]}"
@@ -127,7 +129,7 @@ def shadow(key: Key, problem: Problem, today: Any, show: bool, lower: bool) -> t
         return "no plan", took
     plan, cycles = found
     ratio = cycles / today.cycles if today.cycles else 0.0
-    text = "\n".join(plan.lines())
+    text = "\n".join(plan.opened({str(d) for d in job.open_extents}).lines())
     same = text == today.plan
     word = "same" if same and abs(ratio - 1) < SAME else "same, other time" if same else _differs(ratio)
     times = f"today {microseconds(today.cycles, machine):.2f} us, search {microseconds(cycles, machine):.2f} us"
@@ -169,17 +171,18 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only problems whose name has these words")
     parser.add_argument("--differs", action="store_true", help="print both plans where they differ")
     parser.add_argument("--lower", action="store_true", help="bind and lower the plans that are not the recorded ones")
+    parser.add_argument("--machine", default=MACHINE, help="a machine of the corpus, such as ampere/108")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     record, every = read(), problems()
-    keys = [k for k in entries() if k[2] == MACHINE and (not args.kind or k[0] in args.kind) and args.only in k[1]]
+    keys = [k for k in entries() if k[2] == args.machine and (not args.kind or k[0] in args.kind) and args.only in k[1]]
     keys = [k for k in keys if k in record and not record[k].error and k[0] not in LEFT_OUT]
     if args.count is not None:
         keys = sorted(sample(keys, args.count, args.seed), key=keys.index)
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     seconds = []
     for key in keys:
-        word, took = shadow(key, every[key[0], key[1]], record[key], args.differs, args.lower)
+        word, took = shadow(key, every[key[0], key[1]], record[key], args.differs, args.lower, args.machine)
         counts[key[0]][word] += 1
         seconds.append(took)
     print()

@@ -11,14 +11,14 @@ import search_programs as programs
 from search_programs import facts
 
 from tilewright.plan.model import microseconds
-from tilewright.plan.search import Rejected, as_plan, search_facts
+from tilewright.plan.search import Rejected, as_plan, cycles_on, explain_ranking, limits_of, search_facts
 from tilewright.targets.registry import gpu_machine
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
 from corpus_plans import machine_of  # noqa: E402
 from corpus_problems import problems  # noqa: E402
 from corpus_text import read  # noqa: E402
-from shadow import MACHINE, best_plan, job_of  # noqa: E402
+from shadow import MACHINE, best_plan, job_of, why_not_lowered  # noqa: E402
 
 from tilewright.plan.search import search  # noqa: E402
 
@@ -49,9 +49,97 @@ AGREED = (
 """Problems whose plan and predicted time are those of today's planners."""
 
 
+WITHOUT_PIPELINE = (
+    ("products", "i8 tn 33x65x257"),
+    ("products", "f64 nt 2048x2048x2048"),
+    ("grouped_dilated", "bf16 g4ic20ih5oc20oh5kh3ph1"),
+    ("attention", "f32 attention 1x4x1000x80"),
+    ("fused", "weights of i8, a scale a column 33x200x264"),
+)
+"""Problems with products that no pipeline takes."""
+LOWERED = (
+    ("mixed", "bf16 mb1ic1ih640iw1024oc16oh640ow1024kh7kw7ph3pw3"),
+    ("mixed", "f32 mb1ic144ih56oc24oh56kh1ph0"),
+    ("fused", "row energy f32 4096x512x1024"),
+    ("fused", "filter_gradient bf16 16x56x56 64-64"),
+    ("fused", "3x3 and 1x1 32x55x57 32-64-128"),
+    ("products", "matrix by vector bf16 16384x8192"),
+)
+"""Problems whose best plan the lowering refused: a tile, a part or a row that it does not do."""
+
+
 @pytest.fixture(scope="module")
 def corpus():
     return problems(), read()
+
+
+def ranked(corpus, kind, name):
+    """(ranking, job, today's record) of a problem."""
+    every, record = corpus
+    machine = machine_of(MACHINE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        job = job_of(every[kind, name], machine)
+    sizes = {**job.sizes, **job.typical}
+    ranking = search(job.program, sizes, machine, job.free, constant=job.constant, opened=job.open_extents)
+    return ranking, job, record[kind, name, MACHINE]
+
+
+@pytest.mark.parametrize(("kind", "name"), WITHOUT_PIPELINE, ids=[name for _, name in WITHOUT_PIPELINE])
+def test_products_that_no_pipeline_takes_have_todays_plan(kind, name, corpus):
+    ranking, _, today = ranked(corpus, kind, name)
+    plan, _ = best_plan(ranking)
+    assert plan.lines() == today.plan.splitlines()
+
+
+def test_sums_of_few_columns_are_done_in_parts(corpus):
+    ranking, _, today = ranked(corpus, "rows", "f32 column_sums 65536x256")
+    plan, _ = best_plan(ranking)
+    assert plan.lines() == today.plan.splitlines()
+    assert plan.split == ("M", 16)
+
+
+@pytest.mark.parametrize(
+    "name", ["product bf16, MNK", "attention bf16, MN", "3x3 convolution bf16, NHW", "softmax f32, M"]
+)
+def test_open_sizes_have_the_plan_of_typical_ones(name, corpus):
+    ranking, job, today = ranked(corpus, "dynamic", name)
+    plan, _ = best_plan(ranking)
+    assert plan.opened({str(d) for d in job.open_extents}).lines() == today.plan.splitlines()
+
+
+@pytest.mark.parametrize(("kind", "name"), LOWERED, ids=[name for _, name in LOWERED])
+def test_the_best_plan_is_lowered_where_it_was_refused(kind, name, corpus):
+    ranking, _, today = ranked(corpus, kind, name)
+    plan, _ = best_plan(ranking)
+    text = "\n".join(plan.lines())
+    assert text == today.plan or not why_not_lowered(corpus[0][kind, name], machine_of(MACHINE), text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "limiter"),
+    [
+        ("products", "bf16 nt 4096x4096x4096", "products"),
+        ("products", "bf16 nt 512x512x16384", "L2"),
+        ("rows", "f32 column_sums 65536x256", "HBM"),
+        ("attention", "bf16 attention 2x32x4096x64", "lanes"),
+    ],
+)
+def test_the_cost_says_what_limits_a_plan(kind, name, limiter, corpus):
+    ranking, _, _ = ranked(corpus, kind, name)
+    machine = machine_of(MACHINE)
+    assert cycles_on(ranking.best, machine) == pytest.approx(ranking.best.cycles)
+    assert next(iter(limits_of(ranking.best, machine))) == limiter
+
+
+def test_a_ranking_says_why_every_other_family_is_not_chosen(corpus):
+    ranking, _, _ = ranked(corpus, "products", "bf16 nt 512x512x16384")
+    lines = explain_ranking(ranking, machine_of(MACHINE))
+    assert lines[1].startswith("limited by L2")
+    refused = [line for line in lines if line.startswith("refused")]
+    assert any("a pipeline, bulk copies: 1." in line for line in refused)
+    assert any("no pipeline: " in line and "of the time" in line for line in refused)
+    assert any("registers: " in line for line in refused)
 
 
 @pytest.mark.parametrize(("kind", "name"), AGREED, ids=[name for _, name in AGREED])

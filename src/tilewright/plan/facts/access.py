@@ -28,6 +28,8 @@ class AccessFacts:
     strides: tuple[int, ...]
     can_leave: bool
     linear: bool = True
+    is_open: bool = False
+    """Whether only a call tells how far rows lie apart."""
 
     @cached_property
     def steps(self) -> dict[str, int]:
@@ -103,4 +105,6 @@ class AccessFacts:
     def renamed(self, names: Mapping[str, str]) -> AccessFacts:
         """The same access over dimensions with other names."""
         coords = tuple(tuple((names[dim], c) for dim, c in form) for form in self.coords)
-        return AccessFacts(self.memory, self.bytes, coords, self.shape, self.strides, self.can_leave, self.linear)
+        return AccessFacts(
+            self.memory, self.bytes, coords, self.shape, self.strides, self.can_leave, self.linear, self.is_open
+        )

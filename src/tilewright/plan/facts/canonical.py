@@ -32,9 +32,14 @@ Digits = tuple[tuple[str, int, int], ...]
 """(name, step, extent) of each digit of a dimension, the outermost first."""
 
 
-def facts_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> Facts:
-    """Return the facts of a program for these sizes; `free` are its loops that give the same for every tile."""
-    return _Builder(program, sizes, free).facts()
+def facts_of(
+    program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], opened: Mapping[Expr, Expr] | None = None
+) -> Facts:
+    """Return the facts of a program for these sizes; `free` are its loops that give the same for every tile.
+
+    Of sizes that are `opened` these are typical.
+    """
+    return _Builder(program, sizes, free, opened or {}).facts()
 
 
 def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
@@ -93,8 +98,10 @@ def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
 class _Builder:
     """Walks a program once, and makes a value of the graph for each of its values."""
 
-    def __init__(self, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]):
-        self.program, self.sizes, self.free = program, sizes, free
+    def __init__(
+        self, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], opened: Mapping[Expr, Expr]
+    ):
+        self.program, self.sizes, self.free, self.opened = program, sizes, free, opened
         self.size = numbers_of(sizes)
         self.split = digits_of(program, sizes, free)
         self.tasks, self.tiles = tiles_of(program, sizes)
@@ -106,7 +113,7 @@ class _Builder:
 
     def facts(self) -> Facts:
         self._block(self.program.body)
-        cut = cut_dims(self.program, self.size)
+        cut = cut_dims(self.program, self.size, opened=self.opened)
         parallel = [name for d in cut for name in self._names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
         loops = {axis: loop for axis, loop in self.loops.items() if axis in self.extents}
@@ -123,6 +130,7 @@ class _Builder:
             self.sizes,
             self.tasks,
             self.tiles,
+            self.opened,
         )
 
     def _names(self, dim: Expr) -> tuple[str, ...]:
@@ -216,7 +224,10 @@ class _Builder:
             coords = (tuple((name, 1) for d in tile.dims for name in self._names(d) if name in self.extents),)
         leaves = "otherwise" in op.attrs or "bounds" in op.attrs
         name = memory.name or "memory"
-        return AccessFacts(name, element_bytes(kind.dtype), coords, shape, tuple(strides), leaves, linear)
+        last = kind.sizes[-1] if kind.sizes else None
+        names = {str(s) for s in last.symbols} if last is not None else set()
+        is_open = not names.isdisjoint(str(s) for e in (*self.opened, *self.opened.values()) for s in e.symbols)
+        return AccessFacts(name, element_bytes(kind.dtype), coords, shape, tuple(strides), leaves, linear, is_open)
 
     def _coordinates(self, op: Op, tile: TileType, kind: MemoryType) -> tuple[tuple[tuple[str, int], ...], ...] | None:
         """The linear form of each coordinate over canonical dimensions; None where one has none."""

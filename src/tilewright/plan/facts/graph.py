@@ -48,6 +48,8 @@ class Facts:
     """What constraints say of tasks: their tile of a dimension."""
     stated_loops: Mapping[str, int] = field(default_factory=dict)
     """What constraints say of loops: their tile of a dimension."""
+    opened: Mapping[Expr, Expr] = field(default_factory=dict)
+    """Sizes that only a call tells, as expressions of those that it tells; `sizes` has typical ones."""
     part: str = ""
     """Which part of the program it is, where that is cut into two kernels."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)

@@ -14,12 +14,15 @@
 | placement   | rule: where operands lie                                                         |
 | pipeline    | rule: stages, roles, overlap                                                     |
 | launch      | rule: raster and order of tasks                                                  |
-| lanes       | rule: kernels without atoms                                                      |
+| uniform     | kernels whose waves all do the same: their work and plan                         |
+| lanes       | rule: such kernels without products                                              |
+| fragments   | rule: such kernels with products                                                 |
 | simt        | rule: products that lanes do term by term                                        |
 | partition   | rule: a program as two kernels                                                   |
 | repack      | rule: operands copied first                                                      |
 | diagonal    | rule: several products of a batch as blocks on a diagonal                        |
-| parts       | rule: a loop split over tasks                                                    |
+| parts       | rule: a loop of products split over tasks                                        |
+| partial_reductions | rule: a reduction in parts                                                |
 | row_copies  | copies of operands before a kernel                                               |
 | candidates  | candidates of one kernel with atoms                                              |
 | kernel      | one kernel with atoms: its schedule, its time, its key                           |
@@ -30,10 +33,26 @@
 | lowered     | what today's lowering lacks                                                      |
 | kernel_plan | one kernel with atoms as a plan                                                  |
 | as_plan     | a candidate as a plan, or what today's lowering lacks                            |
+| limiter     | what limits a candidate                                                          |
+| explaining  | a ranking in words                                                               |
 """
 
 from tilewright.plan.search.as_plan import as_plan
+from tilewright.plan.search.explaining import explain_ranking, refusals
+from tilewright.plan.search.limiter import cycles_on, limits_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rejected, Rewrite
 from tilewright.plan.search.search import search, search_facts
 
-__all__ = ["PlanCandidate", "Ranking", "Rejected", "Rewrite", "as_plan", "search", "search_facts"]
+__all__ = [
+    "PlanCandidate",
+    "Ranking",
+    "Rejected",
+    "Rewrite",
+    "as_plan",
+    "cycles_on",
+    "explain_ranking",
+    "limits_of",
+    "refusals",
+    "search",
+    "search_facts",
+]

@@ -39,5 +39,5 @@ def kernels_with_atoms(
                 best = min(best, candidate.cycles)
                 wholes.append((candidate, work))
                 yield candidate
-    if wholes and not (only_lowered and why_not_split(facts)):
+    if wholes and not facts.opened and not (only_lowered and why_not_split(facts)):
         yield from in_parts(wholes)

@@ -69,7 +69,8 @@ def _kernel(
         alone = microkernels(facts, machine, in_task, machine.lanes if narrowed else None)
         blocks = blocks_of(alone, facts.cut, width)
         products = alone if blocks else products
-    own |= {d: min(n, size(d)) for d, n in blocks.items() if str(d) not in facts.stated_tasks}
+    whole = {d: n if d in facts.opened else min(n, size(d)) for d, n in blocks.items()}
+    own |= {d: n for d, n in whole.items() if str(d) not in facts.stated_tasks}
     return UniformKernelSchedule(facts, machine, own, 1, loops, products, blocks)
 
 
@@ -105,7 +106,8 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
         if not isinstance(axes, str):
             apart, cut = rows_apart(facts.program, op, axes, size), width(axes.n) < size(axes.n)
             types = types_of(op, axes.swapped, machine)
-            products[op] = microkernel(machine, types, axes.sizes(width), lanes, precision_of(op), apart, cut)
+            own = machine.lanes if axes.k in facts.opened else lanes  # slabs have whole steps, the last one known
+            products[op] = microkernel(machine, types, axes.sizes(width), own, precision_of(op), apart, cut)
     if lanes is None and len({how.atom.c.lanes for how in products.values() if how is not None}) > 1:
         return microkernels(facts, machine, width, machine.lanes)
     return products

@@ -58,7 +58,9 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     facts, cores = t.facts, t.machine.limits.cores or 1
     phases = {m.node: t.phase(facts.nodes[m.node]) for m in mmas}
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
-    may_split = t.tasks <= CROWDED * cores and len(facts.products) == 1  # parts of a sum fill the last round
+    may_split = (
+        not facts.opened and t.tasks <= CROWDED * cores and len(facts.products) == 1
+    )  # parts of a sum fill the last round
     rounds = t.tasks / cores * prod(facts.kept_share.values())
     rounds = rounds if facts.loops or may_split else ceil(rounds)
     if t.tasks >= cores and each * rounds > best:
@@ -76,6 +78,18 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
         kernel = KernelSchedule(t, mmas, pipeline, None, raster_of(t), order_of(work))
         done = _with_pipeline(work, kernel, placed)
         yield candidate_of(kernel, done), done
+
+
+def work_of(kernel: KernelSchedule) -> Work | None:
+    """The work of a kernel, without parts, counted again: on a machine with other rates, say."""
+    t, mmas = kernel.tiling, kernel.mmas
+    phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
+    placed = place_operands(t, mmas, phases)
+    if placed is None:
+        return None
+    waves = mmas[0].atom.c.lanes // (t.machine.lanes or 1)
+    work = count_work(t, mmas, liveness(t, mmas, phases), placed, phases, waves)
+    return None if work is None else _with_pipeline(work, kernel, placed)
 
 
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
@@ -117,7 +131,8 @@ def _b_cycles(kernel: KernelSchedule, placed: OperandPlacement) -> float:
     )
 
 
-def _time(kernel: KernelSchedule, work: Work) -> KernelTime:
+def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
+    """The time of a kernel by its work, as its pipeline overlaps that."""
     t, pipeline = kernel.tiling, kernel.pipeline
     roles, overlap = pipeline.roles, pipeline.overlap
     how = Overlap(t.groups, roles.stages, overlap in (AHEAD, ORDERED), overlap == ORDERED, roles.pingpong)
@@ -126,7 +141,7 @@ def _time(kernel: KernelSchedule, work: Work) -> KernelTime:
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
     """A kernel as a candidate, timed by its work; `extra` cycles are those of other kernels."""
-    time = _time(kernel, work)
+    time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_bound(kernel, work, time))
     return PlanCandidate((kernel,), time.cycles + extra, _key(kernel, work, time, extra))
 

@@ -57,7 +57,9 @@ class KernelPlan:
             split = f"{parts.dim}_split"
             axes = [axis_of(split, parts.count, (Cut("task", 1),)), *axes]
             order = [split, *order]
-        group = heads_together(self.t, self._around(tasks)) if self.kernel.order == DYNAMIC else self._raster()
+        group = self._raster()
+        if self.kernel.order == DYNAMIC:  # how many there are of an open size, only a call tells
+            group = 1 if self.facts.opened else heads_together(self.t, self._around(tasks))
         return Plan(
             tuple(axes),
             tuple(order),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.machine import Machine
-from tilewright.plan.boxes import NOTHING, boxes, numbers_of
+from tilewright.plan.boxes import boxes, numbers_of
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import room_of
 from tilewright.plan.model import l2
@@ -28,8 +28,12 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
         return
     size = numbers_of(facts.sizes)
     loops = loop_tiles(facts)
-    wide = boxes(facts.program, size, room_of(machine), False, loops, NOTHING) if facts.cut else {}
+    wide = boxes(facts.program, size, room_of(machine), False, loops, facts.opened) if facts.cut else {}
     whole = {d: wide.get(d, size(d)) for d in facts.cut}
+    if facts.opened:  # what lanes hold has a width that is a number, at the end of a dimension too
+        widths = {d: 1 if d in facts.opened else n for d, n in whole.items()}
+        yield uniform_candidate(UniformKernelSchedule(facts, machine, widths, 1, loops))
+        return
     widths, waves = rows_and_waves(facts.program, whole, lambda d: loops.get(d) or size(d), machine)
     widths |= {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
     kernel = UniformKernelSchedule(facts, machine, widths, waves, loops)

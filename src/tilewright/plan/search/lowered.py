@@ -49,6 +49,8 @@ def why_not_lowered(t: Tiling) -> str:
     why = why_not_oriented(t.o)
     if why:
         return why
+    if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
+        return "halo tiles of sizes that only a call tells"
     facts = t.facts
     if is_chained(t) and any(t.o.flips):
         return "reductions of rows that lie on the unit's columns"

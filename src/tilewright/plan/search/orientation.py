@@ -164,6 +164,8 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
         return f"{access.memory}: a coordinate divides a dimension, or is looked up"
     if access.dims and not any(dim in dims and c == 1 for dim, c in access.row):
         return f"{access.memory}: no dimension of rows, columns or K is contiguous"
+    if access.is_open:
+        return f"{access.memory}: only a call tells how far rows lie apart"
     if access.pitch % pitch:
         return f"{access.memory}: rows lie {access.pitch} bytes apart, which {pitch} does not divide"
     return ""

@@ -17,7 +17,7 @@ from tilewright.plan.search.kernel import CROWDED, Parts
 from tilewright.plan.search.parts import has_dimension
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
-from tilewright.plan.search.work import Phase
+from tilewright.plan.search.work import Phase, Work
 
 WHOLE_LINES = 16
 """Lines of memory of a part from which on it has whole ones."""
@@ -42,7 +42,7 @@ def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCan
     if count < 2 or width < 1:
         ranking.reject(WHAT, f"{_axis(reduction)}, {extent}, has too few elements for {cores} cores")
         return
-    yield _in_parts(kernel, reduction, Parts(_axis(reduction), count, width))
+    yield _in_parts(kernel, Parts(_axis(reduction), count, width))
 
 
 def _axis(reduction: ValueFacts) -> str:
@@ -97,7 +97,7 @@ def _width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
     return width // line * line if width > WHOLE_LINES * line else width
 
 
-def _in_parts(kernel: UniformKernelSchedule, reduction: ValueFacts, parts: Parts) -> PlanCandidate:
+def _in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
     """The kernel that reduces parts, with the time of the one that combines them."""
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)
@@ -107,12 +107,18 @@ def _in_parts(kernel: UniformKernelSchedule, reduction: ValueFacts, parts: Parts
 
     every = {split: parts.count, **{d: numbers(d) for d in facts.cut}}
     widths, waves = rows_and_waves(facts.program, every, size, machine)
-    whole, tasks = count_uniform(kernel), tasks_of(widths, size)
-    states = facts.size(reduction.dims) * reduction.bytes * parts.count
-    lanes = sum(p.lanes for p in whole.phases) * whole.tasks
-    work = replace(whole, tasks=tasks, phases=(Phase(1, lanes=lanes / tasks),), moved=whole.moved + states)
-    merge = moving(machine, states) + machine.limits.copy_latency + launch_cycles(machine)
-    cycles = kernel_time(machine, work, SAME_WAVES).cycles + merge
     own = {d: n for d, n in widths.items() if d is not split}
     made = replace(kernel, widths=own, waves=waves, parts=parts, parts_of_task=widths[split])
+    work, merge = work_in_parts(made, parts)
+    cycles = kernel_time(machine, work, SAME_WAVES).cycles + merge
     return PlanCandidate((made,), cycles, (round(cycles),))
+
+
+def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
+    """(the work of a kernel that reduces parts, the cycles of the one that combines them)."""
+    facts, machine, whole = kernel.facts, kernel.machine, count_uniform(kernel)
+    tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)
+    states = parts.count * sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)
+    lanes = sum(p.lanes for p in whole.phases) * whole.tasks
+    work = replace(whole, tasks=tasks, phases=(Phase(1, lanes=lanes / tasks),), moved=whole.moved + states)
+    return work, moving(machine, states) + machine.limits.copy_latency + launch_cycles(machine)

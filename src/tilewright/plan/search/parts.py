@@ -109,6 +109,12 @@ def _is_computed(t: Tiling) -> bool:
 
 def _split(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCandidate:
     """A kernel whose loop is split over tasks; a second one merges their states."""
+    split, merge = split_work(kernel, work, parts)
+    return candidate_of(replace(kernel, parts=parts), split, merge)
+
+
+def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
+    """(the work of a kernel whose loop is split over tasks, the cycles of the one that merges their states)."""
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
     number = t.o.class_of[parts.dim]
     tile = t.tiles[number]
@@ -134,4 +140,4 @@ def _split(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCandidate:
     )
     launches = 1 if parts.count <= UNROLLED else 2
     merge = moving(machine, (parts.count + 1) * states) + launches * machine.limits.following_cycles
-    return candidate_of(replace(kernel, parts=parts), split, merge)
+    return split, merge

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import inf, prod
 
-from tilewright.algebra.expr import Symbol
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts, facts_of
@@ -40,13 +40,15 @@ def search(
     *,
     only_lowered: bool = True,
     constant: Collection[str] = (),
+    opened: Mapping[Expr, Expr] | None = None,
 ) -> Ranking:
     """Rank the ways to do a program on a machine; `free` are its loops that give the same for every tile.
 
     With `only_lowered`, candidates are those that today's lowering does; what it lacks is among the rejected.
-    Arguments that are `constant` are repacked once, when they are bound.
+    Arguments that are `constant` are repacked once, when they are bound. Of sizes that are `opened`, those given are
+    typical.
     """
-    return search_facts(facts_of(program, sizes, free), machine, only_lowered=only_lowered, constant=constant)
+    return search_facts(facts_of(program, sizes, free, opened), machine, only_lowered=only_lowered, constant=constant)
 
 
 def search_facts(
@@ -56,10 +58,13 @@ def search_facts(
     ranking = Ranking(roofline=lower_bound(facts, machine))
     lanes = list(kernels_of_lanes(facts, machine, ranking))
     _take(ranking, [*lanes, *(split for whole in lanes for split in kernels_in_parts(whole, ranking))])
-    _take(ranking, list(kernels_by_terms(facts, machine, ranking)))
     _take(ranking, list(kernels_of_fragments(facts, machine, ranking)))
     atoms = kernels_with_atoms(facts, machine, ranking, inf, only_lowered)
     _take(ranking, [block_diagonal(c, machine, constant) for c in atoms])
+    if facts.opened:
+        ranking.reject("terms, repacked operands, parts, two kernels", "these are for sizes that are numbers")
+        return ranking
+    _take(ranking, list(kernels_by_terms(facts, machine, ranking)))
     for repacked in repackings(facts, machine, constant):
         _repacked(repacked, machine, ranking, constant, only_lowered)
     if not facts.part:

@@ -109,6 +109,16 @@ def _digits(facts: Facts, d: Expr) -> tuple[str, ...]:
     return facts.digits.get(str(d), (str(d),))
 
 
+def sizes_of(kernel: TermKernelSchedule) -> Size:
+    """The size of the dimensions of a kernel, those of its boxes too."""
+    boxes = [] if kernel.outer is None else [d for d in kernel.terms.dims if d is not kernel.outer]
+    inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
+    outer = {}
+    if kernel.outer is not None:
+        outer = {kernel.outer: prod(ceil(kernel.program.facts.extents[d] / n) for d, n in kernel.sizes.items())}
+    return _sizes(kernel.program, {**inner, **outer})
+
+
 def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
     """The size of dimensions, those of boxes and the terms too."""
     numbers = numbers_of(program.facts.sizes)

@@ -69,7 +69,7 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
         elif str(axis) in facts.loops:
             tiles[axis] = extent
         elif only_adds(op):
-            tiles[axis] = min(extent, DEEPEST)
+            tiles[axis] = extent if axis in facts.opened else min(extent, DEEPEST)
         else:
             tiles[axis] = extent if extent <= WHOLE else CHOSEN
     return tiles

@@ -1,0 +1,65 @@
+"""What limits a candidate: the cost is asked about its kernels on machines where all other rates are infinite."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.machine import Machine
+from tilewright.plan.limiting import alone
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time
+from tilewright.plan.search.kernel import KernelSchedule, time_of, work_of
+from tilewright.plan.search.partial_reductions import work_in_parts
+from tilewright.plan.search.parts import split_work
+from tilewright.plan.search.ranking import PlanCandidate
+from tilewright.plan.search.simt import TermKernelSchedule, count_terms, sizes_of
+from tilewright.plan.search.tiling import Tiling
+from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
+
+
+def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
+    """The cycles that each unit of a machine takes by itself for a candidate's kernels, the longest first."""
+    return alone(machine, lambda other: cycles_on(candidate, other))
+
+
+def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
+    """The cycles of a candidate's kernels on a machine with the same atoms at other rates, without what repacks."""
+    return sum(_cycles(kernel, machine) for kernel in candidate.kernels)
+
+
+def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule, machine: Machine) -> float:
+    if isinstance(kernel, TermKernelSchedule):
+        there = replace(kernel, program=replace(kernel.program, machine=machine))
+        return kernel_time(machine, count_terms(there, sizes_of(there)), SAME_WAVES).cycles
+    if isinstance(kernel, UniformKernelSchedule):
+        products = {
+            op: None if how is None else replace(how, atom=machine.multiply[how.atom.name])
+            for op, how in kernel.products.items()
+        }
+        uniform = replace(kernel, machine=machine, products=products)
+        done, merge = count_uniform(uniform), 0.0
+        if kernel.parts is not None:
+            done, merge = work_in_parts(uniform, kernel.parts)
+        return kernel_time(machine, done, SAME_WAVES).cycles + merge
+    there_with = _on(kernel, machine)
+    work = work_of(there_with)
+    if work is None:
+        return 0.0
+    work, merge = (work, 0.0) if kernel.parts is None else split_work(there_with, work, kernel.parts)
+    return time_of(there_with, work).cycles + merge
+
+
+def _on(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:
+    """A kernel on a machine that has the same atoms at other rates."""
+    t = kernel.tiling
+    products = tuple(
+        replace(
+            p,
+            atoms=tuple(machine.multiply[x.name] for x in p.atoms),
+            kept_atoms=tuple(machine.multiply[x.name] for x in p.kept_atoms),
+        )
+        for p in t.o.products
+    )
+    tiling = Tiling(replace(t.o, machine=machine, products=products), t.tiles, (t.down, t.across))
+    pairs = zip(kernel.mmas, products, strict=True)
+    mmas = tuple(replace(m, oriented=p, atom=machine.multiply[m.atom.name]) for m, p in pairs)
+    return replace(kernel, tiling=tiling, mmas=mmas)
