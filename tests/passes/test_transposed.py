@@ -13,7 +13,7 @@ import tilewright
 from tilewright import compile_text, kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 PRODUCT = kernels.gemm("nt", "bf16", "bf16")
 

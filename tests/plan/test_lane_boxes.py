@@ -12,13 +12,14 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 PLAN = """axis G = (G {c}): task {g}
 axis M = ({digits}): {cuts}
 axis FG = (FG 1): whole
 axis K = (K {taps}): {loop}
-tasks G, M contiguous
+grid G, M
+raster contiguous
 mma by loops
 waves {waves}
 launch early"""

@@ -124,12 +124,12 @@ class _HaloTile:
             raise refused(axis, f"there is no dimension {axis.name}")
         grid = (*(str(d) for d in tasks if d is not self.axes.n), self.rows.name, str(self.axes.n))
         if plan.tasks != grid:
-            there = f"boxes go through the grid as `tasks {', '.join(grid)}`"
-            raise refused(f"tasks {', '.join(plan.tasks)}", there)
+            there = f"boxes go through the grid as `grid {', '.join(grid)}`"
+            raise refused(plan.line("grid"), there)
         order = (self.axes.k, *self.axes.deep)
         if plan.order != tuple(map(str, order)):
             there = ", ".join(map(str, order))
-            raise refused(f"order {', '.join(plan.order)}", f"a halo tile serves all taps of a K step: `order {there}`")
+            raise refused(plan.line("loops"), f"a halo tile serves all taps of a K step: `loops {there}`")
         if [x.name for x in self.rows.digits] != list(map(str, self.digits)) or [
             x.extent for x in self.rows.digits
         ] != [self.sizes[d] for d in self.digits]:
@@ -172,7 +172,7 @@ class _HaloTile:
         form = ("halo", "panel")[side]
         line = next((p for p in self.plan.placed if p.name == name), None)
         if line is None or line.form != form or line.hint != "keep" or len(self.plan.placed) != 2:
-            raise refused(line or self.plan.roles, f"a halo tile needs `{name} staged at ... as {form}, keep`")
+            raise refused(line or self.plan.roles, f"a halo tile needs `{name} {form} at ...`")
         return line
 
     def box(self, slides: SlidingWindow, how: Microkernel) -> tuple[tuple[int, ...], Walk | None]:
@@ -207,7 +207,7 @@ class _HaloTile:
         a, b = self._line(0), self._line(1)
         order = [str(d) for d in (self.axes.k, *self.axes.deep)]
         if a.at != order[0]:
-            raise refused(a, f"a halo tile is copied for a K step: `staged at {order[0]}`")
+            raise refused(a, f"a halo tile is copied for a K step: `halo at {order[0]}`")
         loops = {d: loop_of(self.plan.axis(str(d))) or self.sizes[d] for d in self.axes.deep if isinstance(d, Symbol)}
         last = self.axes.deep[-1] if self.axes.deep else None
         for d, n in loops.items():
@@ -220,4 +220,4 @@ class _HaloTile:
             return 1
         if len(order) > 1 and b.at == order[-2] and last is not None:
             return loops[last] if isinstance(last, Symbol) else 1
-        raise refused(b, f"B is staged at start, {', '.join(order[-2:])}")
+        raise refused(b, f"B is a panel at start, {', '.join(order[-2:])}")

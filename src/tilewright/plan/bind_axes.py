@@ -51,7 +51,7 @@ def axes_of(kernel: KernelProgram, plan: Plan) -> dict[Expr, Axis]:
 def widths_of(
     kernel: KernelProgram, plan: Plan, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
 ) -> dict[Expr, int]:
-    """The width of a task along each dimension that tasks split, in the order of the line `tasks`."""
+    """The width of a task along each dimension that tasks split, in the order of the line `grid`."""
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():
         levels = [cut.role for cut in axis.cuts]
@@ -67,8 +67,8 @@ def widths_of(
             )
         widths[axis.name] = d, axis.cuts[0].size
     if sorted(widths) != sorted(plan.tasks):
-        line = f"tasks {', '.join(plan.tasks)}" if plan.tasks else plan.lines()[len(plan.axes) - 1]
-        raise refused(line, f"the axes with a task are {', '.join(widths) or 'none'}: `tasks` orders these")
+        line = plan.line("grid") or plan.lines()[len(plan.axes) - 1]
+        raise refused(line, f"the axes with a task are {', '.join(widths) or 'none'}: `grid` orders these")
     return dict(widths[name] for name in plan.tasks)
 
 

@@ -130,13 +130,13 @@ class _Pipelined:
         """Refuses lines that a pipeline without halo tiles does not have."""
         check_waves(self.roles, self.kernel.machine)
         if self.roles.halo:
-            raise refused(self.roles, "no operand is staged as halo")
+            raise refused(self.roles, "no operand has the form halo")
         if self.plan.waves > 1:
-            raise refused(f"waves {self.plan.waves}", "the line `roles` says the waves")
+            raise refused(self.plan.line("waves"), "the line `producer` says the waves")
         for line in self.plan.placed:
-            raise refused(line, "it needs `halo` in the line `roles`")
+            raise refused(line, "it needs `halo stages` in the line `producer`")
         if self.plan.order:
-            raise refused(f"order {', '.join(self.plan.order)}", "only halo tiles have an order of loops")
+            raise refused(self.plan.line("loops"), "only halo tiles have an order of loops")
 
     def _product(self, line: Multiplied, op: Op) -> Microkernel:
         """The atom, tile and orientation of an MMA, as its line says."""
@@ -222,11 +222,11 @@ class _Pipelined:
         if overlap == "none":
             return
         line = f"overlap {overlap}"
-        if overlap == "defer":
+        if overlap == "delayed store":
             raise refused(line, "stores are delayed in tile registers only")
         if not self.looped or len(products) < 2 or not all(how.at_once for how in products.values()):
             raise refused(line, "a loop with two products, each with all of its K at once, has this line")
-        if overlap == "turns" and next(iter(products.values())).groups < 2:
+        if overlap == "ordered" and next(iter(products.values())).groups < 2:
             raise refused(line, "groups of waves take turns; here is one")
         if roles.together:
             raise refused(roles, "what products use one ahead of the other is not handed over together")

@@ -18,7 +18,7 @@ from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
 from tilewright.plan.sliding import halo_of, lane_digit
 
 ROWS, COLUMNS, DEPTH, LANES = "rows", "columns", "depth", "lanes"
-STAGES = ("lines", "panel")
+STAGES = ("strip", "panel")
 BY_LANES = (ROWS, LANES, COLUMNS)
 """The order of loops over blocks by lanes."""
 
@@ -113,7 +113,7 @@ def plan_of(c: Contraction, s: Blocking) -> Plan:
     (m, n, k), axes = s.atom.shape, _axes(c, s.by_lanes)
     across, last = (LANES, kept_digit(c)) if s.by_lanes else (COLUMNS, c.columns[0])
     walked = {last: up(size(last), n if s.by_lanes else s.columns), c.depth[-1]: up(size(c.depth[-1]), k)}
-    if s.stage == "lines" and (halo := halo_of(c)) is not None:
+    if s.stage == "strip" and (halo := halo_of(c)) is not None:
         walked[c.rows[-1]] = halo.pitch
     lines = axes[ROWS][0].name if len(axes[ROWS]) > 1 else None
     within = (Cut("loop", 1, lines),) if lines is not None and not s.in_tiles else ()  # blocks of sums end with a line
@@ -127,7 +127,7 @@ def plan_of(c: Contraction, s: Blocking) -> Plan:
     for name, digits in axes.items():
         made.append(Axis(name, tuple(Digit(d.name, size(d), walked.get(d, size(d))) for d in digits), cuts[name]))
     a, b = ("stream" if name in s.streams else "keep" for name in "ab")
-    placed = Placed(c.a.name, "task" if s.stage else None, s.stage, a), Placed(c.b.name, "bind", "", b)
+    placed = Placed(c.a.name, "task" if s.stage else None, s.stage, a), Placed(c.b.name, "bind", "packed", b)
     return Plan(tuple(made), s.tasks, (*s.order, DEPTH), placed, s.atom.name, s.schedule, s.overlap)
 
 
@@ -161,18 +161,18 @@ def checked(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocki
     plan.require_axes([*singles, *axes])
     every = [*singles, *list(axes)[:2]]
     if sorted(plan.tasks) != sorted(every):
-        raise ArgumentError(f"plan: tasks {', '.join(plan.tasks)}; here tasks go over {', '.join(every)}, in any order")
+        raise ArgumentError(f"plan: grid {', '.join(plan.tasks)}; here tasks are of {', '.join(every)}, in any order")
     _require_blocks(plan.axis(ROWS), len(axes[ROWS]) > 1 and not tiles)
     _require_blocks(plan.axis(LANES if lanes else COLUMNS))
     if not lanes and (sorted(plan.order) != [COLUMNS, DEPTH, ROWS] or plan.order[-1] != DEPTH):
         raise ArgumentError(
-            f"plan: order {', '.join(plan.order)}: rows and columns in either order, then depth; sums stay in registers"
+            f"plan: loops {', '.join(plan.order)}: rows and columns in either order, then depth; sums stay in registers"
         )
     if any(x.role == "task" for x in plan.axis(DEPTH).cuts):
         raise ArgumentError("plan: tasks over the depth would add to one result; it has loop and unit cuts")
     a = plan.operand(c.a.name)
     if a.at is not None and not tiles:
-        raise ArgumentError(f"plan: {a.name} staged at {a.at}: vectors read the rows in place")
+        raise ArgumentError(f"plan: {a.name} at {a.at}: vectors read the rows in place")
     if a.at is not None and a.form not in STAGES:
         near = did_you_mean(a.form, STAGES)
         raise ArgumentError(f"plan: {a.name} staged as {a.form}; there are {' and '.join(STAGES)}{near}")
