@@ -102,7 +102,7 @@ def test_weights_are_widened_in_registers_of_one_kernel(dtype, rows):
     sizes = {"M": rows, "N": 4096, "K": 4096, "S": 32, **({"H": 2048} if packed else {})}
     made = kernel_for(widened("u8" if packed else dtype, 128, packed=packed), sizes, machine=HOPPER)
     assert is_one_kernel(made) if rows > 16 else made.plan.split is not None and made.plan.split[0] == "K"
-    assert ".ra, block" in made.text("plan")
+    assert ".ra, tile" in made.text("plan")
     assert " transposed" in made.text("plan")  # weights are the atom's rows
     assert all("scratch" not in str(program) for program in made.module.programs.values())
 

@@ -165,10 +165,10 @@ def test_a_plan_with_a_halo_tile_is_read_back_and_may_be_pinned():
     text = made.text("plan")
     assert str(parse_plan(text)) == str(made.plan)
     assert kernel_for(kernel, sizes, machine=SMALL, plan=text).text("block") == made.text("block")
-    fewer = re.sub(r"halo \d,", "halo 1,", text)
+    fewer = re.sub(r"halo stages \d,", "halo stages 1,", text)
     assert kernel_for(kernel, sizes, machine=SMALL, plan=fewer).text("plan") == fewer
-    with pytest.raises(ArgumentError, match=r"plan: .*halo 90.*shared memory"):
-        kernel_for(kernel, sizes, machine=SMALL, plan=re.sub(r"halo \d,", "halo 90,", text))
+    with pytest.raises(ArgumentError, match=r"plan: .*halo stages 90.*shared memory"):
+        kernel_for(kernel, sizes, machine=SMALL, plan=re.sub(r"halo stages \d,", "halo stages 90,", text))
     with pytest.raises(ArgumentError, match=r"a box of 32 rows; .* has 64"):
         kernel_for(kernel, sizes, machine=SMALL, plan=re.sub(r"task M_0 8", "task M_0 4", text))
 

@@ -211,7 +211,7 @@ def test_the_microkernel_follows_the_machine_and_the_sizes():
         ("x86.avx512", f32, (128, 64, 64)): "avx512.f32",
         ("x86.avx512", bf16, (128, 64, 64)): "avx512.bf16",
         ("x86.amx", bf16, (128, 64, 64)): "amx.bf16, tile 32x32",
-        ("x86.amx", bf16, (1, 512, 64)): "avx512.bf16, block 1x",  # a tile would be fifteen sixteenths empty
+        ("x86.amx", bf16, (1, 512, 64)): "avx512.bf16, tile 1x",  # a tile would be fifteen sixteenths empty
         ("aarch64.neon", f32, (128, 64, 64)): "neon.f32",
         ("aarch64.neon", bf16, (128, 64, 64)): "neon.f32",  # converted: it has none for bf16
     }

@@ -227,7 +227,7 @@ def test_halo_tiles_of_groups_side_by_side_are_exact() -> None:
     plan = (
         with_halos(*many, block="tile 128x64")[0]
         .replace("; x halo", "; repack w: block-diagonal 4; x halo")
-        .replace("w staged", "w_diagonal staged")
+        .replace("w panel", "w_diagonal panel")
         .replace("m64n64k16", "m64n16k16")
     )
     require_exact(*few, plan)
@@ -240,7 +240,7 @@ def test_halo_tiles_of_groups_may_end_within_a_slab() -> None:
 
 def test_blocks_that_end_within_a_slab_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, sizes = conv(12, 16, 16, padding=1)
-    plan = planned(kernel, sizes, 4, monkeypatch).replace("w in 4 diagonal", "w in 6 diagonal")
+    plan = planned(kernel, sizes, 4, monkeypatch).replace("block-diagonal 4", "block-diagonal 6")
     with pytest.raises(ArgumentError, match="`repack w: block-diagonal 6`: no atom multiplies blocks of 16x16"):
         kernel_for(kernel, sizes, machine=HOPPER, plan=plan)
 
@@ -254,7 +254,7 @@ def test_what_does_not_divide_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         (16, "16 does not divide G"),
     ):
         with pytest.raises(ArgumentError, match=f"`repack w: block-diagonal {count}`: {why}"):
-            kernel_for(kernel, sizes, machine=HOPPER, plan=plan.replace("w in 4 diagonal", f"w in {count} diagonal"))
+            kernel_for(kernel, sizes, machine=HOPPER, plan=plan.replace("block-diagonal 4", f"block-diagonal {count}"))
 
 
 def test_columns_that_do_not_lie_in_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +423,7 @@ def test_a_chain_of_one_product_can_be_pinned() -> None:
     kernel = kernels.conv((3, 3), "bf16", padding=1, groups=2)
     sizes = {"N": 8, "H": 28, "W": 28, "CG": 64, "F": 16}
     found = kernel_for(kernel, sizes, machine=HOPPER)
-    assert "split kernel after" in str(found.plan)
+    assert "store per group" in str(found.plan)
     again = kernel_for(kernel, sizes, machine=HOPPER, plan=str(found.plan))
     assert again.text("block") == found.text("block")
 

@@ -212,7 +212,7 @@ def test_a_plan_says_by_what_each_product_is_done():
     wanted = run(*inputs)
     first, second = run.text("plan").splitlines()[-2:]
     assert first.startswith("mma by ")
-    atom = re.fullmatch(r"mma2 by (\S+), block \d+x(\d+)", second)
+    atom = re.fullmatch(r"mma2 by (\S+), tile \d+x(\d+)", second)
     edited = run.text("plan").replace(second, f"mma2 by {atom[1]}, tile 3x{atom[2]}").replace(first, "mma by loops")
     pinned = tilewright.compile(several(), target="cpu", plan=edited)
     for mine, theirs in zip(pinned(*inputs), wanted, strict=True):

@@ -195,7 +195,7 @@ def test_names_of_a_plan_in_roles(right, wrong, near):
 
 def test_roles_that_multiply_nothing_named_no_line():
     with pytest.raises(ArgumentError, match=r"`producer .*`: no line says what they multiply, `PRODUCT by ATOM"):
-        parse_plan(AXES + STATEMENTS[11])
+        parse_plan(AXES + next(line for line in STATEMENTS if line.startswith("producer")))
 
 
 def test_a_long_statement_is_not_searched():

@@ -196,7 +196,7 @@ def test_the_chosen_plan_can_be_given():
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("unit M_0 4", "unit M_3 4", "`unit M_3 4` cuts no digit of M"),
+        ("unit M_0 4", "unit M_3 4", "`unit M_3 4` splits no digit of M"),
         ("task 24", "task 26", "a task has a multiple of 4"),
         ("M_0 12 of 9", "M_0 9", "it would be `axis M = .M_1 7, M_0 12 of 9.: task ..., unit M_0 4`"),
         ("task 24, unit M_0 4", "loop 24, unit M_0 4", "is not done here"),

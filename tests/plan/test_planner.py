@@ -271,7 +271,7 @@ def test_an_edited_plan_changes_the_program_and_stays_exact(edit):
     assert old in plan
     changed = plan.replace(old, new)
     if edit == "staging":
-        changed = changed.replace("as lines", "as panel")
+        changed = changed.replace("x strip", "x panel")
     atom = parse_plan(plan).atom
     if atom not in host.host_machine().multiply:
         pytest.skip(f"needs {atom}")
@@ -296,9 +296,9 @@ BROKEN = {
         "no whole blocks of 32",
     ),
     "rows in place": ("bf16", "x strip at task", "x in place", "m_0 8 of 7"),
-    "a stage that there is not": ("bf16", "as lines", "as attic", "staged as attic"),
+    "a stage that there is not": ("bf16", "x strip", "x tile", "the form tile"),
     "rows staged elsewhere": ("bf16", "strip at task", "strip at rows", "it would be `x strip at task"),
-    "a digit that there is not": ("bf16", "unit k_2 1", "unit k_7 1", "`unit k_7 1` cuts no digit of depth"),
+    "a digit that there is not": ("bf16", "unit k_2 1", "unit k_7 1", "`unit k_7 1` splits no digit of depth"),
     "a digit left out": ("bf16", "unit k_2 1, ", "", "is cut once"),
     "another extent": ("bf16", "m_1 9,", "m_1 10,", "it would be `axis rows = (m_1 9"),
     "more than a line": ("bf16", "8 of 7", "9 of 7", "it would be"),

@@ -99,6 +99,6 @@ def test_few_tasks_are_split_and_many_are_not() -> None:
 )
 def test_parts_that_are_not_equal_are_refused(said: str, why: str) -> None:
     kernel = kernels.conv((3, 3), "bf16", "f32", padding=1)
-    plan = candidates(kernel, SIZES)["K_0", 4].replace("parts K_0 4", f"split {said}")
-    with pytest.raises(ArgumentError, match=f"split.*{why}"):
+    plan = candidates(kernel, SIZES)["K_0", 4].replace("parts K_0 4", f"parts {said}")
+    with pytest.raises(ArgumentError, match=f"parts.*{why}"):
         kernel_for(kernel, SIZES, machine=HOPPER, plan=plan)

@@ -175,7 +175,7 @@ def checked(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocki
         raise ArgumentError(f"plan: {a.name} at {a.at}: vectors read the rows in place")
     if a.at is not None and a.form not in STAGES:
         near = did_you_mean(a.form, STAGES)
-        raise ArgumentError(f"plan: {a.name} staged as {a.form}; there are {' and '.join(STAGES)}{near}")
+        raise ArgumentError(f"plan: {a.name} has the form {a.form}; there are {' and '.join(STAGES)}{near}")
     if plan.overlap != "none" and not tiles:
         what = LANES if lanes else "vectors"
         raise ArgumentError(f"plan: overlap is for sums in tile registers; {what} are stored as they are")

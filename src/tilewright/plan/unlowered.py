@@ -14,7 +14,7 @@ def refuse_unlowered(plan: Plan) -> None:
     >>> from tilewright.plan.text import parse_plan
     >>> refuse_unlowered(parse_plan("axis m = (m 64): task 32, wave 16; grid m"))
     Traceback (most recent call last):
-    tilewright.errors.ArgumentError: plan: `axis m = (m 64): task 32, wave 16`: lowering lacks splits by wave ...
+    tilewright.errors.ArgumentError: plan: `axis m = (m 64): task 32, wave 16`: lowering lacks splits by wave; ...
     """
     for line, what in unlowered(plan):
         raise ArgumentError(f"plan: `{line}`: lowering lacks {what}; a plan without it is done")
