@@ -135,17 +135,17 @@ def contradictions(plan: str, block: str, axes: dict[str, tuple[str, str]]) -> l
     lines = [line for line in re.split(r"[;\n]\s*", plan.strip()) if line]
     found = read(block)
     every = {a.name: a for a in (Axis.of(line) for line in lines if line.startswith("axis "))}
-    turns = any(line.startswith("roles ") and line.endswith(", pingpong") for line in lines)
+    turns = any(line.startswith("producer ") and line.endswith(", pingpong") for line in lines)
     wrong = [] if turns else _of_tasks(every, found)  # halves of the waves count their tasks by themselves
     for line in lines:
         if m := re.fullmatch(
-            r"roles load (\d+) waves? (\d+) .* multiply (\d+) waves? (\d+) .* ring (\d+)(?: together)?,"
-            r"(?: halo (\d+),)?(?: once \d+,)? stored (\d+)(?:, pingpong)?",
+            r"producer (\d+) waves? (\d+) .* consumer (\d+) waves? (\d+) registers, stages (\d+)(?:, joint)?,"
+            r"(?: halo stages (\d+),)?(?: resident stages \d+,)? epilogue stages (\d+)(?:, pingpong)?",
             line,
         ):
             numbers = [int(n or 0) for n in m.groups()]
             wrong += _of_roles(line, numbers, found)
-        elif m := re.fullmatch(rf"({NAME}) by (?:(loops)|(\S+), block (\d+)x(\d+)( transposed)?)", line):
+        elif m := re.fullmatch(rf"({NAME}) by (?:(loops)|(\S+), tile (\d+)x(\d+)( transposed)?)", line):
             if m[2] is None:
                 turn = -1 if m[6] else 1  # the atom's rows are columns of C
                 rows, columns = (every.get(name) for name in axes[m[1]][::turn])
@@ -154,13 +154,13 @@ def contradictions(plan: str, block: str, axes: dict[str, tuple[str, str]]) -> l
             shape = tuple(every[name].size("loop") for name in ("rows", "columns") if name in every)
             if "lanes" not in every and (found.atoms != {m[1]} or (m[1], shape) not in found.sums):
                 wrong.append(f"`{line}`: blocks of {shape}: the text has {sorted(found.sums)} by {sorted(found.atoms)}")
-        elif m := re.fullmatch(rf"({NAME}) (in place|packed at bind|staged at task as (\w+)), \w+", line):
+        elif m := re.fullmatch(rf"({NAME}) (in place|packed at bind|(?:strip|panel) at task)(?:, stream)?", line):
             wrong += _of_place(line, m[1], m[2].split()[0], found)
-        elif line == "overlap defer" and not found.deferred:
+        elif line == "overlap delayed store" and not found.deferred:
             wrong.append(f"`{line}`: no loop of the text has a deferred end")
-        elif m := re.fullmatch(r"order (.*), depth", line):
+        elif m := re.fullmatch(r"loops (.*), depth", line):
             wrong += _of_order(line, m[1].split(", "), every, found)
-        elif line.startswith("tasks ") and line.endswith(" contiguous") != found.contiguous:
+        elif line.startswith("grid ") and ("raster contiguous" in lines) != found.contiguous:
             wrong.append(f"`{line}`: the text's schedule is another")
         elif line.startswith("launch ") and (line == "launch early") != ("launch programmatic" in found.text):
             wrong.append(f"`{line}`: the text is launched otherwise")
@@ -236,7 +236,7 @@ def _of_place(line: str, name: str, how: str, found: Block) -> list[str]:
     staged = bool(found.shared) and re.search(rf"= view %{name} .*\n(?:.*\n)?\s*copy %\w+ -> %\w+ else", found.text)
     if (how == "packed") != packed:
         return [f"`{line}`: the text's arguments are {found.arguments}"]
-    if how == "staged" and not staged:
+    if how in ("strip", "panel") and not staged:
         return [f"`{line}`: nothing of {name} is copied to shared memory"]
     return []
 

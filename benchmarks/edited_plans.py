@@ -33,7 +33,7 @@ from plan_legality import Broken, broken
 
 import tilewright
 from tilewright.errors import ArgumentError
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 DONE, LEGAL_REFUSED = "legal, done", "legal, refused"
 BY_RULE, NO_RULE, NO_LINE = (

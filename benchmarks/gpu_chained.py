@@ -140,7 +140,7 @@ def variants(plan: Plan, parts: Any, count: int) -> Iterator[tuple[str, Plan]]:
         others = list(dict.fromkeys([*others[:count], *turns[:1]]))
         if not part.candidates:
             others = [replace(own, waves=waves) for waves in (4, 16) if waves != own.waves]
-            others.append(replace(own, schedule="strided" if own.schedule == "backward" else "backward"))
+            others.append(replace(own, schedule="cyclic" if own.schedule == "reversed" else "reversed"))
         for other in others:
             whole = replace(plan, then=other)
             if place == 0:

@@ -136,7 +136,7 @@ def _tile_program(text: str, trial: Trial) -> None:
 
 
 def _plan(text: str, trial: Trial) -> None:
-    from tilewright.plan.reading import parse_plan
+    from tilewright.plan.text import parse_plan
 
     plan = parse_plan(text)
     trial.parsed = True

@@ -18,7 +18,8 @@ from plan_shapes import ProductShape, Shapes
 from tilewright.machine import Machine, MultiplyAtom
 
 AXIS = re.compile(r"axis (\w+) = \((.*)\): (.*)")
-PRODUCT = re.compile(r"(\w+) by (\S+), block (\d+)x(\d+)( transposed)?")
+OPERAND = re.compile(r"(\w+) (?:in place|packed at bind|(?:strip|halo|panel) at \w+)|repack (\w+): ")
+PRODUCT = re.compile(r"(\w+) by (\S+), tile (\d+)x(\d+)( transposed)?")
 REGISTERS = {1: 240, 2: 232, 3: 160}
 """Registers of a lane that multiplies, of so many groups of waves."""
 
@@ -108,14 +109,14 @@ def batch_size(c: Context) -> list[str] | None:
 
 def ring_stages(c: Context) -> list[str] | None:
     """Another number of stages: of the ring, of halo tiles, of results."""
-    n = c.place("roles ")
-    word = c.rng.choice(("ring", "ring", "stored", "halo", "once"))
+    n = c.place("producer ")
+    word = c.rng.choice((", stages", ", stages", "epilogue stages", "halo stages", "resident stages"))
     return None if n is None else _numbered(c, n, rf"(?<={word} )\d+", lambda n: [n - 2, n - 1, n + 1, 1, 2, 2 * n])
 
 
 def role_registers(c: Context) -> list[str] | None:
     """Other registers of a role."""
-    n = c.place("roles ")
+    n = c.place("producer ")
     return (
         None
         if n is None
@@ -125,7 +126,7 @@ def role_registers(c: Context) -> list[str] | None:
 
 def role_waves(c: Context) -> list[str] | None:
     """Other waves of a role, or of a kernel without roles."""
-    n = c.place("roles ") if c.place("roles ") is not None else c.place("waves ")
+    n = c.place("producer ") if c.place("producer ") is not None else c.place("waves ")
     if n is None:
         return None
     return _numbered(c, n, r"\d+(?= waves?\b)|(?<=^waves )\d+", lambda n: [n // 2, 2 * n, n + 1, n + 4, 1])
@@ -152,7 +153,7 @@ def block_alone(c: Context) -> list[str] | None:
     )
     if min(size) < 1 or size == (tall, wide):
         return None
-    changes = {n: f"{m[1]} by {m[2]}, block {size[0]}x{size[1]}{m[5] or ''}"}
+    changes = {n: f"{m[1]} by {m[2]}, tile {size[0]}x{size[1]}{m[5] or ''}"}
     return c.put(changes)
 
 
@@ -167,7 +168,7 @@ def other_sizes(c: Context) -> list[str] | None:
 
 def task_order(c: Context) -> list[str] | None:
     """Another order of tasks or loops."""
-    n = c.rng.choice([p for p in (c.place("tasks "), c.place("order ")) if p is not None] or [-1])
+    n = c.rng.choice([p for p in (c.place("grid "), c.place("loops ")) if p is not None] or [-1])
     if n < 0:
         return None
     m = re.fullmatch(r"(\w+) (\w+(?:, \w+)*)(.*)", c.lines[n])
@@ -179,23 +180,25 @@ def task_order(c: Context) -> list[str] | None:
 
 def raster(c: Context) -> list[str] | None:
     """Another raster group, or none."""
-    n = c.place("tasks ")
-    if n is None:
-        return None
-    line = re.sub(r" group \d+", "", c.lines[n])
-    m = re.fullmatch(r"(tasks \w+(?:, \w+)*)(.*)", line)
-    assert m is not None
-    group = c.rng.choice(("", " group 2", " group 4", " group 8", " group 3"))
-    return c.put({n: f"{m[1]}{group}{m[2]}"})
+    return _rastered(c, group=c.rng.choice(("", "2", "4", "8", "3")))
 
 
 def schedule(c: Context) -> list[str] | None:
     """Another way to share tasks."""
-    n = c.place("tasks ")
-    if n is None:
+    return _rastered(c, order=c.rng.choice(("", "contiguous", "contiguous", "dynamic", "reversed")))
+
+
+def _rastered(c: Context, group: str | None = None, order: str | None = None) -> list[str] | None:
+    """Another line `raster`: of another group, or of another order."""
+    grid, n = c.place("grid "), c.place("raster ")
+    if grid is None:
         return None
-    line = re.sub(r" (strided|contiguous|dynamic|backward)$", "", c.lines[n])
-    return c.put({n: line + c.rng.choice(("", " contiguous", " contiguous", " dynamic", " backward"))})
+    words = c.lines[n].removeprefix("raster ").split(", ") if n is not None else []
+    was_group = next((w for w in words if w.isdigit()), "")
+    was_order = next((w for w in words if not w.isdigit()), "")
+    parts = [w for w in (was_group if group is None else group, was_order if order is None else order) if w]
+    lines = [line for line in c.lines if not line.startswith("raster ")]
+    return [*lines[: grid + 1], *([f"raster {', '.join(parts)}"] if parts else []), *lines[grid + 1 :]]
 
 
 def launch(c: Context) -> list[str] | None:
@@ -209,7 +212,7 @@ def launch(c: Context) -> list[str] | None:
 def overlap(c: Context) -> list[str] | None:
     """Another overlap, one more, or none."""
     n = c.place("overlap ")
-    word = c.rng.choice(("none", "ahead", "turns", "defer"))
+    word = c.rng.choice(("none", "mma ahead", "ordered", "delayed store"))
     if n is not None:
         return c.put({n: f"overlap {word}"})
     at = c.place("launch ")
@@ -218,61 +221,55 @@ def overlap(c: Context) -> list[str] | None:
 
 
 def role_words(c: Context) -> list[str] | None:
-    """A word of the roles more or less: pingpong, apart, together, once."""
-    n = c.place("roles ")
+    """A word of the pipeline more or less: pingpong, store per group, joint, resident stages."""
+    n = c.place("producer ")
     if n is None:
         return None
     line = c.lines[n]
-    word = c.rng.choice((", pingpong", " apart", " together", "once"))
-    if word == ", pingpong":
-        line = line.replace(word, "") if word in line else line + word
-    elif word == " apart":
-        line = (
-            re.sub(r"(stored \d+) apart", r"\1", line) if word in line else re.sub(r"(stored \d+)", r"\1 apart", line)
-        )
-    elif word == " together":
-        line = line.replace(word, "") if word in line else re.sub(r"(ring \d+)", r"\1 together", line)
-    else:
-        line = re.sub(r" once \d+,", "", line) if "once" in line else re.sub(r", stored", ", once 2, stored", line)
-    return c.put({n: line})
+    word = c.rng.choice((", pingpong", ", store per group", ", joint", ", resident stages 2"))
+    if ", resident" in word:
+        word = (re.search(r", resident stages \d+", line) or [word])[0]
+    return c.put({n: line.replace(word, "") if word in line else line + word})
 
 
 def hint(c: Context) -> list[str] | None:
     """The other hint of an operand."""
-    found = [n for n, line in enumerate(c.lines) if line.endswith((", keep", ", stream"))]
+    found = [n for n, line in enumerate(c.lines) if OPERAND.match(line)]
     if not found:
         return None
     n = c.rng.choice(found)
-    line, word = c.lines[n].rsplit(", ", 1)
-    return c.put({n: f"{line}, {'keep' if word == 'stream' else 'stream'}"})
+    line = c.lines[n]
+    return c.put({n: line.removesuffix(", stream") if line.endswith(", stream") else f"{line}, stream"})
 
 
 def placement(c: Context) -> list[str] | None:
     """Another place or form of an operand."""
-    found = [n for n, line in enumerate(c.lines) if line.endswith((", keep", ", stream"))]
+    found = [n for n, line in enumerate(c.lines) if OPERAND.match(line)]
     if not found:
         return None
     n = c.rng.choice(found)
-    name, word = c.lines[n].split()[0], c.lines[n].rsplit(", ", 1)[1]
-    order = c.place("order ")
-    axes = c.lines[order].removeprefix("order ").split(", ") if order is not None else []
-    forms = ["in place", "staged at task as lines", "staged at task as panel", "in rows", "in padded rows"]
-    forms += [f"staged at {axis} as panel" for axis in (*axes, "start") if "depth" not in axes]
-    return c.put({n: f"{name} {c.rng.choice(forms)}, {word}"})
+    m = OPERAND.match(c.lines[n])
+    assert m is not None
+    name, end = m[1] or m[2], ", stream" if c.lines[n].endswith(", stream") else ""
+    order = c.place("loops ")
+    axes = c.lines[order].removeprefix("loops ").split(", ") if order is not None else []
+    lines = [f"{name} in place", f"{name} strip at task", f"{name} panel at task"]
+    lines += [f"repack {name}: aligned rows", f"repack {name}: padded rows"]
+    lines += [f"{name} panel at {axis}" for axis in (*axes, "start") if "depth" not in axes]
+    return c.put({n: f"{c.rng.choice(lines)}{end}"})
 
 
 def panel(c: Context) -> list[str] | None:
     """B loaded at another loop, with as many taps at a time as lie inside it."""
     n, order = (
-        next((n for n, line in enumerate(c.lines) if " as panel" in line and "start" not in line), None),
-        c.place("order "),
+        next((n for n, line in enumerate(c.lines) if " panel at " in line and "start" not in line), None),
+        c.place("loops "),
     )
-    if n is None or order is None or c.place("roles ") is None:
+    if n is None or order is None or c.place("producer ") is None:
         return None
-    names = c.lines[order].removeprefix("order ").split(", ")
+    names = c.lines[order].removeprefix("loops ").split(", ")
     at = c.rng.choice([*names[1:], "start"])
-    name, word = c.lines[n].split()[0], c.lines[n].rsplit(", ", 1)[1]
-    changes = {n: f"{name} staged at {at} as panel, {word}"}
+    changes = {n: re.sub(r"panel at \w+", f"panel at {at}", c.lines[n])}
     inside = names[names.index(at) + 1 :] if at in names else []
     for axis in names[1:]:
         line = c.place(f"axis {axis} ")
@@ -314,7 +311,7 @@ def _family(machine: Machine, name: str) -> list[MultiplyAtom]:
 
 def tile(c: Context) -> list[str] | None:
     """Another tile of a task: its axes, atom, block, and the waves and stages that go with it."""
-    found, roles = c.product(), c.place("roles ")
+    found, roles = c.product(), c.place("producer ")
     if found is None or roles is None or sum(PRODUCT.fullmatch(x) is not None for x in c.lines) > 1:
         return None
     n, m, product = found
@@ -328,37 +325,39 @@ def tile(c: Context) -> list[str] | None:
     if c.rng.random() < 0.2 and m[2].count(".") == 2:  # the atom's rows along the other side of C
         turned = not turned
     size = size[::-1] if turned else size
-    changes = {n: f"{m[1]} by {atom.name}, block {size[0]}x{size[1]}{' transposed' if turned else ''}"}
+    changes = {n: f"{m[1]} by {atom.name}, tile {size[0]}x{size[1]}{' transposed' if turned else ''}"}
     for line, width in ((rows, size[0]), (columns, size[1])):
         if "task" in c.lines[line]:
             changes[line] = re.sub(r"task \d+", f"task {width}", c.lines[line])
     pingpong = ", pingpong" in c.lines[roles]
     count = groups * (2 if pingpong else 1)
-    text = re.sub(r"multiply \d+ waves? \d+", f"multiply {4 * count} waves {REGISTERS.get(count, 112)}", c.lines[roles])
-    text = re.sub(r"load (\d+ waves?) \d+", rf"load \1 {40 if count < 3 else 24}", text)
+    text = re.sub(r"consumer \d+ waves? \d+", f"consumer {4 * count} waves {REGISTERS.get(count, 112)}", c.lines[roles])
+    text = re.sub(r"producer (\d+ waves?) \d+", rf"producer \1 {40 if count < 3 else 24}", text)
     step = 128 * (size[0] + size[1])
-    changes[roles] = re.sub(r"ring \d+", f"ring {max(1, min(8, c.rng.choice((2, 3, 4)), (190 << 10) // step))}", text)
+    changes[roles] = re.sub(
+        r"(?<=, )stages \d+", f"stages {max(1, min(8, c.rng.choice((2, 3, 4)), (190 << 10) // step))}", text
+    )
     return c.put(changes)
 
 
 def waves_pingpong(c: Context) -> list[str] | None:
     """Halves that take turns, each with the waves that a block takes; or none that do."""
-    n = c.place("roles ")
+    n = c.place("producer ")
     if n is None:
         return None
-    m = re.search(r"multiply (\d+) waves? (\d+)", c.lines[n])
+    m = re.search(r"consumer (\d+) waves? (\d+)", c.lines[n])
     assert m is not None
     if ", pingpong" in c.lines[n]:
-        line = re.sub(r"multiply \d+ waves? \d+", f"multiply {int(m[1]) // 2} waves 240", c.lines[n])
-        return c.put({n: line.replace(", pingpong", "").replace("stored 1", "stored 2")})
-    line = re.sub(r"multiply \d+ waves? \d+", f"multiply {2 * int(m[1])} waves 232", c.lines[n])
+        line = re.sub(r"consumer \d+ waves? \d+", f"consumer {int(m[1]) // 2} waves 240", c.lines[n])
+        return c.put({n: line.replace(", pingpong", "").replace("epilogue stages 1", "epilogue stages 2")})
+    line = re.sub(r"consumer \d+ waves? \d+", f"consumer {2 * int(m[1])} waves 232", c.lines[n])
     line = re.sub(r"load (\d+ waves?) \d+", r"load \1 40", line)
-    return c.put({n: re.sub(r"stored \d+.*", "stored 1, pingpong", line)})
+    return c.put({n: re.sub(r"epilogue stages \d+.*", "epilogue stages 1, pingpong", line)})
 
 
 def k_step(c: Context) -> list[str] | None:
-    """Another step of K, with as many stages fewer as it is longer (`loop 64, ring 4` becomes `loop 128, ring 2`)."""
-    found, roles = c.product(), c.place("roles ")
+    """Another step of K, with as many stages fewer as it is longer: `loop 64, stages 4` gives `loop 128, stages 2`."""
+    found, roles = c.product(), c.place("producer ")
     if found is None:
         return None
     n = c.axis_of(found[2].summed)
@@ -368,30 +367,30 @@ def k_step(c: Context) -> list[str] | None:
     times = c.rng.choice((2, 2, 3, 4))
     changes = {n: c.lines[n][: m.start()] + f"loop {times * int(m[1])}"}
     if roles is not None:
-        ring = re.search(r"ring (\d+)", c.lines[roles])
+        ring = re.search(r"(?<=, )stages (\d+)", c.lines[roles])
         assert ring is not None
-        changes[roles] = c.lines[roles].replace(ring[0], f"ring {max(1, int(ring[1]) // times)}")
+        changes[roles] = c.lines[roles].replace(ring[0], f"stages {max(1, int(ring[1]) // times)}")
     return c.put(changes)
 
 
 def taps(c: Context) -> list[str] | None:
     """A step that has several taps of a filter, with fewer stages."""
-    roles = c.place("roles ")
+    roles = c.place("producer ")
     axes = [n for n, line in enumerate(c.lines) if re.match(r"axis \w+_\d = .*: loop 1$", line)]
-    if roles is None or not axes or c.place("order ") is not None:
+    if roles is None or not axes or c.place("loops ") is not None:
         return None
     n = c.rng.choice(axes)
     extent = int(re.findall(r"\d+(?=\))", c.lines[n])[0])
-    ring = re.search(r"ring (\d+)", c.lines[roles])
+    ring = re.search(r"(?<=, )stages (\d+)", c.lines[roles])
     assert ring is not None
     changes = {n: re.sub(r"loop 1$", f"loop {extent}", c.lines[n])}
-    changes[roles] = c.lines[roles].replace(ring[0], f"ring {max(1, int(ring[1]) // extent)}")
+    changes[roles] = c.lines[roles].replace(ring[0], f"stages {max(1, int(ring[1]) // extent)}")
     return c.put(changes)
 
 
 def box(c: Context) -> list[str] | None:
     """Another box of positions, with the block's rows and waves that go with it."""
-    found, roles = c.product(), c.place("roles ")
+    found, roles = c.product(), c.place("producer ")
     if found is None or roles is None:
         return None
     n, _m, product = found
@@ -408,18 +407,20 @@ def box(c: Context) -> list[str] | None:
     )
     total = prod(sizes)
     groups = c.rng.choice((1, 2)) if total % 128 == 0 else 1
-    text = re.sub(r"multiply \d+ waves? \d+", f"multiply {4 * groups} waves {REGISTERS[groups]}", c.lines[roles])
+    text = re.sub(r"consumer \d+ waves? \d+", f"consumer {4 * groups} waves {REGISTERS[groups]}", c.lines[roles])
     text = re.sub(r"load (\d+ waves?) \d+", r"load \1 40", text).replace(", pingpong", "")
     text = re.sub(
-        r"ring \d+, halo \d+, stored \d+", f"ring {c.rng.choice((2, 3))}, halo {c.rng.choice((1, 2))}, stored 1", text
+        r"stages \d+, halo stages \d+, epilogue stages \d+",
+        f"stages {c.rng.choice((2, 3))}, halo stages {c.rng.choice((1, 2))}, epilogue stages 1",
+        text,
     )
-    block = re.sub(r"block \d+", f"block {total}", c.lines[n])
+    block = re.sub(r"tile \d+", f"tile {total}", c.lines[n])
     return c.put({rows: line, roles: text, n: block})
 
 
 def rows_of_chain(c: Context) -> list[str] | None:
     """Other rows of all products of a chain, with the waves that go with them."""
-    roles = c.place("roles ")
+    roles = c.place("producer ")
     lines = [n for n, line in enumerate(c.lines) if PRODUCT.fullmatch(line)]
     if roles is None or len(lines) < 2:
         return None
@@ -428,25 +429,25 @@ def rows_of_chain(c: Context) -> list[str] | None:
     rows = c.axis_of(product.rows)
     if rows is None:
         return None
-    changes = {n: re.sub(r"block \d+x", f"block {64 * groups}x", c.lines[n]) for n in lines}
+    changes = {n: re.sub(r"tile \d+x", f"tile {64 * groups}x", c.lines[n]) for n in lines}
     changes[rows] = re.sub(r"task \d+", f"task {64 * groups}", c.lines[rows])
-    text = re.sub(r"multiply \d+ waves? \d+", f"multiply {4 * groups} waves {REGISTERS[groups]}", c.lines[roles])
-    text = re.sub(r"load (\d+ waves?) \d+", rf"load \1 {40 if groups < 3 else 24}", text)
-    text = text.replace(" apart", "") if groups == 1 else text
-    changes[roles] = re.sub(r"ring \d+", "ring 2", text)
+    text = re.sub(r"consumer \d+ waves? \d+", f"consumer {4 * groups} waves {REGISTERS[groups]}", c.lines[roles])
+    text = re.sub(r"producer (\d+ waves?) \d+", rf"producer \1 {40 if groups < 3 else 24}", text)
+    text = text.replace(", store per group", "") if groups == 1 else text
+    changes[roles] = re.sub(r"(?<=, )stages \d+", "stages 2", text)
     return c.put(changes)
 
 
 def blocks_of_sums(c: Context) -> list[str] | None:
     """Another block of sums without roles: the loops of both axes, tasks of whole blocks, and the block."""
-    if c.place("roles ") is not None:
+    if c.place("producer ") is not None:
         return None
     found = c.product()
     if found is not None:
         n, m, product = found
         unit = c.machine.multiply[m[2]].shape[:2]
         size = [u * c.rng.choice((1, 2, 3, 4)) for u in unit]
-        changes = {n: f"{m[1]} by {m[2]}, block {size[0]}x{size[1]}"}
+        changes = {n: f"{m[1]} by {m[2]}, tile {size[0]}x{size[1]}"}
         for dims, width in ((product.rows, size[0]), (product.columns, size[1])):
             line = c.axis_of(dims)
             if line is not None and "loop" in c.lines[line] and dims[-1] not in c.shapes.reduced:
@@ -505,8 +506,8 @@ def whole_axis(c: Context) -> list[str] | None:
 
 def split_k(c: Context) -> list[str] | None:
     """Another number of parts of K with their axes; parts of a K that was whole; or a whole K of one in parts."""
-    n, found = c.place("split "), c.product()
-    roles = c.place("roles ")
+    n, found = c.place("parts "), c.product()
+    roles = c.place("producer ")
     if n is None:
         if found is None or roles is None or len(found[2].summed) != 1 or c.place("axis K = (K ") is None:
             return None
@@ -516,12 +517,12 @@ def split_k(c: Context) -> list[str] | None:
         count = c.rng.choice((2, 3, 4))
         part = -(-extent // count // step) * step
         lines = c.put({at: f"axis K_part = (K_part {part}): loop {step}"})
-        tasks = c.place("tasks ")
+        tasks = c.place("grid ")
         assert tasks is not None
-        lines[tasks] = lines[tasks].replace("tasks ", "tasks K_split, ")
-        lines.insert(roles + 1, f"split K {count}")
+        lines[tasks] = lines[tasks].replace("grid ", "grid K_split, ")
+        lines.insert(roles + 1, f"parts K {count}")
         return [f"axis K_split = (K_split {count}): task 1", *lines]
-    m = re.fullmatch(r"split (\w+) (\d+)", c.lines[n])
+    m = re.fullmatch(r"parts (\w+) (\d+)", c.lines[n])
     outer, inner = c.place(f"axis {m[1]}_split ") if m else None, c.place(f"axis {m[1]}_part ") if m else None
     if m is None or outer is None or inner is None:
         return None
@@ -533,7 +534,7 @@ def split_k(c: Context) -> list[str] | None:
     part = ceil(ceil(extent / count) / step) * step if step > 1 else extent // count
     return c.put(
         {
-            n: f"split {m[1]} {count}",
+            n: f"parts {m[1]} {count}",
             outer: f"axis {m[1]}_split = ({m[1]}_split {count}): task 1",
             inner: re.sub(r"_part \d+", f"_part {part}", c.lines[inner]),
         }
@@ -542,7 +543,7 @@ def split_k(c: Context) -> list[str] | None:
 
 def split_alone(c: Context) -> list[str] | None:
     """Another number of parts, the axes left as they are."""
-    n = c.place("split ")
+    n = c.place("parts ")
     return None if n is None else _numbered(c, n, r"\d+$", lambda n: [n + 1, n - 1, 2 * n])
 
 

@@ -20,7 +20,7 @@ from plan_shapes import SUM_BYTES, OperandShape, ProductShape, Shapes
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan.plan import Axis, Multiplied, Placed, Plan
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 ROW = 128
 """Bytes of a row of shared memory, by which bulk copies and atoms swizzle: `slab` elements of an atom's operand."""
@@ -58,7 +58,7 @@ def broken(text: str, shapes: Shapes, machine: Machine) -> Broken | None:
     if plan.apart is None:
         return _of_kernel(Reading(plan, shapes, machine))
     if plan.apart != shapes.products[0].name or plan.split is not None:
-        return Broken("two kernels", f"apart {plan.apart}", f"the program is split after {shapes.products[0].name}")
+        return Broken("two kernels", plan.line("split"), f"the program is split after {shapes.products[0].name}")
     found = _of_kernel(Reading(plan, shapes.first, machine))
     if found is None and plan.then is not None:
         found = _of_kernel(Reading(plan.then, shapes.second, machine))
@@ -206,7 +206,7 @@ def _walk(r: Reading, axis: Axis, digit: str) -> int:
     """How far a digit is walked: to the end of its last block; lines that lie one behind the other, past their end."""
     of = next(d for d in axis.digits if d.name == digit)
     extent, printed = of.extent, r.shapes.digits[digit][1]
-    if axis.name == "rows" and not any(p.form == "lines" for p in r.plan.placed):
+    if axis.name == "rows" and not any(p.form == "strip" for p in r.plan.placed):
         return extent
     cuts = [c for c in axis.cuts if c.digit in (None, digit)]
     if len(axis.digits) > 1 and not any(c.digit == digit for c in axis.cuts):
@@ -268,7 +268,7 @@ def levels(r: Reading) -> Iterator[Broken]:
 def tasks(r: Reading) -> Iterator[Broken]:
     """Tasks go over the axes that they split, each once; they split no dimension along which results are shared."""
     split = [a.name for a in r.plan.axes if any(c.role == "task" for c in a.cuts)]
-    line = next((x for x in r.plan.lines() if x.startswith("tasks ")), "tasks")
+    line = r.plan.line("grid") or "grid"
     if sorted(split) != sorted(r.plan.tasks):
         yield Broken("tasks", line, f"tasks split {', '.join(split) or 'nothing'}")
     for each in r.plan.axes:
@@ -323,7 +323,7 @@ def _padded_to(r: Reading, axis: Axis) -> int:
 
 def order(r: Reading) -> Iterator[Broken]:
     """`order` names every axis that loops go over; K is innermost where sums stay in registers, halo tiles outside."""
-    plan, line = r.plan, next((x for x in r.plan.lines() if x.startswith("order ")), "order")
+    plan, line = r.plan, r.plan.line("loops") or "loops"
     printed = parse_plan(r.shapes.printed)
     if plan.atom is not None:
         names = sorted(a.name for a in plan.axes if any(c.role == "loop" for c in a.cuts) or a.name == "depth")
@@ -768,7 +768,7 @@ def parts(r: Reading) -> Iterator[Broken]:
             yield Broken("parts", str(r.plan.axes[0]), "no line says that the sum is split")
         return
     name, count = r.plan.split
-    line = f"split {name} {count}"
+    line = f"parts {name} {count}"
     if r.split not in r.shapes.reduced:
         yield Broken("parts", line, f"{name} is not summed")
         return
@@ -821,7 +821,7 @@ def _needs_copy(r: Reading, place: Placed) -> bool:
 def _placed(r: Reading, place: Placed, before: Placed | None, printed: Plan) -> Iterator[Broken]:
     """Whether an operand may lie where a line says."""
     if before is None and r.plan.atom is None:
-        if place.at == "launch" and r.plan.roles is not None and place.form == "rows":
+        if place.at == "launch" and r.plan.roles is not None and place.form == "aligned rows":
             return
         if place.name in r.shapes.arguments and not (place.at is None and place.hint == "keep"):
             yield Broken("operands", str(place), "its form is not a choice here")
@@ -834,12 +834,12 @@ def _placed(r: Reading, place: Placed, before: Placed | None, printed: Plan) -> 
     if (place.at, place.form) == (before.at, before.form):
         return
     if r.plan.atom is not None:
-        sliding = any(p.form == "lines" for p in printed.placed)
+        sliding = any(p.form == "strip" for p in printed.placed)
         if before.at == "bind" or not tiles or place.at not in ("task", None):
             yield Broken("operands", str(place), "vectors read rows in place, columns lie packed")
         elif place.at is None:
             yield Broken("operands", str(place), "rows are not contiguous in whole steps of K")
-        elif place.form not in ("lines", "panel") or (place.form == "lines" and not sliding):
+        elif place.form not in ("strip", "panel") or (place.form == "strip" and not sliding):
             yield Broken("operands", str(place), "rows do not slide over lines")
     elif before.form == "panel":
         allowed = ["start", *(r.plan.order[1:])]
@@ -910,9 +910,9 @@ def copies(r: Reading) -> Iterator[Broken]:
 
 def schedule(r: Reading) -> Iterator[Broken]:
     """Tasks of two axes are grouped where roles walk them, for the cache that cores share; kernels without products are
-    walked backward. Any worker may take tasks strided, contiguous or one by one."""
+    walked in reverse. Any worker may take tasks strided, contiguous or one by one."""
     plan = r.plan
-    line = next((x for x in plan.lines() if x.startswith("tasks ")), "tasks")
+    line = plan.line("raster") or plan.line("grid") or "grid"
     if not r.on_gpu and plan.group != 1:
         yield Broken("schedule", line, "workers of a CPU take tasks in order")
     if plan.group < 1:
@@ -926,22 +926,22 @@ def schedule(r: Reading) -> Iterator[Broken]:
             left //= gcd(left, plan.axis(name).tasks)
         if left > 1 and rows is not None:
             yield Broken("schedule", line, "dynamic tasks are grouped along the axes before rows")
-    if plan.schedule == "backward" and (plan.roles is not None or r.shapes.products):
-        yield Broken("schedule", line, "only kernels without products are walked backward")
+    if plan.schedule == "reversed" and (plan.roles is not None or r.shapes.products):
+        yield Broken("schedule", line, "only kernels without products are walked in reverse")
 
 
 def overlap(r: Reading) -> Iterator[Broken]:
     """`defer` is for sums in tile registers, `ahead` and `turns` for the products of a loop that carries them, `turns`
     for two groups of waves."""
     how, line = r.plan.overlap, f"overlap {r.plan.overlap}"
-    if how == "defer":
+    if how == "delayed store":
         tiles = r.plan.atom in r.machine.multiply and isinstance(r.machine.multiply[r.plan.atom or ""].c, OpaqueOperand)
         if not tiles:
             yield Broken("overlap", line, "sums that are stored as they are have nothing to defer")
-    elif how in ("ahead", "turns"):
+    elif how in ("mma ahead", "ordered"):
         if r.plan.roles is None or len(r.products) < 2 or not r.shapes.stated_loops:
             yield Broken("overlap", line, "a loop has several products, the one of which uses the other's")
-        elif how == "turns" and r.groups < 2:
+        elif how == "ordered" and r.groups < 2:
             yield Broken("overlap", line, "two groups of waves take turns")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 SUM_BYTES = 4
 """Bytes of a sum that goes through memory to another kernel."""

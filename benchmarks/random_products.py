@@ -37,7 +37,7 @@ from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError, FastPathLost, MissingAtomWarning, ProgramError
 from tilewright.machine import Machine
 from tilewright.plan.plan import Multiplied, Plan
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
 SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 40, 48, 64, 65, 70, 96, 100, 128, 136)

@@ -27,7 +27,7 @@ from tilewright.ir.dtypes import dtype
 from tilewright.ir.host import parse_host
 from tilewright.ir.loop import parse_loop
 from tilewright.ir.parser import parse_programs
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.targets.cpu import host
 
 bench_command = importlib.import_module("tilewright.cli.bench")  # the package's name `bench` is the command itself
@@ -40,7 +40,7 @@ PLAN = (
     "axis rows = (m_1 6, m_0 4): task m_1 3, loop m_1 1, loop 2, unit 1; "
     f"axis columns = (f_0 {_WALKED}{' of 12' if _WALKED > 12 else ''}): task {_WALKED}, loop {_LANES}, unit {_LANES}; "
     "axis depth = (k_2 3, k_1 2, k_0 8): loop k_2 1, loop k_1 1, loop k_0 2, unit k_0 1; "
-    f"tasks columns, rows; order columns, rows, depth; x in place, keep; w packed at bind, keep; atom {_ATOM.name}"
+    f"grid columns, rows; loops columns, rows, depth; x in place; w packed at bind; atom {_ATOM.name}"
 )
 
 

@@ -11,7 +11,7 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.host import parse_host
 from tilewright.ir.loop import parse_loop
 from tilewright.ir.parser import parse_programs
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.runtime.codegen import Helper
 from tilewright.targets.cpu.families import is_cpu
 from tilewright.targets.cpu.host import host_machine

@@ -9,7 +9,7 @@ import pytest
 
 import tilewright
 import tilewright.lang as tkl
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="machine code is for x86")
 
@@ -57,7 +57,7 @@ def test_executables_of_machine_code():
 
 
 def test_plans():
-    text = "axis rows = (m_0 8): task 4, unit 1; tasks rows; atom avx2.f32"
+    text = "axis rows = (m_0 8): task 4, unit 1; grid rows; atom avx2.f32"
     plan = parse_plan(text)
     assert repr(plan) == f"parse_plan({text!r})"
     assert eval(repr(plan)) == plan

@@ -17,7 +17,7 @@ from tilewright import algebra, errors, limits
 from tilewright.compiler.text import compile_text
 from tilewright.ir.binding import parameters
 from tilewright.ir.block import parse_block
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "block").glob("*.block"))
 BLOCK = "block f(%x: in global f32 (4, 8), %y: out global f32 (4, 8))\n{\n"

@@ -11,7 +11,7 @@ import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
 BF16 = tkl.bf16.numpy
@@ -156,11 +156,15 @@ def test_the_plan_says_both_programs_and_the_explanation_both_times():
     made = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"))
     first, second = made.text("plan").split("then\n")
     assert first.endswith(
-        "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2\napart mma\nlaunch early\n"
+        "producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 4, epilogue stages 2\n"
+        "split kernel after mma\nlaunch early\n"
     )
-    assert second == "axis M = (M 4096): task 1\naxis N = (N 4096): whole\ntasks M backward\nwaves 8\nlaunch early\n"
+    assert (
+        second
+        == "axis M = (M 4096): task 1\naxis N = (N 4096): whole\ngrid M\nraster reversed\nwaves 8\nlaunch early\n"
+    )
     explained = made.explain()
-    assert "product_and_softmax on hopper as two programs, apart mma: predicted" in explained
+    assert "product_and_softmax on hopper as two kernels, split after mma: predicted" in explained
     assert "refused  one program: predicted" in explained
     assert "product_and_softmax_before on hopper with 132 workers, in roles" in explained
 
@@ -213,20 +217,20 @@ def test_a_machine_that_launches_in_one_way_refuses_the_other():
 
 def test_what_was_written_last_is_read_first_where_the_cache_does_not_hold_all_of_it():
     held = kernel_for(rounded_product_and_softmax, {**ROWS, "M": 2048}, machine=machine("hopper"))
-    assert "tasks M\nwaves 4\n" in held.text("plan")
+    assert "grid M\nwaves 4\n" in held.text("plan")
     made = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"))
     assert "[-t_M + 4095," in made.text("block")
     smaller = row_of("hopper", l2_bytes=1000, launch_cycles=0)
     ragged = kernel_for(scaled_by_its_largest, {"M": 71, "N": 520, "K": 72}, machine=smaller)
     text = ragged.text("plan")
-    assert "tasks M backward\n" in text
+    assert "grid M\nraster reversed\n" in text
     for plan in (text, text.replace("axis M = (M 71): task 1\n", "axis M = (M 71): task 3\n")):
         again = kernel_for(scaled_by_its_largest, {"M": 71, "N": 520, "K": 72}, machine=smaller, plan=plan)
         assert again.text("plan") == plan
         found, arrays = ran(again)
         wanted = tilewright.compile(scaled_by_its_largest, target="executor")(*arrays.values())
         np.testing.assert_array_equal(found, wanted)
-    first = text.replace("tasks M, N\n", "tasks M, N backward\n")
+    first = text.replace("grid M, N\n", "grid M, N\nraster reversed\n")
     assert "is for programs without products" in refused(scaled_by_its_largest, {"M": 71, "N": 520, "K": 72}, first)
 
 
@@ -238,18 +242,21 @@ def refused(kernel, sizes, plan, row=None):
 
 def test_plans_of_two_programs_are_refused_by_their_line():
     text = kernel_for(product_and_softmax, ROWS, machine=machine("hopper")).text("plan")
-    assert "`apart mma2`: the first kernel ends with the first product: `apart mma`" in refused(
-        product_and_softmax, ROWS, text.replace("apart mma", "apart mma2")
+    assert (
+        "`split kernel after mma2`: the first kernel ends with the first product: `split"
+        in refused(product_and_softmax, ROWS, text.replace("split kernel after mma", "split kernel after mma2"))
     )
-    assert "`then` stands between two programs, and no `apart` says that there are two" in refused(
-        product_and_softmax, ROWS, text.replace("apart mma\n", "")
+    assert "`then` stands between two kernels, and no `split kernel after PRODUCT` says that there are two" in refused(
+        product_and_softmax, ROWS, text.replace("split kernel after mma\n", "")
     )
     assert "axis N: task 8: tasks cannot split it" in refused(
         product_and_softmax, ROWS, text.replace("axis N = (N 4096): whole", "axis N = (N 4096): task 8")
     )
     gemm, sizes = tilewright.kernels.gemm("nt", "bf16", "bf16"), {"M": 256, "N": 256, "K": 256}
     plan = kernel_for(gemm, sizes, machine=machine("hopper")).text("plan")
-    assert "`apart mma`: nothing that is computed from a product is all" in refused(gemm, sizes, plan + "apart mma")
+    assert "`split kernel after mma`: nothing that is computed from a product is all" in refused(
+        gemm, sizes, plan + "split kernel after mma"
+    )
 
 
 def test_what_lies_between_two_programs_is_not_much_more_than_their_arguments():
@@ -257,19 +264,21 @@ def test_what_lies_between_two_programs_is_not_much_more_than_their_arguments():
     sizes = {"B": 1, "H": 16, "M": 16384, "N": 16384, "D": 64, "E": 64}
     made = kernel_for(kernels.attention(64, "f32"), sizes, machine=machine("hopper"))
     assert made.plan.apart is None
-    assert "refused  two programs, apart mma: 16384 MiB lie between them, 64 times their arguments" in made.explain()
+    assert (
+        "refused  two kernels, split after mma: 16384 MiB lie between them, 64 times their arguments" in made.explain()
+    )
 
 
 def test_launches_that_take_long_are_worth_one_kernel():
     slow = row_of("hopper", launch_cycles=10_000_000, following_cycles=10_000_000)
     made = kernel_for(product_and_softmax, ROWS, machine=slow)
     assert made.plan.apart is None
-    assert "refused  two programs, apart mma: predicted at least 11428" in made.explain()
+    assert "refused  two kernels, split after mma: predicted at least 11428" in made.explain()
     between = {"M": 8200, "N": 512, "K": 1024}  # what is longer than moving the value, and less than two programs
     found = kernel_for(
         scaled_by_its_largest, between, machine=row_of("hopper", launch_cycles=4000, following_cycles=4000)
     ).explain()
-    assert "refused  two programs, apart mma: predicted" in found
+    assert "refused  two kernels, split after mma: predicted" in found
     assert "predicted at least" not in found
 
 
@@ -292,7 +301,9 @@ def test_few_rows_leave_cores_of_a_cpu_idle_and_are_done_as_two_programs():
     assert here.text("host").count("launch scaled_by_its_largest") == 2
 
 
-APART_HERE = "axis M = (M 5): task 5; axis N = (N 3000): task 100; axis K = (K 640): whole; tasks M, N; apart mma"
+APART_HERE = (
+    "axis M = (M 5): task 5; axis N = (N 3000): task 100; axis K = (K 640): whole; grid M, N; split kernel after mma"
+)
 
 
 @pytest.mark.parametrize(("function", "turns"), [(tkw.erf, True), (tkw.relu, False)])

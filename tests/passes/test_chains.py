@@ -83,7 +83,7 @@ def test_keys_past_the_end_are_hidden_once(shape, causal, bias, selections):
 def test_attention_of_open_sizes_is_done_in_roles(causal, dynamic):
     typical = {"B": 1, "H": 1, "M": 100, "N": 100, "D": 64, "E": 64}
     made = kernel_for(kernels.attention(64, "bf16", causal=causal), typical, target="gpu:hopper", dynamic=dynamic)
-    assert "roles load" in made.text("plan")
+    assert "producer" in made.text("plan")
     rng = np.random.default_rng(len(dynamic))
     for m, n in ((1, 1), (5, 64), (70, 130)):
         sizes = typical | {d: v for d, v in (("B", 2), ("H", 2), ("M", m), ("N", n)) if d in dynamic}
@@ -109,7 +109,10 @@ def test_what_a_plan_of_several_products_says_can_be_given_back():
     sizes = {"B": 2, "H": 16, "M": 4096, "N": 4096, "D": 128, "E": 128}
     attention = kernels.attention(128, "bf16")
     text = tilewright.compile(attention, target="gpu:hopper").text("plan", sizes)
-    assert "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 2, stored 2 apart" in text
+    assert (
+        "producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 2, epilogue stages 2, store per group"
+        in text
+    )
     assert tilewright.compile(attention, target="gpu:hopper", plan=text).text("plan", sizes) == text
 
 
@@ -123,11 +126,11 @@ def test_what_a_step_brings_may_be_handed_over_together():
         axis H = (H 1): whole
         axis D = (D 64): whole
         axis N = (N 130): loop 64
-        tasks M, E
-        mma by wgmma.m64n64k16.bf16, block 64x64
-        mma2 by wgmma.m64n64k16.bf16.ra.tb, block 64x64
-        roles load 1 wave 40 registers, multiply 4 waves 200 registers, ring 2, stored 1"""
-    together = plan.replace("ring 2", "ring 2 together")
+        grid M, E
+        mma by wgmma.m64n64k16.bf16, tile 64x64
+        mma2 by wgmma.m64n64k16.bf16.ra.tb, tile 64x64
+        producer 1 wave 40 registers, consumer 4 waves 200 registers, stages 2, epilogue stages 1"""
+    together = plan.replace("stages 2", "stages 2, joint")
     rng = np.random.default_rng(5)
     inputs = [rng.standard_normal((1, 1, n, 64)).astype(BF16) for n in (70, 130, 130)]
     found = []
@@ -137,7 +140,7 @@ def test_what_a_step_brings_may_be_handed_over_together():
         found.append(compile_text(text, "interpreter")(*inputs))
     np.testing.assert_array_equal(*found)
     with pytest.raises(tilewright.errors.ArgumentError, match="ahead of the other is not handed over together"):
-        kernel_for(kernel, sizes, machine=hopper, plan=f"{together}; overlap ahead")
+        kernel_for(kernel, sizes, machine=hopper, plan=f"{together}; overlap mma ahead")
 
 
 def seen(text):

@@ -14,7 +14,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.passes.launching import launching
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -98,10 +98,10 @@ def test_a_plan_that_says_neither_is_launched_early():
 
 def test_the_word_is_read_and_printed_in_both_ways_and_said_once():
     for way in WAYS:
-        text = f"axis m = (m 8): task 4; tasks m; launch {way}"
+        text = f"axis m = (m 8): task 4; grid m; launch {way}"
         assert str(parse_plan(text)) == text
         assert parse_plan(text).early == (way == "early")
-    assert parse_plan("axis m = (m 8): task 4; tasks m").early is None
+    assert parse_plan("axis m = (m 8): task 4; grid m").early is None
     with pytest.raises(ArgumentError, match="launch is said twice"):
         parse_plan("axis m = (m 8): task 4; launch early; launch plain")
     with pytest.raises(ArgumentError, match="'launch sometime' is no statement"):

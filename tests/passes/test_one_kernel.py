@@ -103,7 +103,7 @@ def test_weights_are_widened_in_registers_of_one_kernel(dtype, rows):
     sizes = {"M": rows, "N": 4096, "K": 4096, "S": 32, **({"H": 2048} if packed else {})}
     made = kernel_for(widened("u8" if packed else dtype, 128, packed=packed), sizes, machine=HOPPER)
     assert is_one_kernel(made) if rows > 16 else made.plan.split is not None and made.plan.split[0] == "K"
-    assert ".ra, block" in made.text("plan")
+    assert ".ra, tile" in made.text("plan")
     assert " transposed" in made.text("plan")  # weights are the atom's rows
     assert all("scratch" not in str(program) for program in made.module.programs.values())
 
@@ -144,7 +144,7 @@ def test_a_sum_of_computed_factors_that_is_taken_apart_is_exact():
         .text("plan")
         .replace("axis K = (K 1024)", "axis K_split = (K_split 4): task 1\naxis K_part = (K_part 256)")
     )
-    plan = plan.replace("tasks M, N", "tasks K_split, M, N").replace("launch", "split K 4\nlaunch")
+    plan = plan.replace("grid M, N", "grid K_split, M, N").replace("launch", "parts K 4\nlaunch")
     first, *rest = plan.splitlines()
     lines = [line for line in (first, *rest) if not line.startswith("axis K_split")]
     plan = "\n".join(["axis K_split = (K_split 4): task 1", *lines])
@@ -188,7 +188,7 @@ def test_norms_of_rows_are_within_what_roundings_explain(family):
 def test_rows_that_two_groups_of_waves_share_are_reduced_through_shared_memory():
     kernel, sizes = EXACT["rows, 480, by two groups of waves"]
     made = kernel_for(kernel, sizes, machine=LATE)
-    assert "block 64x480\nroles load 1 wave 40 registers, multiply 8 waves 232 registers" in made.text("plan")
+    assert "tile 64x480\nproducer 1 wave 40 registers, consumer 8 waves 232 registers" in made.text("plan")
     assert "as wgmma.m64n240k16.bf16.c waves (1, 2)" in made.text("block")
     loop = compile_text(made.text("block"), "gpu:hopper").text("loop")
     told = [line for line in loop.splitlines() if "alloc shared f32" in line]
@@ -209,7 +209,7 @@ def test_steps_and_all_at_once_are_said_by_the_axis_of_k():
     kernel, sizes = EXACT["two layers"]
     text = kernel_for(kernel, sizes, machine=LATE).text("plan")
     assert "axis K = (K 200): loop 64\naxis F = (F 128): whole\n" in text
-    stepped = text.replace("axis F = (F 128): whole", "axis F = (F 128): loop 64").replace(", once 2", "")
+    stepped = text.replace("axis F = (F 128): whole", "axis F = (F 128): loop 64").replace(", resident stages 2", "")
     made = kernel_for(kernel, sizes, machine=LATE, plan=stepped)
     assert made.text("plan") == stepped
     assert made.text("block").count("for e_1 in 0..2 unroll {") == 2  # steps of F, in both roles

@@ -12,7 +12,7 @@ import tilewright
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -140,13 +140,13 @@ def test_rows_may_run_on_from_line_to_line_of_a_halo_tile(shape, taps, how, digi
         f"axis F = (F {sizes['F']}): task {n}",
         *loops,
         f"axis K_0 = (K_0 {sizes['C']}): loop 64",
-        "tasks M, F",
-        f"order K_0, {', '.join(deep)}",
-        "x staged at K_0 as halo, keep",
-        f"w staged at {at} as panel, keep",
-        f"mma by wgmma.m64n{n}k16.bf16, block {m}x{n}",
-        f"roles load 1 wave 40 registers, multiply {waves} waves {registers} registers, ring {stages}, "
-        f"halo 2, stored 1{turns}",
+        "grid M, F",
+        f"loops K_0, {', '.join(deep)}",
+        "x halo at K_0",
+        f"w panel at {at}",
+        f"mma by wgmma.m64n{n}k16.bf16, tile {m}x{n}",
+        f"producer 1 wave 40 registers, consumer {waves} waves {registers} registers, stages {stages}, "
+        f"halo stages 2, epilogue stages 1{turns}",
         "launch early",
     ]
     kernel = kernels.conv(taps, "bf16", **how)
@@ -165,10 +165,10 @@ def test_a_plan_with_a_halo_tile_is_read_back_and_may_be_pinned():
     text = made.text("plan")
     assert str(parse_plan(text)) == str(made.plan)
     assert kernel_for(kernel, sizes, machine=SMALL, plan=text).text("block") == made.text("block")
-    fewer = re.sub(r"halo \d,", "halo 1,", text)
+    fewer = re.sub(r"halo stages \d,", "halo stages 1,", text)
     assert kernel_for(kernel, sizes, machine=SMALL, plan=fewer).text("plan") == fewer
-    with pytest.raises(ArgumentError, match=r"plan: .*halo 90.*shared memory"):
-        kernel_for(kernel, sizes, machine=SMALL, plan=re.sub(r"halo \d,", "halo 90,", text))
+    with pytest.raises(ArgumentError, match=r"plan: .*halo stages 90.*shared memory"):
+        kernel_for(kernel, sizes, machine=SMALL, plan=re.sub(r"halo stages \d,", "halo stages 90,", text))
     with pytest.raises(ArgumentError, match=r"a box of 32 rows; .* has 64"):
         kernel_for(kernel, sizes, machine=SMALL, plan=re.sub(r"task M_0 8", "task M_0 4", text))
 

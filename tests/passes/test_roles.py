@@ -14,7 +14,7 @@ import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -132,9 +132,11 @@ def test_a_plan_with_roles_is_read_back_and_may_be_pinned():
     (block,) = parse_plan(text).products
     other = re.sub(r"axis M = (.*): task \d+", r"axis M = \1: task 128", text)
     other = re.sub(r"axis N = (.*): task \d+", r"axis N = \1: task 128", other)
-    other = other.replace(str(block), "mma by wgmma.m64n128k16.bf16, block 128x128")
+    other = other.replace(str(block), "mma by wgmma.m64n128k16.bf16, tile 128x128")
     other = re.sub(
-        r"roles.*", "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 6, stored 2", other
+        r"producer.*",
+        "producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 6, epilogue stages 2",
+        other,
     )
     assert "(128, 128)" in planned(kernel, sizes, plan=other).text("block")
 
@@ -163,8 +165,8 @@ def test_few_long_sums_are_taken_apart_and_added_up():
         sizes,
         machine=near,
         plan=re.sub(
-            f"split K {parts}",
-            "split K 4",
+            f"parts K {parts}",
+            "parts K 4",
             re.sub("K_split \\d+", "K_split 4", re.sub("K_part \\d+", "K_part 384", text)),
         ),
     )
@@ -207,8 +209,8 @@ def test_a_sum_is_not_taken_apart_where_there_are_tasks_enough():
 
 def test_roles_that_do_not_fit_are_refused():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 136, "K": 200}
-    text = re.sub(r"ring \d+", "ring 80", kernel_for(kernel, sizes, machine=HOPPER).text("plan"))
-    with pytest.raises(ArgumentError, match=r"plan: `axis K .*`roles .*ring 80.*`: shared memory: \d+ bytes"):
+    text = re.sub(r"(?<!epilogue )stages \d+", "stages 80", kernel_for(kernel, sizes, machine=HOPPER).text("plan"))
+    with pytest.raises(ArgumentError, match=r"plan: `axis K .*`producer .*stages 80.*`: shared memory: \d+ bytes"):
         kernel_for(kernel, sizes, machine=HOPPER, plan=text)
 
 

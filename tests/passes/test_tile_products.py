@@ -73,7 +73,7 @@ def test_a_plan_whose_waves_copy_themselves_may_be_pinned():
     """It was tried as one in which the machine copies, and refused."""
     kernel, sizes = kernels.gemm("nt", "bf16"), {"M": 1, "N": 1000, "K": 333}
     text = kernel_for(kernel, sizes, machine=machine("hopper")).text("plan")
-    assert "roles load 4 waves" in text
+    assert "producer 4 waves" in text
     assert kernel_for(kernel, sizes, machine=machine("hopper"), plan=text).text("plan") == text
 
 
@@ -210,8 +210,8 @@ def test_the_microkernel_follows_the_machine_and_the_sizes():
         ("x86.avx2", f32, (128, 64, 64)): "avx2.f32",
         ("x86.avx512", f32, (128, 64, 64)): "avx512.f32",
         ("x86.avx512", bf16, (128, 64, 64)): "avx512.bf16",
-        ("x86.amx", bf16, (128, 64, 64)): "amx.bf16, block 32x32",
-        ("x86.amx", bf16, (1, 512, 64)): "avx512.bf16, block 1x",  # a tile would be fifteen sixteenths empty
+        ("x86.amx", bf16, (128, 64, 64)): "amx.bf16, tile 32x32",
+        ("x86.amx", bf16, (1, 512, 64)): "avx512.bf16, tile 1x",  # a tile would be fifteen sixteenths empty
         ("aarch64.neon", f32, (128, 64, 64)): "neon.f32",
         ("aarch64.neon", bf16, (128, 64, 64)): "neon.f32",  # converted: it has none for bf16
     }

@@ -60,7 +60,7 @@ def test_contractions_in_tile_registers_are_exact(name):
     work = problem(name)
     made = exact(work)
     seen = {(made.contraction, made.plan.order, made.plan.operand(made.contraction.a.name).form)}
-    plans = {str(made.plan).replace("overlap defer", "overlap none")}
+    plans = {str(made.plan).replace("overlap delayed store", "overlap none")}
     for other in made.choice.candidates:
         kind = (other.contraction, other.plan.order, other.plan.operand(other.contraction.a.name).form)
         if kind not in seen:
@@ -88,7 +88,7 @@ def test_the_first_round_of_a_loop_over_k_is_written_out_where_results_are_defer
     made = exact(work, str(exact(work).plan).replace("unit k_0 32", "loop k_0 128, unit k_0 32"))
     first, again = r"for e in 0\.\.4 unroll \{", r"for k in 1\.\.4 \{\n *for e_1 in 0\.\.4 unroll"
     assert re.search(f"{first}.*{again}", made.text("block"), re.DOTALL)
-    later = exact(work, str(made.plan).replace("overlap defer", "overlap none"))
+    later = exact(work, str(made.plan).replace("overlap delayed store", "overlap none"))
     assert re.search(r"for k in 0\.\.4 \{\n *for e in 0\.\.4 unroll", later.text("block"))
 
 
@@ -146,7 +146,7 @@ def test_what_is_added_to_a_sum_along_lines_lies_where_its_row_does(h, w):
     made = kernel_for(KERNEL, sizes, machine=TILES)
     np.testing.assert_array_equal(*results(KERNEL, sizes, made))
     plans = {other.plan.operand("x").form: str(other.plan) for other in reversed(made.choice.candidates)}
-    assert sorted(plans) == ["lines", "panel"]
+    assert sorted(plans) == ["panel", "strip"]
     for plan in plans.values():
         np.testing.assert_array_equal(*results(KERNEL, sizes, kernel_for(KERNEL, sizes, machine=TILES, plan=plan)))
 

@@ -13,7 +13,7 @@ import tilewright
 from tilewright import compile_text, kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 PRODUCT = kernels.gemm("nt", "bf16", "bf16")
 
@@ -156,7 +156,7 @@ def test_what_the_second_cache_keeps_is_moved_faster():
 def test_a_transposed_plan_is_read_back_and_pinned():
     sizes = sizes_of(16, 136, 200)
     text = kernel_for(PRODUCT, sizes, machine=HOPPER).text("plan")
-    assert re.search(r"block \d+x64 transposed", text)
+    assert re.search(r"tile \d+x64 transposed", text)
     assert parse_plan(text).products[0].transposed
     assert "\n".join(parse_plan(text).lines()) == text.strip()
     assert planned(PRODUCT, sizes, plan=text).text("plan") == text
@@ -167,7 +167,7 @@ def test_a_transposed_plan_is_read_back_and_pinned():
 def test_a_product_without_roles_is_not_transposed():
     kernel, sizes = kernels.gemm("nt", "f64"), {"M": 16, "N": 64, "K": 32}
     text = kernel_for(kernel, sizes, machine=HOPPER).text("plan")
-    said = re.sub(r"(block \d+x\d+)", r"\1 transposed", text)
+    said = re.sub(r"(tile \d+x\d+)", r"\1 transposed", text)
     assert said != text
     with pytest.raises(ArgumentError, match="only products in roles are transposed"):
         kernel_for(kernel, sizes, machine=HOPPER, plan=said)

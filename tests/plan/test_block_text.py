@@ -60,12 +60,12 @@ def test_an_edit_of_the_block_text_changes_the_code_and_stays_exact(edit):
             "axis rows = (m_1 9, m_0 8 of 7): task m_1 9, loop 32, unit 16",
             "axis columns = (f_0 128 of 120): task 128, loop 32, unit 16",
             "axis depth = (k_2 3, k_1 3, k_0 64 of 40): unit k_2 1, unit k_1 1, unit k_0 32",
-            "tasks rows, columns",
-            "order columns, rows, depth",
-            "x staged at task as lines, stream",
-            "w packed at bind, keep",
+            "grid rows, columns",
+            "loops columns, rows, depth",
+            "x strip at task, stream",
+            "w packed at bind",
             "atom amx.bf16",
-            "overlap defer",
+            "overlap delayed store",
         ]
     )
     kernel = work.compiled(plan)

@@ -51,20 +51,20 @@ def test_cores_are_those_of_the_name_and_caches_those_of_the_row() -> None:
     assert few.limits.l2_bytes == many.limits.l2_bytes == 1 << 20
 
 
-PLANNED = Planned("", 1234.5, "axis M = (M 9): task 3\ntasks M", "3:0123456789", "1:0123456789", ("f:aa", "g:bb"))
+PLANNED = Planned("", 1234.5, "axis M = (M 9): task 3\ngrid M", "3:0123456789", "1:0123456789", ("f:aa", "g:bb"))
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
     record = {
         ("rows", "a problem", "xe/128"): PLANNED,
-        ("rows", "a problem", "hopper/132"): replace(PLANNED, plan="tasks N", programs=()),
+        ("rows", "a problem", "hopper/132"): replace(PLANNED, plan="grid N", programs=()),
         ("rows", "another one", "xe/128"): Planned(error="ProgramError: shared memory: 9 bytes"),
     }
     assert parse(text_of(record, "rows"), "rows") == record
 
 
 def test_a_changed_plan_shows_as_the_lines_that_changed() -> None:
-    new = replace(PLANNED, cycles=2469.0, plan="axis M = (M 9): task 9\ntasks M", programs=("f:aa", "g:cc"))
+    new = replace(PLANNED, cycles=2469.0, plan="axis M = (M 9): task 9\ngrid M", programs=("f:aa", "g:cc"))
     assert list(differences(PLANNED, new)) == [
         "cycles: 1234.5 -> 2469 (2.0000 times)",
         "plan:",

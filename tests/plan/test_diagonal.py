@@ -14,7 +14,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError, DimensionMismatch, ExecutionError, ProgramError
 from tilewright.passes import choosing, pipeline
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -25,7 +25,7 @@ def planned(kernel: Any, sizes: Sizes, count: int, monkeypatch: pytest.MonkeyPat
     """The plan with so many diagonal blocks that should take least, whatever others should take."""
 
     def only(job, forms):
-        found = choosing.perhaps_in_rows(job, [f"{count} diagonal blocks"], choosing.choose_plan)
+        found = choosing.perhaps_in_rows(job, [f"block-diagonal {count}"], choosing.choose_plan)
         assert not isinstance(found, str), found
         return found
 
@@ -91,14 +91,14 @@ def test_groups_shorter_than_an_atom_are_padded_first(
     problem: Any, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(*problem, count, monkeypatch)
-    assert f"w in {count} diagonal blocks, keep; x in padded rows, keep" in plan
+    assert f"repack w: block-diagonal {count}; repack x: padded rows" in plan
     require_exact(*problem, plan, constant=("w",))
 
 
 @pytest.mark.parametrize(("problem", "count"), GROUPED)
 def test_groups_side_by_side_are_exact(problem: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(*problem, count, monkeypatch)
-    assert f"w in {count} diagonal blocks, keep" in plan
+    assert f"repack w: block-diagonal {count}" in plan
     found = require_exact(*problem, plan, constant=("w",))
     assert "by tma.load" in found.text("block")
     assert "reshape %x" not in found.text("host")  # images are where they were
@@ -122,7 +122,7 @@ POINTWISE = [
 @pytest.mark.parametrize(("problem", "count"), POINTWISE)
 def test_rows_side_by_side_are_exact(problem: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(*problem, count, monkeypatch)
-    assert f" in {count} diagonal blocks, keep" in plan
+    assert f": block-diagonal {count}" in plan
     found = require_exact(*problem, plan)
     assert "by tma.load" in found.text("block")
     assert "bind {" not in found.text("host")
@@ -205,7 +205,7 @@ def test_what_stands_behind_the_product_reads_its_own_elements(name: str, monkey
 )
 def test_programs_that_have_no_such_form_say_why(name: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(epilogue("added"), FEW, 2, monkeypatch)
-    with pytest.raises(ArgumentError, match=f"b in 2 diagonal blocks, keep`: {why}"):
+    with pytest.raises(ArgumentError, match=f"repack b: block-diagonal 2`: {why}"):
         kernel_for(epilogue(name), FEW, machine=HOPPER, plan=plan)
 
 
@@ -225,9 +225,9 @@ def test_halo_tiles_of_groups_are_exact(options: dict[str, Any]) -> None:
 def test_halo_tiles_of_groups_side_by_side_are_exact() -> None:
     few, many = conv(8, 16, 16, padding=1, bias=True), conv(2, 64, 64, padding=1, bias=True)
     plan = (
-        with_halos(*many, block="block 128x64")[0]
-        .replace("; x staged", "; w in 4 diagonal blocks, keep; x staged")
-        .replace("w staged", "w_diagonal staged")
+        with_halos(*many, block="tile 128x64")[0]
+        .replace("; x halo", "; repack w: block-diagonal 4; x halo")
+        .replace("w panel", "w_diagonal panel")
         .replace("m64n64k16", "m64n16k16")
     )
     require_exact(*few, plan)
@@ -240,8 +240,8 @@ def test_halo_tiles_of_groups_may_end_within_a_slab() -> None:
 
 def test_blocks_that_end_within_a_slab_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, sizes = conv(12, 16, 16, padding=1)
-    plan = planned(kernel, sizes, 4, monkeypatch).replace("w in 4 diagonal", "w in 6 diagonal")
-    with pytest.raises(ArgumentError, match="`w in 6 diagonal blocks, keep`: no atom multiplies blocks of 16x16"):
+    plan = planned(kernel, sizes, 4, monkeypatch).replace("block-diagonal 4", "block-diagonal 6")
+    with pytest.raises(ArgumentError, match="`repack w: block-diagonal 6`: no atom multiplies blocks of 16x16"):
         kernel_for(kernel, sizes, machine=HOPPER, plan=plan)
 
 
@@ -253,8 +253,8 @@ def test_what_does_not_divide_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         (1, "1 does not divide G"),
         (16, "16 does not divide G"),
     ):
-        with pytest.raises(ArgumentError, match=f"`w in {count} diagonal blocks, keep`: {why}"):
-            kernel_for(kernel, sizes, machine=HOPPER, plan=plan.replace("w in 4 diagonal", f"w in {count} diagonal"))
+        with pytest.raises(ArgumentError, match=f"`repack w: block-diagonal {count}`: {why}"):
+            kernel_for(kernel, sizes, machine=HOPPER, plan=plan.replace("block-diagonal 4", f"block-diagonal {count}"))
 
 
 def test_columns_that_do_not_lie_in_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +346,7 @@ def test_the_plan_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         "w is copied to 4 blocks on a diagonal, 16x16 each, with zeros beside them, in (64, 64), so that 4 neighbours "
         "along M are one product: when it is bound" in said
     )
-    assert "refused  w in 2 diagonal blocks, keep: " in said
+    assert "refused  repack w: block-diagonal 2: " in said
     assert "refused  factors as they lie: " in said
     again = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",), plan=str(found.plan))
     assert again.text("block") == found.text("block")
@@ -355,15 +355,15 @@ def test_the_plan_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "x in 0004 diagonal blocks, keep",
-        "x in diagonal blocks, keep",
-        "x in 4 blocks, keep",
-        f"x in {10**30} diagonal blocks, keep",
+        "repack x: block-diagonal 0004",
+        "repack x: block-diagonal",
+        "repack x: diagonal 4",
+        f"repack x: block-diagonal {10**30}",
     ],
 )
 def test_lines_that_are_none_are_refused(line: str) -> None:
     with pytest.raises(ArgumentError):
-        parse_plan(f"axis m = (m 8): task 4; tasks m; {line}")
+        parse_plan(f"axis m = (m 8): task 4; grid m; {line}")
 
 
 @pytest.mark.parametrize(("sizes", "options"), [({"CG": 64}, {"groups": 4}), ({"C": 64}, {})])
@@ -423,7 +423,7 @@ def test_a_chain_of_one_product_can_be_pinned() -> None:
     kernel = kernels.conv((3, 3), "bf16", padding=1, groups=2)
     sizes = {"N": 8, "H": 28, "W": 28, "CG": 64, "F": 16}
     found = kernel_for(kernel, sizes, machine=HOPPER)
-    assert "apart" in str(found.plan)
+    assert "store per group" in str(found.plan)
     again = kernel_for(kernel, sizes, machine=HOPPER, plan=str(found.plan))
     assert again.text("block") == found.text("block")
 
@@ -431,7 +431,7 @@ def test_a_chain_of_one_product_can_be_pinned() -> None:
 def test_a_plan_that_is_made_again_is_the_one_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     """That an atom does not read a halo tile is found out when the program is written: it is planned without then."""
     kernel, sizes = kernels.conv((3, 3), "bf16", padding=1, groups=8), {"N": 32, "H": 56, "W": 56, "CG": 16, "F": 128}
-    assert "x staged at K_0 as halo" in planned(kernel, sizes, 4, monkeypatch)
+    assert "x halo at K_0" in planned(kernel, sizes, 4, monkeypatch)
 
     def refuse(program, machine):
         raise ProgramError("no halo tile in this test")
@@ -439,7 +439,7 @@ def test_a_plan_that_is_made_again_is_the_one_that_is_printed(monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "check", refuse)
         plan = planned(kernel, sizes, 4, monkeypatch)
-    assert "w in 4 diagonal blocks, keep" in plan
+    assert "repack w: block-diagonal 4" in plan
     assert "halo" not in plan
     assert "halo" not in kernel_for(kernel, sizes, machine=HOPPER, plan=plan).text("block")
 
@@ -447,16 +447,16 @@ def test_a_plan_that_is_made_again_is_the_one_that_is_printed(monkeypatch: pytes
 def test_forms_that_cannot_be_done_are_left_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, sizes = kernels.conv((1, 1), "bf16"), {"N": 1, "H": 1080, "W": 1920, "C": 16, "F": 16}
     first = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
-    assert "w in 4 diagonal blocks, keep" in str(first.plan)
+    assert "repack w: block-diagonal 4" in str(first.plan)
     own = pipeline._lower_in_rows
 
     def refuse(job, found, choice):
-        if found.placed[0].form == "4 diagonal blocks":
+        if found.placed[0].form == "block-diagonal 4":
             raise ProgramError("no four in this test")
         own(job, found, choice)
 
     monkeypatch.setattr(pipeline, "_lower_in_rows", refuse)
     other = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
-    assert "diagonal blocks, keep" in str(other.plan)
-    assert "w in 4 diagonal blocks, keep" not in str(other.plan)
-    assert "refused  factors in 4 diagonal blocks: no four in this test" in other.explain()
+    assert "block-diagonal" in str(other.plan)
+    assert "repack w: block-diagonal 4" not in str(other.plan)
+    assert "refused  operands repacked: block-diagonal 4: no four in this test" in other.explain()

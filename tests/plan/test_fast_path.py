@@ -212,8 +212,8 @@ def test_a_plan_says_by_what_each_product_is_done():
     wanted = run(*inputs)
     first, second = run.text("plan").splitlines()[-2:]
     assert first.startswith("mma by ")
-    atom = re.fullmatch(r"mma2 by (\S+), block \d+x(\d+)", second)
-    edited = run.text("plan").replace(second, f"mma2 by {atom[1]}, block 3x{atom[2]}").replace(first, "mma by loops")
+    atom = re.fullmatch(r"mma2 by (\S+), tile \d+x(\d+)", second)
+    edited = run.text("plan").replace(second, f"mma2 by {atom[1]}, tile 3x{atom[2]}").replace(first, "mma by loops")
     pinned = tilewright.compile(several(), target="cpu", plan=edited)
     for mine, theirs in zip(pinned(*inputs), wanted, strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -222,8 +222,8 @@ def test_a_plan_says_by_what_each_product_is_done():
     assert "map %acc = %acc + " not in run.text("block")
     for wrong, why in [
         (second.replace("mma2", "mma3"), "no product mma3; there are mma, mma2"),
-        ("mma2 by nothing.f32, block 1x1", "no multiplication atom 'nothing.f32'"),
-        (f"mma2 by {atom[1]}, block 99x{atom[2]}", "a block and both factors take"),
+        ("mma2 by nothing.f32, tile 1x1", "no multiplication atom 'nothing.f32'"),
+        (f"mma2 by {atom[1]}, tile 99x{atom[2]}", "a block and both factors take"),
     ]:
         with pytest.raises(ArgumentError, match=why):
             tilewright.compile(several(), target="cpu", plan=edited.replace(edited.splitlines()[-1], wrong))(*inputs)

@@ -60,7 +60,7 @@ def test_waves_along_dimensions_were_ignored_on_gpus_without_a_word(target: str)
 def test_waves_that_the_machine_can_have_are_followed(waves: int) -> None:
     kernel = product(tkw.WaveConstraint(M, BM / waves), tkw.WaveConstraint(N, BN))
     run = tilewright.compile(kernel, {BM: 128, BN: 128, BK: 64, LOADED: 8}, target="gpu:hopper").of_sizes(SIZES)
-    assert f"multiply {waves} waves" in run.text("plan")
+    assert f"consumer {waves} waves" in run.text("plan")
     assert "waves of" not in run.explain()
 
 

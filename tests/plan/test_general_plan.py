@@ -16,7 +16,7 @@ from tilewright.kernels.gemm import gemm
 from tilewright.kernels.softmax import softmax
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import plan_general
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
 M, N, K, BM, BK = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.BM, tkl.sym.BK
@@ -51,7 +51,7 @@ def test_a_given_plan_is_done():
     x = integers((60, 48))
     seen = set()
     for rows, columns, tasks in ((60, 48, "N, M"), (1, 48, "N, M"), (20, 16, "N, M"), (20, 16, "M, N"), (3, 1, "N, M")):
-        plan = f"axis N = (N 48): task {columns}; axis M = (M 60): task {rows}; tasks {tasks}"
+        plan = f"axis N = (N 48): task {columns}; axis M = (M 60): task {rows}; grid {tasks}"
         run = tilewright.compile(scaled(), target="cpu", plan=plan)
         assert np.array_equal(run(x), 2 * x.T)
         assert "; ".join(run.text("plan").splitlines()) == plan
@@ -60,10 +60,10 @@ def test_a_given_plan_is_done():
 
 
 WRONG = {
-    "axis N = (N 40): task 8; axis M = (M 60): task 60; tasks N, M": "says N 40, the program has N 48",
-    "axis M = (M 60): task 60; tasks M": "no line says how N is split, such as `axis N = (N 48): whole`",
-    "axis N = (N 48): loop 8; axis M = (M 60): task 60; tasks N, M": "the axes with a task are M",
-    "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks N, M; overlap defer": "nothing overlaps without",
+    "axis N = (N 40): task 8; axis M = (M 60): task 60; grid N, M": "says N 40, the program has N 48",
+    "axis M = (M 60): task 60; grid M": "no line says how N is split, such as `axis N = (N 48): whole`",
+    "axis N = (N 48): loop 8; axis M = (M 60): task 60; grid N, M": "the axes with a task are M",
+    "axis N = (N 48): task 8; axis M = (M 60): task 60; grid N, M; overlap delayed store": "nothing overlaps without",
     "rubbish": "is no statement",
 }
 
@@ -112,7 +112,7 @@ def test_a_constraint_that_does_not_divide_leaves_the_last_task_less():
 
 @pytest.mark.parametrize(("n", "m"), [(7, 60), (48, 59), (7, 13), (47, 1)])
 def test_tasks_need_not_divide_what_they_cut(n, m):
-    plan = f"axis N = (N 48): task {n}; axis M = (M 60): task {m}; tasks N, M"
+    plan = f"axis N = (N 48): task {n}; axis M = (M 60): task {m}; grid N, M"
     run = tilewright.compile(scaled(), target="cpu", plan=plan)
     x = integers((60, 48))
     assert np.array_equal(run(x), 2 * x.T)
@@ -197,7 +197,7 @@ def test_contractions_take_a_plan_too():
     assert np.array_equal(run(a, b), a @ b)
     plan = run.text("plan")
     assert "atom " in plan
-    other = plan.replace("order columns, rows, depth", "order rows, columns, depth")
+    other = plan.replace("loops columns, rows, depth", "loops rows, columns, depth")
     pinned = tilewright.compile(gemm("nn", "f32", "f32"), target="cpu", plan=other)
     assert np.array_equal(pinned(a, b), a @ b)
     assert pinned.text("plan") == other

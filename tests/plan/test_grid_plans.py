@@ -15,7 +15,7 @@ from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine
 from tilewright.plan.plan import Plan
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
 AMX, NEON = machine("x86.amx"), machine("aarch64.neon")

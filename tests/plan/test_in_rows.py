@@ -59,18 +59,18 @@ def require_exact(found, arrays, wanted) -> None:
 @pytest.fixture(autouse=True)
 def rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Factors are copied to rows; where they are copied to panels, a test says so."""
-    monkeypatch.setattr(in_rows, "FORMS", ("rows",))
+    monkeypatch.setattr(in_rows, "FORMS", ("aligned rows",))
 
 
 @pytest.mark.parametrize(
     ("line", "form"),
-    [(line, form) for line in PROBLEMS for form in ("rows", "panels") if form == "rows" or "kh1kw1" not in line],
+    [(line, form) for line in PROBLEMS for form in in_rows.FORMS if form == in_rows.ALIGNED or "kh1kw1" not in line],
 )
 def test_few_channels_are_exact_in_rows(line: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_rows, "FORMS", (form,))
     monkeypatch.setattr(in_rows, "too_large", lambda job, found: False)
     found, arrays, wanted = made(line)
-    assert f" in {form}, " in str(found.plan)
+    assert f": {form}" in str(found.plan)
     assert "by tma.load" in found.text("block")
     require_exact(found, arrays, wanted)
     again, *_ = made(line, plan=str(found.plan))
@@ -82,7 +82,7 @@ def test_few_channels_are_exact_in_rows(line: str, form: str, monkeypatch: pytes
 @pytest.mark.parametrize("line", [PROBLEMS[0], PROBLEMS[7]])
 def test_other_types_are_exact_in_rows(line: str, dt: str) -> None:
     found, arrays, wanted = made(line, dt)
-    assert "x in rows, " in str(found.plan)
+    assert "repack x: aligned rows" in str(found.plan)
     require_exact(found, arrays, wanted)
 
 
@@ -103,7 +103,7 @@ def test_what_lies_beside_a_window_does_not_reach_it() -> None:
     x[0, 0, 10, 1] = np.inf
     y = np.zeros((1, 2, 22, 8), np.float32)
     found = kernel_for(kernel, {"N": 1, "H": 2, "W": 24, "C": 3, "F": 8}, machine=PATIENT)
-    assert "x in rows, " in str(found.plan)
+    assert "repack x: aligned rows" in str(found.plan)
     found.bind({"x": x, "w": w, "y": y})()
     assert np.array_equal(y, tilewright.compile(kernel, target="executor")(x, w))
     assert not np.isnan(y).any()
@@ -188,14 +188,14 @@ def test_the_model_counts_what_waves_copy_word_by_word() -> None:
 def test_a_plan_that_says_rows_where_there_are_none_is_refused() -> None:
     found, *_ = made(PROBLEMS[0])
     plan = str(found.plan)
-    with pytest.raises(ArgumentError, match=r"x in rows, keep.*rows lie far enough apart"):
+    with pytest.raises(ArgumentError, match=r"repack x: aligned rows.*rows lie far enough apart"):
         made("mb2ic8ih9iw13oc10kh3kw3ph1pw1dh1dw1", plan=plan)
 
 
 def test_small_problems_are_copied_by_waves() -> None:
     found, arrays, wanted = made("mb1ic3ih5iw5oc8kh1kw1", row=HOPPER)
-    assert "in rows" not in str(found.plan)
-    assert "refused  factors copied first, x in rows, keep" in found.explain()
+    assert "aligned rows" not in str(found.plan)
+    assert "refused  factors copied first, repack x: aligned rows" in found.explain()
     require_exact(found, arrays, wanted)
 
 

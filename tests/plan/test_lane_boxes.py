@@ -12,13 +12,14 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 PLAN = """axis G = (G {c}): task {g}
 axis M = ({digits}): {cuts}
 axis FG = (FG 1): whole
 axis K = (K {taps}): {loop}
-tasks G, M contiguous
+grid G, M
+raster contiguous
 mma by loops
 waves {waves}
 launch early"""
@@ -195,7 +196,7 @@ def test_the_chosen_plan_can_be_given():
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("unit M_0 4", "unit M_3 4", "`unit M_3 4` cuts no digit of M"),
+        ("unit M_0 4", "unit M_3 4", "`unit M_3 4` splits no digit of M"),
         ("task 24", "task 26", "whole boxes of lanes: a multiple of 4"),
         ("M_0 12 of 9", "M_0 9", "to the end of the last one: `.M_1 7, M_0 12 of 9.`"),
         ("task 24, unit M_0 4", "loop 24, unit M_0 4", "a task has whole boxes"),

@@ -22,7 +22,7 @@ from tilewright.plan.blocking import plan_of
 from tilewright.plan.fixed import Fixed
 from tilewright.plan.lanes import default_steps, edges, lane_blockings, why_no_lanes, window
 from tilewright.plan.planner import choose
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.plan.validate import impossible, validate
 from tilewright.problems import ConvProblem, conv_forward
 from tilewright.targets.cpu import host
@@ -250,10 +250,11 @@ axis lanes = (g_0 48 of 40): task 32, loop 32, unit 16
 axis rows = (m_0 9): task 9, loop 4, unit 1
 axis columns = (fg_0 2): loop 1
 axis depth = (k_1 3, k_0 2): loop k_1 1, unit k_0 1
-tasks lanes, m_2, m_1, rows contiguous
-order rows, lanes, columns, depth
-x in place, keep
-w packed at bind, keep
+grid lanes, m_2, m_1, rows
+raster contiguous
+loops rows, lanes, columns, depth
+x in place
+w packed at bind
 atom lanes.f32"""
 
 
@@ -272,7 +273,7 @@ EDITS = {
     "a tap kept as a loop": ("unit k_0 1", "loop k_0 1"),
     "a tap written out": ("loop k_1 1", "unit k_1 1"),
     "the order of the depth": ("loop k_1 1, unit k_0 1", "unit k_0 1, loop k_1 1"),
-    "the order of tasks": ("tasks lanes, m_2, m_1, rows contiguous", "tasks m_1, m_2, rows, lanes"),
+    "the order of tasks": ("grid lanes, m_2, m_1, rows\nraster contiguous", "grid m_1, m_2, rows, lanes"),
 }
 
 
@@ -313,24 +314,24 @@ BROKEN = {
         "lanes compute one column after the other: `loop 1`",
     ),
     "another order": (
-        "order rows, lanes",
-        "order lanes, rows",
-        "`order rows, lanes, columns, depth`",
+        "loops rows, lanes",
+        "loops lanes, rows",
+        "`loops rows, lanes, columns, depth`",
     ),
-    "a task left out": ("tasks lanes, m_2", "tasks m_2", "tasks go over m_2, m_1, lanes, rows"),
+    "a task left out": ("grid lanes, m_2", "grid m_2", "tasks go over m_2, m_1, lanes, rows"),
     "a loop over lines": ("(m_1 5): task 1", "(m_1 5): loop 1", "tasks take some of m_1"),
     "two taps at once": ("unit k_0 1", "unit k_0 2", "every digit of the depth is cut once, by 1"),
     "a digit left out": ("loop k_1 1, ", "", "every digit of the depth is cut once, by 1"),
     "tasks over the depth": ("loop k_1 1", "task k_1 1", "would add to one result"),
-    "rows that are staged": ("x in place", "x staged at task as lines", "rows do not slide"),
+    "rows that are staged": ("x in place", "x strip at task", "rows do not slide"),
     "filters that are not packed": (
         "w packed at bind",
         "w in place",
         "columns lie packed",
     ),
-    "a hint": ("x in place, keep", "x in place, stream", "loads of vectors have no hint"),
-    "overlap": ("atom lanes.f32", "atom lanes.f32\noverlap defer", "lanes are stored as they are"),
-    "one statement more": ("x in place, keep", "x in place, keep\ny in place, keep", "`y in place, keep`"),
+    "a hint": ("x in place", "x in place, stream", "loads of vectors have no hint"),
+    "overlap": ("atom lanes.f32", "atom lanes.f32\noverlap delayed store", "lanes are stored as they are"),
+    "one statement more": ("x in place", "x in place\ny in place", "`y in place`"),
 }
 
 

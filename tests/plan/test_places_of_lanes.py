@@ -15,7 +15,8 @@ from tilewright.compiler.text import compile_text
 PLAN = """axis M = ({digits}): {cuts}
 axis F = (F 1): whole
 axis K = (K {terms}): {loop}
-tasks M contiguous
+grid M
+raster contiguous
 mma by loops
 waves {waves}
 launch early"""

@@ -6,20 +6,21 @@ import pytest
 
 from tilewright.errors import ArgumentError
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 TEXT = """axis m_2 = (m_2 3): task 1
 axis rows = (m_1 56, m_0 57 of 56): task m_1 28, loop 32, unit 16
 axis columns = (f_0 96 of 70): task 64, loop 32, unit 16
 axis depth = (k_2 3, k_1 3, k_0 64): loop k_0 64, unit k_2 1, unit k_1 1, unit k_0 32
 axis rest = (n 5?): whole
-tasks m_2, rows, columns contiguous
-order columns, rows, depth
-x staged at task as lines, stream
-w packed at bind, keep
+grid m_2, rows, columns
+raster contiguous
+loops columns, rows, depth
+x strip at task, stream
+w packed at bind
 y in place, stream
 atom amx.bf16
-overlap defer"""
+overlap delayed store"""
 
 
 def test_a_plan_is_its_text():
@@ -31,8 +32,8 @@ def test_a_plan_is_its_text():
         (Digit("m_1", 56, 56), Digit("m_0", 56, 57)),
         (Cut("task", 28, "m_1"), Cut("loop", 32), Cut("unit", 16)),
     )
-    assert plan.operand("x") == Placed("x", "task", "lines", "stream")
-    assert (plan.schedule, plan.overlap, plan.tasks) == ("contiguous", "defer", ("m_2", "rows", "columns"))
+    assert plan.operand("x") == Placed("x", "task", "strip", "stream")
+    assert (plan.schedule, plan.overlap, plan.tasks) == ("contiguous", "delayed store", ("m_2", "rows", "columns"))
 
 
 @pytest.mark.parametrize("line", range(len(TEXT.splitlines())))
@@ -44,6 +45,10 @@ def test_every_statement_is_part_of_the_plan(line):
         with pytest.raises(ArgumentError, match="there is no axis"):
             parse_plan("\n".join(left))
         return
+    if lines[line].startswith("grid "):
+        with pytest.raises(ArgumentError, match="`raster contiguous`: no line says the tasks that it orders"):
+            parse_plan("\n".join(left))
+        return
     other = parse_plan("\n".join(left))
     assert other != parse_plan(TEXT)
     assert parse_plan(str(other)) == other
@@ -51,14 +56,14 @@ def test_every_statement_is_part_of_the_plan(line):
 
 WRONG = {
     "": "it has no axis",
-    "axis m = (m 8): task four": "'task four' is no cut",
-    "axis m = (m 8): wave 4": "'wave 4' is no cut",
+    "axis m = (m 8): task four": "'task four' is no split",
+    "axis m = (m 8): lane 4": "'lane 4' is no split",
     "axis m = (m 8): task 0": "pieces have at least one element",
     "axis m = (m): task 4": "'m' is no digit",
     "axis m = (m 7 of 8): task 4": "at least the extent",
     "axis m = (m 8): task 4; axis m = (m 8): task 4": "m is said twice",
-    "axis m = (m 8): task 4; tasks n": "there is no axis n; there are m",
-    "axis m = (m 8): task 4; order m, n": "there is no axis n",
+    "axis m = (m 8): task 4; grid n": "there is no axis n; there are m",
+    "axis m = (m 8): task 4; loops m, n": "there is no axis n",
     "axis m = (m 8): task 4; x in place, hold": "the hint is one of keep, stream",
     "axis m = (m 8): task 4; x in the attic, keep": "is no statement",
     "axis m = (m 8): task 4; atom a; atom b": "atom is said twice",
@@ -76,5 +81,5 @@ def test_what_is_wrong_with_a_text_is_said(text):
 def test_differences_are_statements():
     one = parse_plan(TEXT)
     other = Plan(one.axes, one.tasks, ("rows", "columns", "depth"), one.placed, one.atom, one.schedule, "none")
-    assert other.differs(one) == "order rows, columns, depth; overlap none"
+    assert other.differs(one) == "loops rows, columns, depth; overlap none"
     assert one.differs(one) == ""

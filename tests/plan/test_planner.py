@@ -13,7 +13,7 @@ from tilewright.cli.workload import read_problem, read_types
 from tilewright.errors import ArgumentError
 from tilewright.plan.blocking import blocking_of
 from tilewright.plan.planner import choose
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 from tilewright.plan.validate import validate
 from tilewright.targets.cpu import host
 from tilewright.targets.registry import machine
@@ -221,22 +221,23 @@ def test_the_first_candidates_and_the_last_are_exact(problem, dt):
 TILED = """axis rows = (m_1 9, m_0 8 of 7): task m_1 9, loop 32, unit 16
 axis columns = (f_0 96 of 70): task 96, loop 32, unit 16
 axis depth = (k_2 3, k_1 2, k_0 64 of 40): unit k_2 1, unit k_1 1, unit k_0 32
-tasks rows, columns
-order columns, rows, depth
-x staged at task as lines, stream
-w packed at bind, keep
+grid rows, columns
+loops columns, rows, depth
+x strip at task, stream
+w packed at bind
 atom amx.bf16
-overlap defer"""
+overlap delayed store"""
 VECTORS = """axis rows = (m_1 9, m_0 7): task m_1 3, loop m_1 1, loop 4, unit 1
 axis columns = (f_0 96 of 70): task 96, loop 32, unit 16
 axis depth = (k_2 3, k_1 2, k_0 40): loop k_2 1, unit k_1 1, loop k_0 4, unit k_0 1
-tasks columns, rows contiguous
-order columns, rows, depth
-x in place, keep
-w packed at bind, keep
+grid columns, rows
+raster contiguous
+loops columns, rows, depth
+x in place
+w packed at bind
 atom avx512.f32"""
 EDITS = {
-    "loop order": ("bf16", "order columns, rows", "order rows, columns"),
+    "loop order": ("bf16", "loops columns, rows", "loops rows, columns"),
     "the order of the depth": ("bf16", "unit k_2 1, unit k_1 1", "unit k_1 1, unit k_2 1"),
     "a loop of the depth": ("bf16", "unit k_2 1, unit k_1 1", "loop k_2 1, unit k_1 1"),
     "a larger step": ("bf16", ": unit k_2", ": loop k_0 32, unit k_2"),
@@ -251,13 +252,13 @@ EDITS = {
         "loop 16, unit 16\naxis columns = (f_0 80 of 70): task 16, loop 16",
     ),
     "staging": ("bf16", "m_0 8 of 7): task m_1 9, loop 32, unit 16", "m_0 7): task m_1 2, loop 32, unit 16"),
-    "hints": ("bf16", "as lines, stream\nw packed at bind, keep", "as lines, keep\nw packed at bind, stream"),
-    "no overlap": ("bf16", "\noverlap defer", ""),
-    "the order of tasks": ("bf16", "tasks rows, columns", "tasks columns, rows contiguous"),
+    "hints": ("bf16", "strip at task, stream\nw packed at bind", "strip at task\nw packed at bind, stream"),
+    "no overlap": ("bf16", "\noverlap delayed store", ""),
+    "the order of tasks": ("bf16", "grid rows, columns", "grid columns, rows; raster contiguous"),
     "lines of a task": ("f32", "task m_1 3", "task m_1 9"),
     "rows of a block": ("f32", "loop 4, unit 1", "loop 7, unit 1"),
     "vectors of a block": ("f32", "(f_0 96 of 70): task 96, loop 32", "(f_0 96 of 70): task 96, loop 48"),
-    "loop order, vectors": ("f32", "order columns, rows", "order rows, columns"),
+    "loop order, vectors": ("f32", "loops columns, rows", "loops rows, columns"),
     "steps": ("f32", "loop k_0 4", "loop k_0 8"),
     "a tap kept as a loop": ("f32", "unit k_1 1", "loop k_1 1"),
 }
@@ -270,7 +271,7 @@ def test_an_edited_plan_changes_the_program_and_stays_exact(edit):
     assert old in plan
     changed = plan.replace(old, new)
     if edit == "staging":
-        changed = changed.replace("as lines", "as panel")
+        changed = changed.replace("x strip", "x panel")
     atom = parse_plan(plan).atom
     if atom not in host.host_machine().multiply:
         pytest.skip(f"needs {atom}")
@@ -294,15 +295,15 @@ BROKEN = {
         "task 48, loop 32, unit 16\naxis depth",
         "no whole blocks of 32",
     ),
-    "rows in place": ("bf16", "x staged at task as lines", "x in place", "m_0 8 of 7"),
-    "a stage that there is not": ("bf16", "as lines", "as attic", "rows are staged as lines or panel"),
-    "rows staged elsewhere": ("bf16", "staged at task", "staged at rows", "rows are staged at a task"),
-    "a digit that there is not": ("bf16", "unit k_2 1", "unit k_7 1", "`unit k_7 1` cuts no digit of depth"),
+    "rows in place": ("bf16", "x strip at task", "x in place", "m_0 8 of 7"),
+    "a stage that there is not": ("bf16", "x strip", "x tile", "rows are staged as strip or panel"),
+    "rows staged elsewhere": ("bf16", "strip at task", "strip at rows", "rows are staged at a task"),
+    "a digit that there is not": ("bf16", "unit k_2 1", "unit k_7 1", "`unit k_7 1` splits no digit of depth"),
     "a digit left out": ("bf16", "unit k_2 1, ", "", "is cut once"),
     "another extent": ("bf16", "m_1 9,", "m_1 10,", "the program has `(m_1 9"),
     "more than a line": ("bf16", "8 of 7", "9 of 7", "staged lines to the next: `(m_1 9, m_0 8 of 7)`"),
-    "the depth first": ("bf16", "order columns, rows, depth", "order depth, columns, rows", "sums stay in registers"),
-    "a task left out": ("bf16", "tasks rows, columns", "tasks rows", "tasks go over rows, columns"),
+    "the depth first": ("bf16", "loops columns, rows, depth", "loops depth, columns, rows", "sums stay in registers"),
+    "a task left out": ("bf16", "grid rows, columns", "grid rows", "tasks go over rows, columns"),
     "tasks over the depth": ("bf16", "unit k_2 1", "task k_2 1", "would add to one result"),
     "weights that are not packed": (
         "bf16",
@@ -310,12 +311,12 @@ BROKEN = {
         "w in place",
         "columns lie packed",
     ),
-    "nothing about x": ("bf16", "x staged at task as lines, stream\n", "", "no line says where x lies"),
+    "nothing about x": ("bf16", "x strip at task, stream\n", "", "no line says where x lies"),
     "no atom": ("bf16", "atom amx.bf16\n", "", "no atom is named"),
     "more sums than registers": ("f32", "loop 4, unit 1\n", "loop 16, unit 1\n", "35 registers of 32"),
     "steps that do not divide": ("f32", "loop k_0 4", "loop k_0 3", "steps of 3 do not divide"),
-    "vectors that are staged": ("f32", "x in place", "x staged at task as lines", "vectors read rows in place"),
-    "vectors that overlap": ("f32", "atom avx512.f32", "atom avx512.f32\noverlap defer", "as they are"),
+    "vectors that are staged": ("f32", "x in place", "x strip at task", "vectors read rows in place"),
+    "vectors that overlap": ("f32", "atom avx512.f32", "atom avx512.f32\noverlap delayed store", "as they are"),
     "blocks across lines": ("f32", "loop m_1 1, ", "", "it takes task, loop, loop, unit"),
 }
 

@@ -85,7 +85,7 @@ def test_few_tasks_are_split_and_many_are_not() -> None:
     kernel = kernels.conv((3, 3), "bf16", padding=1)
     few = kernel_for(kernel, {"N": 1, "H": 7, "W": 7, "C": 512, "F": 512}, machine=HOPPER)
     assert few.plan.split is not None
-    assert f"split {few.plan.split[0]} {few.plan.split[1]}" in str(few.plan)
+    assert f"parts {few.plan.split[0]} {few.plan.split[1]}" in str(few.plan)
     assert kernel_for(kernel, {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128}, machine=HOPPER).plan.split is None
 
 
@@ -99,6 +99,6 @@ def test_few_tasks_are_split_and_many_are_not() -> None:
 )
 def test_parts_that_are_not_equal_are_refused(said: str, why: str) -> None:
     kernel = kernels.conv((3, 3), "bf16", "f32", padding=1)
-    plan = candidates(kernel, SIZES)["K_0", 4].replace("split K_0 4", f"split {said}")
-    with pytest.raises(ArgumentError, match=f"split.*{why}"):
+    plan = candidates(kernel, SIZES)["K_0", 4].replace("parts K_0 4", f"parts {said}")
+    with pytest.raises(ArgumentError, match=f"parts.*{why}"):
         kernel_for(kernel, SIZES, machine=HOPPER, plan=plan)

@@ -59,23 +59,24 @@ class Case:
         return parse_block(text)
 
 
-def registers(groups: int) -> tuple[int, int]:
-    """Registers of a lane that brings, and of one that multiplies, of so many warpgroups."""
+def roles(groups: int) -> str:
+    """Producer and consumers of a pipeline with so many warpgroups."""
     spare = 72 - 16 * groups
-    return spare, min(240, (512 - spare) // groups // 8 * 8)
+    own = min(240, (512 - spare) // groups // 8 * 8)
+    return f"producer 1 wave {spare} registers, consumer {4 * groups} waves {own} registers"
 
 
 def product(**params: int) -> Case:
     """gemm_hopper."""
     p = SimpleNamespace(**params)
-    spare, own = registers(p.WG)
     plan = f"""
         axis M = (M {p.M}): task {p.BM}
         axis N = (N {p.N}): task {p.BN}
         axis K = (K {p.K}): loop 64
-        tasks M, N group {p.GROUP}
-        mma by wgmma.m64n{p.BN}k16.bf16, block {p.BM}x{p.BN}
-        roles load 1 wave {spare} registers, multiply {4 * p.WG} waves {own} registers, ring {p.STAGES}, stored 2
+        grid M, N
+        raster {p.GROUP}
+        mma by wgmma.m64n{p.BN}k16.bf16, tile {p.BM}x{p.BN}
+        {roles(p.WG)}, stages {p.STAGES}, epilogue stages 2
         launch plain"""
     return Case("gemm_hopper", params, gemm("nt", "bf16", "bf16"), ("M", "N", "K"), "hopper", plan, {"c": "d"})
 
@@ -87,9 +88,10 @@ def turns(**params: int) -> Case:
         axis M = (M {p.M}): task {p.BM}
         axis N = (N {p.N}): task {p.BN}
         axis K = (K {p.K}): loop 64
-        tasks M, N group {p.GROUP}
-        mma by wgmma.m64n{p.BN}k16.bf16, block {p.BM}x{p.BN}
-        roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring {p.STAGES}, stored 2, pingpong
+        grid M, N
+        raster {p.GROUP}
+        mma by wgmma.m64n{p.BN}k16.bf16, tile {p.BM}x{p.BN}
+        producer 1 wave 40 registers, consumer 8 waves 232 registers, stages {p.STAGES}, epilogue stages 2, pingpong
         launch plain"""
     kernel = gemm("nt", "bf16", "bf16")
     return Case("gemm_hopper_pingpong", params, kernel, ("M", "N", "K"), "hopper", plan, {"c": "d"})
@@ -107,16 +109,14 @@ def implicit(**params: int) -> Case:
     """conv_hopper."""
     p = SimpleNamespace(**params)
     high, wide = outputs(p, p.STRIDE)
-    spare, own = registers(p.WG)
     taps = [f"axis K_2 = (K_2 {p.R}): loop 1", f"axis K_1 = (K_1 {p.S}): loop 1", f"axis K_0 = (K_0 {p.C}): loop 64"]
     lines = [
         f"axis M = (M {p.N * high * wide}): task {p.BM}",
         f"axis F = (F {p.F}): task {p.BN}",
         *(taps if p.R * p.S > 1 else [f"axis K = (K {p.C}): loop 64"]),
-        "tasks M, F",
-        f"mma by wgmma.m64n{p.BN}k16.bf16, block {p.BM}x{p.BN}",
-        f"roles load 1 wave {spare} registers, multiply {4 * p.WG} waves {own} registers, ring {p.STAGES}, "
-        f"stored {min(2, p.BN // 64)}",
+        "grid M, F",
+        f"mma by wgmma.m64n{p.BN}k16.bf16, tile {p.BM}x{p.BN}",
+        f"{roles(p.WG)}, stages {p.STAGES}, epilogue stages {min(2, p.BN // 64)}",
         "launch plain",
     ]
     kernel = conv((p.R, p.S), "bf16", stride=p.STRIDE, padding=p.PAD)
@@ -132,12 +132,12 @@ def around(**params: int) -> Case:
         axis K_2 = (K_2 3): loop 1
         axis K_1 = (K_1 3): loop 3
         axis K_0 = (K_0 {p.C}): loop 64
-        tasks M, F
-        order K_0, K_2, K_1
-        x staged at K_0 as halo, keep
-        w staged at K_2 as panel, keep
-        mma by wgmma.m64n{p.BN}k16.bf16, block 128x{p.BN}
-        roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring {p.WSTAGES}, halo {p.XSTAGES}, stored 1
+        grid M, F
+        loops K_0, K_2, K_1
+        x halo at K_0
+        w panel at K_2
+        mma by wgmma.m64n{p.BN}k16.bf16, tile 128x{p.BN}
+        {roles(2)}, stages {p.WSTAGES}, halo stages {p.XSTAGES}, epilogue stages 1
         launch plain"""
     return Case("conv_hopper_halo", params, conv((3, 3), "bf16", padding=1), IMAGES, "hopper", plan)
 
@@ -146,18 +146,18 @@ def in_tiles(**params: int) -> Case:
     """conv_amx."""
     p = SimpleNamespace(**params)
     high, wide = outputs(p, 1)
-    hint = {0: "keep", 1: "stream"}
+    hint = {0: "", 1: ", stream"}
     lines = [
         *([f"axis m_2 = (m_2 {p.N}): task 1"] if p.N > 1 else []),
         f"axis rows = (m_1 {high}, m_0 {p.W + p.PAD} of {wide}): task m_1 {p.STRIP}, loop 32, unit 16",
         f"axis columns = (f_0 {p.F}): task {p.F // p.SPLIT}, loop 32, unit 16",
         f"axis depth = (k_2 {p.R}, k_1 {p.S}, k_0 {p.C}): unit k_2 1, unit k_1 1, unit k_0 32",
-        f"tasks {'m_2, ' if p.N > 1 else ''}rows, columns",
-        "order columns, rows, depth",
-        f"x staged at task as lines, {hint[p.STREAM_X]}",
-        f"w packed at bind, {hint[p.STREAM_W]}",
+        f"grid {'m_2, ' if p.N > 1 else ''}rows, columns",
+        "loops columns, rows, depth",
+        f"x strip at task{hint[p.STREAM_X]}",
+        f"w packed at bind{hint[p.STREAM_W]}",
         "atom amx.bf16",
-        "overlap defer",
+        "overlap delayed store",
     ]
     kernel = conv((p.R, p.S), "bf16", padding=p.PAD)
     return Case("conv_amx", params, kernel, IMAGES, "x86.amx", "\n".join(lines), {"packed_w": "w"}, ("w",))
@@ -173,10 +173,11 @@ def by_vectors(**params: int) -> Case:
         f"axis rows = (m_1 {high}, m_0 {wide}): task m_1 1, loop m_1 1, loop {p.PIX}, unit 1",
         f"axis columns = (f_0 {p.F}): task {p.F // p.SPLIT}, loop 32, unit 16",
         f"axis depth = (k_2 {p.R}, k_1 {p.S}, k_0 {p.C}): {depth}",
-        f"tasks columns, {'m_2, ' if p.N > 1 else ''}rows contiguous",
-        "order columns, rows, depth",
-        "x in place, keep",
-        "w packed at bind, keep",
+        f"grid columns, {'m_2, ' if p.N > 1 else ''}rows",
+        "raster contiguous",
+        "loops columns, rows, depth",
+        "x in place",
+        "w packed at bind",
         "atom avx512.f32",
     ]
     kernel = conv((p.R, p.S), "f32", stride=p.STRIDE, padding=p.PAD)
@@ -216,10 +217,10 @@ def heads(**params: int) -> Case:
         axis E = (E 64): whole
         axis D = (D 64): whole
         axis U = (U {p.U}): loop {p.BK}
-        tasks B, T
-        mma by wgmma.m64n{p.BK}k16.bf16, block 64x{p.BK}
-        mma2 by wgmma.m64n64k16.bf16.ra.tb, block 64x64
-        roles load 1 wave 40 registers, multiply 4 waves 240 registers, ring {p.STAGES} together, stored 1
+        grid B, T
+        mma by wgmma.m64n{p.BK}k16.bf16, tile 64x{p.BK}
+        mma2 by wgmma.m64n64k16.bf16.ra.tb, tile 64x64
+        producer 1 wave 40 registers, consumer 4 waves 240 registers, stages {p.STAGES}, joint, epilogue stages 1
         launch plain"""
     kernel = attention.bound({BK: p.BK, D: 64, E: 64})
     return Case("attention_hopper", params, kernel, ("B", "T", "U"), "hopper", plan)

@@ -27,7 +27,7 @@ from tilewright.ir.dtypes import ALL
 from tilewright.ir.tile import parse_tile
 from tilewright.kernels.gemm import gemm
 from tilewright.lang.symbols import WORKGROUPS
-from tilewright.plan.reading import parse_plan
+from tilewright.plan.text import parse_plan
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
 f32_mn = tkl.Memory[M, N, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32]
@@ -103,9 +103,9 @@ def test_kernels_that_no_name_finds_say_so() -> None:
 
 
 PLAN = """axis rows = (m 8): task 4, unit 4
-tasks rows
-order rows
-x in place, keep
+grid rows
+loops rows
+x in place
 atom lanes.f32
 overlap none"""
 

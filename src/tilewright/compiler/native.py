@@ -28,7 +28,7 @@ from tilewright.passes.pipeline import run
 from tilewright.passes.places import Size
 from tilewright.passes.tile.opened import opened as opened_sizes
 from tilewright.plan.plan import Plan
-from tilewright.plan.reading import as_plan
+from tilewright.plan.text import as_plan
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import known_level, named_values
 from tilewright.runtime.device_arrays import DeviceArray

@@ -1,14 +1,14 @@
 """Binding: a plan is replayed on a job's program. Rewrites that the plan names come first; then its kernel is bound.
 
-| line of the plan                     | rewrite                                                                  |
-|--------------------------------------|--------------------------------------------------------------------------|
-| `apart mma`                          | two kernels, with a value in memory between them                         |
-| `x in rows`, `w in diagonal blocks`  | kernels that repack operands first, and the kernel on these              |
-| `split K 4`                          | a kernel over parts of K, and one that adds them up                      |
-| `task p 8, task q 16`, `as halo`     | rows as boxes of their digits                                            |
-| `unit q 4`                           | rows as boxes of lanes                                                   |
-| `axis F: loop 64` between products   | a loop over what lies between two MMAs                                   |
-| `axis D: loop 32`, without a pipeline | a loop around products that sum all of D at once                        |
+| line of the plan                                     | rewrite                                                     |
+|------------------------------------------------------|-------------------------------------------------------------|
+| `split kernel after mma`                             | two kernels, with a value in memory between them            |
+| `repack x: aligned rows`, `repack w: block-diagonal 4` | kernels that repack operands first, and the kernel on these |
+| `parts K 4`                                          | a kernel over parts of K, and one that adds them up         |
+| `task p 8, task q 16`, `x halo at K`                 | rows as boxes of their digits                               |
+| `unit q 4`                                           | rows as boxes of lanes                                      |
+| `axis F: loop 64` between products                   | a loop over what lies between two MMAs                      |
+| `axis D: loop 32`, without a pipeline                | a loop around products that sum all of D at once            |
 
 Nothing is searched, but for kernels of which a plan says nothing: those that repack, those that add up parts, and a
 second kernel without lines of its own. These are planned as any other program.
@@ -75,7 +75,7 @@ def kernel_of(job: Job, program: Program, sizes: Mapping[Symbol, int], free: Col
 
 def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:
     """A reduction in parts: of products, or of a program without any."""
-    line = f"split {name} {count}"
+    line = f"parts {name} {count}"
     if names_of(job.program):
         whole = sum_of(job.program, job.free)
         if isinstance(whole, str):

@@ -34,11 +34,12 @@ from tilewright.plan.grids import plan_of_grid
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import copying, cores, element_bytes
 from tilewright.plan.pinned import Known, naming
-from tilewright.plan.plan import BACKWARD, LAUNCH, Cut, Plan
+from tilewright.plan.plan import LAUNCH, REVERSED, Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.rows import beside_rows, tasks_of
 from tilewright.plan.sums import wider_sums
+from tilewright.plan.unlowered import refuse_unlowered
 from tilewright.plan.validate import validate
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
@@ -71,8 +72,9 @@ def choose_plan(job: Job) -> None:
 
 def _take_given(job: Job, given: Plan) -> None:
     """Binds the plan that is given."""
-    if given.schedule == BACKWARD and (given.products or given.atom or job.opened):
-        raise ArgumentError(f"plan: `tasks ... {BACKWARD}` is for programs without products whose sizes are numbers")
+    refuse_unlowered(given)
+    if given.schedule == REVERSED and (given.products or given.atom or job.opened):
+        raise ArgumentError(f"plan: `raster {REVERSED}` is for programs without products whose sizes are numbers")
     if job.contraction is not None:
         if _planned(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
             return
@@ -251,7 +253,7 @@ def _without_roles(job: Job, opened: Opened) -> GeneralChoice:
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
     if job.backward and not found.plan.products and found.plan.tasks:
-        found = replace(found, plan=replace(found.plan, schedule=BACKWARD))
+        found = replace(found, plan=replace(found.plan, schedule=REVERSED))
     return found
 
 

@@ -140,11 +140,11 @@ class _HaloTile:
             raise refused(axis, f"there is no dimension {axis.name}")
         grid = [self.rows.name, *map(str, tasks)]
         if sorted(plan.tasks) != sorted(grid):
-            raise refused(tasks_line(plan), f"the axes with a task are {', '.join(grid)}: `tasks` orders these")
+            raise refused(tasks_line(plan), f"the axes with a task are {', '.join(grid)}: `grid` orders these")
         order = (self.axes.k, *self.axes.deep)
         if plan.order != tuple(map(str, order)):
             there = ", ".join(map(str, order))
-            raise refused(f"order {', '.join(plan.order)}", f"a halo tile serves all taps of a K step: `order {there}`")
+            raise refused(plan.line("loops"), f"a halo tile serves all taps of a K step: `loops {there}`")
         if [x.name for x in self.rows.digits] != list(map(str, self.digits)) or [
             x.extent for x in self.rows.digits
         ] != [self.sizes[d] for d in self.digits]:
@@ -188,9 +188,7 @@ class _HaloTile:
         line = next((p for p in self.plan.placed if p.name == name), None)
         if line is None or line.form != form or line.hint != "keep" or len(self.plan.placed) != 2:
             others = tuple(p for p in self.plan.placed if p.form not in ("halo", "panel"))
-            raise refused(
-                others or line or self.plan.roles, f"a halo tile needs `{name} staged at ... as {form}, keep`"
-            )
+            raise refused(others or line or self.plan.roles, f"a halo tile needs `{name} {form} at ...`")
         return line
 
     def box(self, slides: SlidingWindow, how: Microkernel) -> tuple[tuple[int, ...], Walk | None]:
@@ -225,7 +223,7 @@ class _HaloTile:
         a, b = self._line(0), self._line(1)
         order = [str(d) for d in (self.axes.k, *self.axes.deep)]
         if a.at != order[0]:
-            raise refused(a, f"a halo tile is copied for a K step: `staged at {order[0]}`")
+            raise refused(a, f"a halo tile is copied for a K step: `halo at {order[0]}`")
         loops = {d: loop_of(self.plan.axis(str(d))) or self.sizes[d] for d in self.axes.deep if isinstance(d, Symbol)}
         last = self.axes.deep[-1] if self.axes.deep else None
         for d, n in loops.items():
@@ -239,7 +237,7 @@ class _HaloTile:
             return 1
         if len(order) > 1 and b.at == order[-2] and last is not None:
             return loops[last] if isinstance(last, Symbol) else 1
-        raise refused(b, f"B is staged at start, {', '.join(order[-2:])}")
+        raise refused(b, f"B is a panel at start, {', '.join(order[-2:])}")
 
     def _check_start(self, b: Placed, loops: dict[Symbol, int]) -> None:
         """Refuses a B that stays for all tasks where these read other parts of it, or several taps at a time."""

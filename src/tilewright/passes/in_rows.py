@@ -23,7 +23,7 @@ from tilewright.passes.tile.neighbours import neighbours
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.model import element_bytes, microseconds
-from tilewright.plan.plan import DIAGONAL, LAUNCH, PADDED, PANELS, Placed, Plan
+from tilewright.plan.plan import ALIGNED, DIAGONAL, LAUNCH, PADDED, PANELS, Placed, Plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.refusals import refused
 from tilewright.plan.ring_costs import columns_of
@@ -31,7 +31,7 @@ from tilewright.plan.rings import pitch_of
 
 Choose = Callable[[Job], None]
 """The pass that plans a job."""
-FORMS = ("rows", PANELS)
+FORMS = (ALIGNED, PANELS)
 """How a copy may lie."""
 ONCE = "its factors lie in rows already"
 """Why a program on copies, or one that copies, is not asked again."""
@@ -39,7 +39,7 @@ ONCE = "its factors lie in rows already"
 
 def repacked(job: Job, plan: Plan, choose: Choose) -> InRows:
     """The jobs of the copies that a plan names, and of the kernel on these, bound to the plan's other lines."""
-    lines = sorted((p for p in plan.placed if p.at == LAUNCH), key=lambda p: not p.form.endswith(DIAGONAL))
+    lines = sorted((p for p in plan.placed if p.at == LAUNCH), key=lambda p: not p.form.startswith(DIAGONAL))
     rest = replace(plan, placed=tuple(p for p in plan.placed if p.at != LAUNCH))
     found = _in_rows(job, rest, lines[0].form)
     if isinstance(found, str):
@@ -99,7 +99,7 @@ def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> General
     refused = [
         Refusal(", ".join(map(str, other.placed)), f"{x.cycles / best.cycles:.2f} of the time") for x, other in others
     ]
-    refused += [Refusal(f"factors in {form}", why) for form, why in job.unfit.items()]
+    refused += [Refusal(f"operands repacked: {form}", why) for form, why in job.unfit.items()]
     return replace(best, refused=(*best.refused, *refused))
 
 
@@ -122,7 +122,7 @@ def _diagonals(job: Job) -> list[str]:
     counts = [2**n for n in range(1, row.bit_length() + 1)] if deep < row else []
     few = [n for n in counts if n * deep <= 2 * row and n * columns <= widest and found.count % n == 0]
     fitting = [n for n in few if any(columns_of(atom, n, n * columns, n * deep) for atom in atoms)]
-    return [f"{n} {DIAGONAL}" for n in sorted(fitting, key=lambda n: (n * deep > row, abs(row - n * deep)))]
+    return [f"{DIAGONAL} {n}" for n in sorted(fitting, key=lambda n: (n * deep > row, abs(row - n * deep)))]
 
 
 def _deep(atoms: Collection[MultiplyAtom], k: int) -> int:
@@ -166,8 +166,8 @@ def _in_rows(job: Job, given: Plan | None, form: str) -> InRows | str:
     if not loads or job.opened or job.single or job.lenient:
         return "its factors are not copied first: sizes are open, or it is a part of another program"
     pitch = max(a.pitch for a in loads)
-    if form.endswith(DIAGONAL):
-        made = _in_blocks(job, int(form.split()[0]), pitch)
+    if form.startswith(DIAGONAL):
+        made = _in_blocks(job, int(form.split()[1]), pitch)
     else:
         line = max((x.slab or 0) * x.a.dtype.bits // 8 for x in job.machine.multiply.values())
         reading = Reading(pitch, max(a.furthest for a in loads), job.machine.limits.sector_bytes, line)
@@ -176,7 +176,7 @@ def _in_rows(job: Job, given: Plan | None, form: str) -> InRows | str:
         return made
     copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes, no_rows=ONCE) for each in made.copies)
     main = Job(job.machine, made.program, made.sizes, made.shapes, made.free, given=given, single=True, no_rows=ONCE)
-    forms = (form, *(PADDED if form.endswith(DIAGONAL) else form for _ in made.sources[1:]))
+    forms = (form, *(PADDED if form.startswith(DIAGONAL) else form for _ in made.sources[1:]))
     placed = tuple(Placed(name, LAUNCH, own) for name, own in zip(made.sources, forms, strict=True))
     return InRows(copies, main, placed, tuple(map(str, made.copies)))
 
@@ -203,7 +203,7 @@ def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice | str:
 def not_by_blocks(found: InRows) -> str:
     """Why blocks on a diagonal are not multiplied by themselves, where that is so."""
     plan = found.main.plan
-    if plan is None or plan.roles is not None or not any(p.form.endswith(DIAGONAL) for p in found.placed):
+    if plan is None or plan.roles is not None or not any(p.form.startswith(DIAGONAL) for p in found.placed):
         return ""
     return f"no plan multiplies blocks by themselves: {found.main.no_roles}"
 

@@ -56,9 +56,11 @@ def bound_apart(job: Job, plan: Plan, name: str, choose: Choose) -> tuple[Job, J
     """The jobs of the two programs that a plan says, each bound to its lines; without lines the second is planned."""
     found = apart(job.program, job.sizes)
     if isinstance(found, str):
-        raise ArgumentError(f"plan: `apart {name}`: {found}")
+        raise ArgumentError(f"plan: `split kernel after {name}`: {found}")
     if (here := _last_product(found.first)) != name:
-        raise refused(f"apart {name}", f"the first kernel ends with the first product: `apart {here}`")
+        raise refused(
+            f"split kernel after {name}", f"the first kernel ends with the first product: `split kernel after {here}`"
+        )
     parts = _last_first(parts_of(job, found, replace(plan, apart=None, then=None), plan.then), found)
     for part in parts:
         choose(part)
@@ -79,7 +81,7 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
     between = prod(halves.shape) * element_bytes(halves.partial.type.dtype)
     size, memory = numbers_of(job.sizes), [a.type for a in job.program.args if isinstance(a.type, MemoryType)]
     given = sum(prod(size(d) for d in kind.dims) * element_bytes(kind.dtype) for kind in memory)
-    what = f"two programs, apart {_last_product(halves.first)}"
+    what = f"two kernels, split after {_last_product(halves.first)}"
     if between > TIMES * given:
         refused = Refusal(what, f"{between >> 20} MiB lie between them, {between / given:.0f} times their arguments")
         return replace(found, refused=(*found.refused, refused))

@@ -270,8 +270,8 @@ def _lowered(
         return lowered, ()
     by_lanes = sums_by_lanes(lowered.program, job.machine)
     made, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, job.machine)
-    if cuts.overlap in ("ahead", "turns"):
-        made = products_ahead(made, job.machine, turns=cuts.overlap == "turns")
+    if cuts.overlap in ("mma ahead", "ordered"):
+        made = products_ahead(made, job.machine, turns=cuts.overlap == "ordered")
     return replace(lowered, program=made), notes
 
 

@@ -7,7 +7,7 @@ that cannot be done is refused with the rule that it breaks.
 |---------------------------|---------------------------------------------------------------------------------|
 | `axis M = (M 512): task 64` | width of a task, in the order of `tasks`                                       |
 | `axis K = (K 512): loop 64` | tile of a loop; with a pipeline, the K step of an MMA                          |
-| `mma by ATOM, block 64x64`  | atom, accumulator tile, orientation; groups of waves follow from the pipeline |
+| `mma by ATOM, tile 64x64`  | atom, accumulator tile, orientation; groups of waves follow from the pipeline |
 | `roles ...`, `overlap ...`  | pipeline                                                                      |
 """
 
@@ -29,7 +29,7 @@ from tilewright.plan.legality import check_length
 from tilewright.plan.microkernel import Microkernel, axes_in, products_of
 from tilewright.plan.model import Size
 from tilewright.plan.plan import Axis, Plan
-from tilewright.plan.refusals import refused, tasks_line
+from tilewright.plan.refusals import refused
 
 
 def bind(kernel: KernelProgram, plan: Plan, terms: Terms | None = None) -> Cuts:
@@ -94,22 +94,22 @@ def _without_pipeline(
 def _refuse_pipeline_lines(plan: Plan) -> None:
     """Refuses lines that only a kernel with a pipeline has."""
     if plan.overlap != "none":
-        raise refused(f"overlap {plan.overlap}", "nothing overlaps without a line `roles`")
+        raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
     if plan.group > 1:
-        raise refused(tasks_line(plan), "only a plan with `roles` groups tasks")
-    for line in (*plan.placed, *([f"order {', '.join(plan.order)}"] if plan.order else [])):
+        raise refused(plan.line("raster"), "only a plan with `producer` has a raster")
+    for line in (*plan.placed, *([plan.line("loops")] if plan.order else [])):
         raise refused(line, "only halo tiles, copies made first and contractions on a CPU have this line")
     for product in (p for p in plan.products if p.transposed):
-        raise refused(product, "only products in roles are transposed")
+        raise refused(product, "only products of a pipeline are transposed")
 
 
 def _waves(plan: Plan, products: Mapping[Op, Microkernel | None], machine: Machine, terms: Terms | None) -> int:
     """How many waves compute a task, where no atom decides that."""
     decides = any(how is not None for how in products.values()) or (bool(products) and terms is None)
     if plan.waves > 1 and (decides or machine.lanes is None):
-        raise refused(f"waves {plan.waves}", "the atoms, or the machine, say how many waves compute a task")
+        raise refused(plan.line("waves"), "the atoms, or the machine, say how many waves compute a task")
     if not 1 <= plan.waves <= machine.waves:
-        raise refused(f"waves {plan.waves}", f"a workgroup has 1 to {machine.waves}")
+        raise refused(plan.line("waves"), f"a workgroup has 1 to {machine.waves}")
     return plan.waves
 
 

@@ -47,7 +47,7 @@ def axes_of(kernel: KernelProgram, plan: Plan) -> dict[Expr, Axis]:
 def widths_of(
     kernel: KernelProgram, plan: Plan, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
 ) -> dict[Expr, int]:
-    """The width of a task along each dimension that tasks split, in the order of the line `tasks`."""
+    """The width of a task along each dimension that tasks split, in the order of the line `grid`."""
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():
         levels = [cut.role for cut in axis.cuts]
@@ -69,7 +69,7 @@ def widths_of(
         is_tile = plan.roles is not None or len(levels) > 1
         widths[axis.name] = d, width if is_tile else min(width, max(1, kernel.size(d)))  # a longer task has all of it
     if sorted(widths) != sorted(plan.tasks):
-        raise refused(tasks_line(plan), f"the axes with a task are {', '.join(widths) or 'none'}: `tasks` orders these")
+        raise refused(tasks_line(plan), f"the axes with a task are {', '.join(widths) or 'none'}: `grid` orders these")
     return dict(widths[name] for name in plan.tasks)
 
 

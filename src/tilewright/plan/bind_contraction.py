@@ -20,8 +20,8 @@ from tilewright.plan.blocking import (
 )
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.pinned import FRESH
-from tilewright.plan.plan import Axis, Plan
-from tilewright.plan.refusals import refused, tasks_line
+from tilewright.plan.plan import DELAYED, Axis, Plan
+from tilewright.plan.refusals import raster_line, refused, tasks_line
 
 
 def bind_contraction(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocking:
@@ -58,7 +58,7 @@ class _Lines:
         plan = self.plan
         others = (*plan.products, *([plan.roles] if plan.roles else []))
         more = [*map(str, others), *([f"waves {plan.waves}"] if plan.waves > 1 else [])]
-        more += [f"split {plan.split[0]} {plan.split[1]}"] if plan.split else []
+        more += [f"parts {plan.split[0]} {plan.split[1]}"] if plan.split else []
         for line in more:
             raise refused(line, "a contraction with a line `atom` has no such line")
 
@@ -78,7 +78,7 @@ class _Lines:
         if sorted(plan.tasks) != sorted(every):
             raise refused(tasks_line(plan), f"tasks go over {', '.join(every)}, in any order")
         if plan.group > 1:
-            raise refused(tasks_line(plan), "workers of a CPU take tasks in order; only a GPU's are grouped")
+            raise refused(raster_line(plan), "workers of a CPU take tasks in order; only a GPU's are grouped")
 
     def _check_levels(self) -> None:
         """An axis is split into tasks, whole blocks of sums, and what the atom takes."""
@@ -110,10 +110,10 @@ class _Lines:
 
     def _check_order(self) -> None:
         """Sums stay in registers over the depth, which is last."""
-        line = f"order {', '.join(self.plan.order)}"
+        line = f"loops {', '.join(self.plan.order)}"
         if self.lanes and self.plan.order != (*BY_LANES, DEPTH):
             raise refused(
-                line, f"lanes lie within rows, and sums stay in registers: `order {', '.join(BY_LANES)}, {DEPTH}`"
+                line, f"lanes lie within rows, and sums stay in registers: `loops {', '.join(BY_LANES)}, {DEPTH}`"
             )
         if not self.lanes and (sorted(self.plan.order) != [COLUMNS, DEPTH, ROWS] or self.plan.order[-1] != DEPTH):
             raise refused(line, "rows and columns in either order, then depth: sums stay in registers")
@@ -139,9 +139,9 @@ class _Lines:
     def _check_overlap(self) -> None:
         """Stores from tile registers may be delayed."""
         overlap = self.plan.overlap
-        if overlap not in ("none", "defer"):
+        if overlap not in ("none", DELAYED):
             raise refused(f"overlap {overlap}", "a single contraction has no products that overlap")
-        if overlap == "defer" and not self.tiles:
+        if overlap == DELAYED and not self.tiles:
             what = LANES if self.lanes else "vectors"
             raise refused(f"overlap {overlap}", f"it is for sums in tile registers; {what} are stored as they are")
 

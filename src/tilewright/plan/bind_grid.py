@@ -74,7 +74,7 @@ def _axes(grid: Grid, plan: Plan) -> tuple[dict[str, Axis], dict[str, Axis]]:
             raise refused(plan.lines()[0], f"no line says `axis {word}`")
     if plan.tasks != tuple(grid.words[name] for name in grid.tasks):
         there = ", ".join(grid.words[name] for name in grid.tasks)
-        raise refused(f"tasks {', '.join(plan.tasks)}", f"workgroups are ordered by the constraints: `tasks {there}`")
+        raise refused(plan.line("grid"), f"workgroups are ordered by the constraints: `grid {there}`")
     for line in (*plan.placed, *([plan.roles] if plan.roles else [])):
         raise refused(line, "a grid program's plan has no such line")
     return axes, loops

@@ -142,13 +142,13 @@ class _Pipelined:
         """Refuses lines that a pipeline without halo tiles does not have."""
         check_roles(self.roles, self.kernel.machine)
         if self.roles.halo:
-            raise refused(self.roles, "no operand is staged as halo")
+            raise refused(self.roles, "no operand has the form halo")
         if self.plan.waves > 1:
-            raise refused(f"waves {self.plan.waves}", "the line `roles` says the waves")
+            raise refused(self.plan.line("waves"), "the line `producer` says the waves")
         for line in self.plan.placed:
-            raise refused(line, "it needs `halo` in the line `roles`")
+            raise refused(line, "it needs `halo stages` in the line `producer`")
         if self.plan.order:
-            raise refused(f"order {', '.join(self.plan.order)}", "only halo tiles have an order of loops")
+            raise refused(self.plan.line("loops"), "only halo tiles have an order of loops")
 
     def _product(self, line: Multiplied, op: Op) -> Microkernel:
         """The atom, tile and orientation of an MMA, as its line says."""

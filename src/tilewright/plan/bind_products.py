@@ -46,7 +46,7 @@ def _given(each: Multiplied, op: Op, machine: Machine) -> Microkernel:
         names = ", ".join(x.name for x in fitting) or "none"
         raise refused(each, f"its factors are {kinds}, and {machine.name}'s atoms for them {names}")
     if each.transposed:
-        raise refused(each, "only products in roles are transposed")
+        raise refused(each, "only products of a pipeline are transposed")
     how, (m, n, _) = Microkernel(atom, each.rows, each.columns), atom.shape
     if each.rows % m or each.columns % n:
         raise refused(each, f"blocks are whole atoms of {m}x{n}")

@@ -16,7 +16,7 @@ from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
 from tilewright.plan.sliding import halo_of, lane_digit
 
 ROWS, COLUMNS, DEPTH, LANES = "rows", "columns", "depth", "lanes"
-STAGES = ("lines", "panel")
+STAGES = ("strip", "panel")
 BY_LANES = (ROWS, LANES, COLUMNS)
 """The order of loops over blocks by lanes."""
 
@@ -113,7 +113,7 @@ def plan_of(c: Contraction, s: Blocking) -> Plan:
     (m, n, k), axes = s.atom.shape, axes_in_order(c, s.by_lanes)
     across, last = (LANES, kept_digit(c)) if s.by_lanes else (COLUMNS, c.columns[0])
     walked = {last: up(size(last), n if s.by_lanes else s.columns), c.depth[-1]: up(size(c.depth[-1]), k)}
-    if s.stage == "lines" and (halo := halo_of(c)) is not None:
+    if s.stage == "strip" and (halo := halo_of(c)) is not None:
         walked[c.rows[-1]] = halo.pitch
     lines = axes[ROWS][0].name if len(axes[ROWS]) > 1 else None
     within = (Cut("loop", 1, lines),) if lines is not None and not s.in_tiles else ()  # blocks of sums end with a line
@@ -131,7 +131,7 @@ def plan_of(c: Contraction, s: Blocking) -> Plan:
     for name, digits in axes.items():
         made.append(Axis(name, tuple(Digit(d.name, size(d), walked.get(d, size(d))) for d in digits), cuts[name]))
     a, b = ("stream" if name in s.streams else "keep" for name in "ab")
-    placed = Placed(c.a.name, "task" if s.stage else None, s.stage, a), Placed(c.b.name, "bind", "", b)
+    placed = Placed(c.a.name, "task" if s.stage else None, s.stage, a), Placed(c.b.name, "bind", "packed", b)
     return Plan(tuple(made), s.tasks, (*s.order, DEPTH), placed, s.atom.name, s.schedule, s.overlap)
 
 

@@ -92,13 +92,13 @@ def chain_cycles(found: ChainedProducts, products: Mapping[Op, Microkernel], rol
     between, masking = (rows * columns * x for x in _between(found))
     step = max(multiplied, between, filled) + limits.round_latency / groups**2
     step += 0.0 if overlap != "none" else min(multiplied, between) / groups
-    step += limits.copy_shown * filled + (limits.turn_latency if overlap == "turns" else 0)
+    step += limits.copy_shown * filled + (limits.turn_latency if overlap == "ordered" else 0)
     rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
     rounds = _rounds(found, rows)
     if uneven(found.program, found.row):  # whoever is done takes the next task, and the last ones are the shortest
         lengths = [n * step + m * masking + rest for n, m in rounds]
         return around * sum(lengths) / cores + min(lengths) + fixed
-    if overlap != "turns":  # groups begin a task at the same time, and wait for one another's first products
+    if overlap != "ordered":  # groups begin a task at the same time, and wait for one another's first products
         rest += (groups - 1) / 2 * each[0]
     return ceil(around * len(rounds) / cores) * (rounds[0][0] * step + rest) + fixed
 

@@ -8,9 +8,9 @@ is, where all of K is too much for shared memory.
 
     axis M = (M 4096): task 128
     axis N = (N 4096): loop 128
-    mma by matrix.m64n128k16.bf16, block 128x128
-    mma2 by matrix.m64n128k16.bf16.ra.tb, block 128x128
-    roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 2, stored 1
+    mma by matrix.m64n128k16.bf16, tile 128x128
+    mma2 by matrix.m64n128k16.bf16.ra.tb, tile 128x128
+    producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 2, epilogue stages 1
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _overlaps(found: ChainedProducts, products: Mapping[Op, Microkernel]) -> tup
     """How products may run beside other work. One that goes over K step by step is not started ahead of another."""
     if not found.looped or len(products) < 2 or not all(how.at_once for how in products.values()):
         return ("none",)
-    return ("ahead", "turns", "none") if next(iter(products.values())).groups > 1 else ("ahead", "none")
+    return ("mma ahead", "ordered", "none") if next(iter(products.values())).groups > 1 else ("mma ahead", "none")
 
 
 def _microkernel(

@@ -75,7 +75,7 @@ def cuts_of(c: Contraction, how: Blocking, product: Op) -> Cuts:
     products: dict[Op, Microkernel | None] = {product: Microkernel(how.atom, how.rows, how.columns)}
     if not how.in_tiles:
         return replace(found, products=products)
-    streams, shifts = ("a" in how.streams, "b" in how.streams), _shifts(c) if how.stage == "lines" else {}
+    streams, shifts = ("a" in how.streams, "b" in how.streams), _shifts(c) if how.stage == "strip" else {}
     around = tuple(d for d in product.operands[2].type.dims if d not in (row, across))
     deep = dimension(c.depth[-1])
     taps = tuple(dict.fromkeys(s.dim for s in found.depth if s.dim is not deep))

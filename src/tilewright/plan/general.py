@@ -3,7 +3,7 @@
 axis M = (M 1000): task 8
 axis N = (N 512): whole
 axis K = (K 900): loop 256
-tasks M
+grid M
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Cuts:
     """Products by vectors along a dimension that both factors and the sum keep."""
     depth: tuple[Depth, ...] = ()
     """The loops over what a product sums, the outermost first; none: as the lowering sees fit."""
-    schedule: str = "strided"
+    schedule: str = "cyclic"
     """Which tasks a worker takes."""
     waves: int = 1
     """How many waves do a task together, where products do not say so."""
@@ -125,7 +125,7 @@ class GeneralChoice:
             sums = " + ".join(us(part.cycles, self.machine) for part in self.parts)
             return "\n".join(
                 [
-                    f"{self.name} on {self.machine.name} as two programs, apart {self.plan.apart}: predicted "
+                    f"{self.name} on {self.machine.name} as two kernels, split after {self.plan.apart}: predicted "
                     f"{took} us, {sums}",
                     *self.notes,
                     *(f"refused  {r}" for r in self.refused),
@@ -227,7 +227,7 @@ def plan_general(
         by_loops = dict.fromkeys(names_of(program).values())
         return by_loops if by_terms else products_of(program, machine, width, size, opened)
 
-    products, blocks, schedule = multiplied(), dict[Expr, int](), "strided" if terms is None else terms.schedule
+    products, blocks, schedule = multiplied(), dict[Expr, int](), "cyclic" if terms is None else terms.schedule
     if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes
         lanes = machine.lanes if narrowed else None  # one wave's atoms need no slabs of shared memory
         alone = products_of(program, machine, lambda d: (size if d in dims else width)(d), size, opened, lanes)

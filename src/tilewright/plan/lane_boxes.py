@@ -75,7 +75,7 @@ class Terms:
     @property
     def schedule(self) -> str:
         """Which tasks a worker takes: windows of those next to each other overlap, and it finds them in its cache."""
-        return "contiguous" if self.box else "strided"
+        return "contiguous" if self.box else "cyclic"
 
     @property
     def results(self) -> int:

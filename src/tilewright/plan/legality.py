@@ -11,8 +11,8 @@ from math import gcd
 from tilewright.ir.core import Op
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.microkernel import Microkernel
-from tilewright.plan.plan import Axis, Multiplied, Plan, Roles
-from tilewright.plan.refusals import refused, tasks_line
+from tilewright.plan.plan import DELAYED, ORDERED, Axis, Multiplied, Plan, Roles
+from tilewright.plan.refusals import raster_line, refused, tasks_line
 
 
 def check_roles(roles: Roles, machine: Machine) -> None:
@@ -109,7 +109,7 @@ def check_group(plan: Plan, rows: str) -> None:
         left //= gcd(left, plan.axis(name).tasks)
     if left > 1:
         there = f"along the axes before {rows}, {', '.join(around) or 'none'}"
-        raise refused(tasks_line(plan), f"dynamic tasks are grouped {there}: {plan.group} do not divide theirs")
+        raise refused(raster_line(plan), f"dynamic tasks are grouped {there}: {plan.group} do not divide theirs")
 
 
 def check_length(axis: Axis, tile: int, extent: int, unit: int) -> None:
@@ -129,11 +129,11 @@ def check_overlap(plan: Plan, looped: bool, products: Mapping[Op, Microkernel]) 
     if plan.overlap == "none":
         return
     line = f"overlap {plan.overlap}"
-    if plan.overlap == "defer":
+    if plan.overlap == DELAYED:
         raise refused(line, "stores are delayed in tile registers only")
     if not looped or len(products) < 2 or not all(how.at_once for how in products.values()):
         raise refused(line, "a loop with two products, each with all of its K at once, has this line")
-    if plan.overlap == "turns" and next(iter(products.values())).groups < 2:
+    if plan.overlap == ORDERED and next(iter(products.values())).groups < 2:
         raise refused(line, "groups of waves take turns; here is one")
     if plan.roles is not None and plan.roles.together:
         raise refused(plan.roles, "what products use one ahead of the other is not handed over together")

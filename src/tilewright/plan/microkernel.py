@@ -111,7 +111,7 @@ class Microkernel:
 
     def __str__(self) -> str:
         m, n = self.tile
-        return f"{self.atom.name}, block {m}x{n}{' transposed' if self.transposed else ''}"
+        return f"{self.atom.name}, tile {m}x{n}{' transposed' if self.transposed else ''}"
 
 
 @dataclass(frozen=True)

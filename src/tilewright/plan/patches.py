@@ -10,12 +10,12 @@ brought offset by offset, or, where all of it fits, once for all tasks.
     axis K_2 = (K_2 3): loop 1
     axis K_1 = (K_1 3): loop 1
     axis K_0 = (K_0 64): loop 64
-    tasks M, F
-    order K_0, K_2, K_1
-    x staged at K_0 as halo, keep
-    w staged at start as panel, keep
-    mma by matrix.m64n64k16.bf16, block 128x64
-    roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 1, halo 3, stored 2
+    grid M, F
+    loops K_0, K_2, K_1
+    x halo at K_0
+    w panel at start
+    mma by matrix.m64n64k16.bf16, tile 128x64
+    producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 1, halo stages 3, epilogue stages 2
 
 Where a plan says `axis M = (M_2 4, M_1 7, M_0 9 of 7): task M_2 2`, a task has whole images, whose rows run on from
 line to line: those between the end of a line and the next are computed with the others, and never stored. A tap is then

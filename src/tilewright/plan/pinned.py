@@ -23,8 +23,8 @@ def naming(fault: ArgumentError, given: Plan, chosen: Plan | None, known: Known 
     differs from the plan that is chosen. A plan for other sizes is refused as that; of names that the program does not
     have, near ones are said.
 
-    >>> from tilewright.plan.reading import parse_plan
-    >>> plan = parse_plan("axis m = (m 8): task 3; axis n = (n 9): whole; tasks m")
+    >>> from tilewright.plan.text import parse_plan
+    >>> plan = parse_plan("axis m = (m 8): task 3; axis n = (n 9): whole; grid m")
     >>> print(naming(ArgumentError("plan: axis n: no task"), plan, None))
     plan: axis n: no task; in `axis n = (n 9): whole`
     """
@@ -56,7 +56,7 @@ def other_sizes(given: Plan, chosen: Plan, sizes: Mapping[str, int]) -> str:
     """Which sizes a plan says that are neither the program's nor those of the plan chosen for it, which may be padded;
     nothing where all are.
 
-    >>> from tilewright.plan.reading import parse_plan
+    >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis rows = (m_1 4, m_0 {n}): whole") for n in (128, 125))
     >>> print(other_sizes(plan, here, {"M": 500}))
     plan: it is for other sizes: `axis rows = (m_1 4, m_0 128): whole` says m_0 128, the program has m_0 125 ...
@@ -108,7 +108,7 @@ def _dim_of(digit: str) -> str:
 def near_names(given: Plan, chosen: Plan, known: Known) -> str:
     """The end of a refusal: of each name in a plan that its program or machine does not have, a near one.
 
-    >>> from tilewright.plan.reading import parse_plan
+    >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis {name} = (n 9): whole") for name in ("colums", "columns"))
     >>> print(near_names(plan, here, Known({}, (), ())))
     ; `colums`: did you mean columns?

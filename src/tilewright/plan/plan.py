@@ -1,45 +1,56 @@
-"""The plan: how a program is done on a machine. Axes with ordered cuts, loop order, where operands lie, which atom.
+"""The schedule: how a program is done on a machine, as data. Each type prints the statement that `plan.text` reads.
 
     axis rows = (M_1 56, M_0 57 of 56): task M_1 28, loop 32, unit 16
     axis columns = (F_0 64): task 64, loop 32, unit 16
-    axis depth = (K_2 3, K_1 3, K_0 64): unit K_2 1, unit K_1 1, unit K_0 32
-    tasks rows, columns
-    order columns, rows, depth
-    x staged at task as lines, stream
-    w packed at bind, keep
+    axis K = (K_2 3, K_1 3, K_0 64): unit K_2 1, unit K_1 1, unit K_0 32
+    grid rows, columns
+    loops columns, rows, K
+    x strip at task, stream
+    w packed at bind
     atom tiles.bf16
-    overlap defer
+    overlap delayed store
 
-An axis is a dimension's digit, or several as one number, the last fastest; `57 of 56` walks over more than there is:
-what is computed outside is never stored. A cut says who goes over pieces of that size within what cuts before it left:
-`task` (workers), `loop`, or `unit` (written out, in registers); a digit's name cuts that digit, no name what remains.
-The last cut leaves what one atom takes. Digits without a cut are taken whole. The atom is one of the machine's, or
-`lanes.TYPE`: vectors of a type along a digit that both factors keep. `m_1 56?` is open: known when the program runs,
-and planned as if it were 56.
+Statements stand on lines of their own, or between semicolons. Words in brackets may be left out.
 
-A program of several products says of each by what it is done, `mma by tiles.bf16, block 32x32` and `mma2 by loops`:
-the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom; where
-`task 128, unit M_0 4` cuts its rows, every lane has four neighbours, and what they read in registers. A `block 16x64
-transposed` has 16 rows and 64 columns of C, and the atom's rows go along those columns.
-`roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
-memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave (with
-`apart`, those of each group of waves by themselves); with
-`x staged at K as halo`, `halo 2` after `ring 4` says how many halo tiles of x lie there beside steps of the other. With
-`pingpong` at the end, halves of those who multiply take tasks in turn. Where several products use what a step brings,
-each has a ring of its own; `ring 2 together` is one for all of them.
-`overlap ahead` starts the first product of a round before the last one of the round before; with `overlap turns`,
-groups of waves do so one after the other.
-`apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
-The statements before it are the first one's plan, those after `then` the second one's; without them it is chosen.
-Its `tasks M backward` begin with the last, as what was written last is still in the cache that cores share.
-`x in rows, keep` copies an operand first, by a program of its own, to rows that the machine's copies can read: with
-zeros where it has none, and with the taps and channels of a filter's row as one axis. `x in panels, keep` copies what
-every row of the product sums, all taps, as a row of its own. `w in 4 diagonal blocks, keep` does four neighbouring
-products as one: w is copied to four blocks on a diagonal, with zeros beside them.
-`split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
-do a task together, where there are no roles.
-`launch early` lets a program begin while the one before it ends, for which it waits before it touches memory; `launch
-plain` begins it after that. A plan that says neither leaves it to the planner.
+| statement | meaning |
+|---|---|
+| `axis NAME = (DIGIT EXTENT, ...): SPLITS` | a dimension, or several digits as one number, the last fastest |
+| `grid AXIS, ...` | the axes of the tasks, outermost first |
+| `raster [COUNT,] [ORDER]` | tasks of the first axis that are walked together; which tasks a worker takes |
+| `loops AXIS, ...` | the order of loops, outermost first; `K.2` is the second loop of K |
+| `mma by ATOM, tile 128x256 [transposed]` | a product's atom, and its accumulator tile; or `mma by loops` |
+| `atom NAME` | the atom of a CPU's single contraction |
+| `x FORM [at POINT] [HOPS] [, reuse] [, stream]` | where a value is while it is used; or `x in place` |
+| `p kept in register`, `p kept in shared`, `p computed again` | a value between two products |
+| `repack x: FORM` | a kernel of its own copies an operand first |
+| `producer ..., consumer ..., stages 4, epilogue stages 2` | waves with roles, and the stages between them |
+| `overlap HOW` | `delayed store`, `mma ahead`, `ordered` |
+| `split kernel after mma` | two kernels; those of the second one stand behind `then` |
+| `parts K 4` | tasks of their own for four parts of K; a second kernel merges them, in order |
+| `waves 8` | waves of a task, where no pipeline says them |
+| `lanes vector 4, box 2x2` | elements that a lane reads at once, and the results that it has |
+| `occupancy workgroups 2, persistent, domains 8, registers 256` | how workgroups lie on cores |
+| `launch early`, `launch plain` | whether a kernel begins while the one before it ends |
+
+*Axes.* `57 of 56` walks over more than there is: what is computed outside is never stored. `m_1 56?` is open: known
+when the program runs, and planned as if it were 56. A split makes pieces of that size of what the splits before it
+left: `cluster` (workgroups that share their memories), `task`, `wave`, `loop`, or `unit` (unrolled, in registers); a
+digit's name splits that digit, no name what remains. `task 192 as 4x48` is a box of the digits, `task 192` a run of the
+number. `loop 14 unroll 2` does two iterations at a time. `peel 1 2`, at the end, lowers one iteration at the front and
+two at the end by themselves. `whole` has no split.
+
+*Values.* A form is `tile`, `run`, `halo` (a tile with what surrounds it), `panel` (rows of every tap), `strip` (lines
+with their padding) or `packed`. The point is `bind`, `start`, `task`, or the axis for a step of which it is copied. A
+hop is a copy atom, a memory and its buffers: `a tile by async.16 to shared 3, by fragments.x4 to register 2`; results
+go the other way, `o tile by bulk.store from shared 2`, in the memory of the stages where it says `reuse`.
+
+*Repacking.* `aligned rows` are rows that the machine's copies can read, with zeros where there is nothing, and taps and
+channels of a filter's row as one axis; `im2col` has all that a row of the product sums as a row of its own; `padded
+rows` begin at whole sectors; `block-diagonal 4` does four neighbouring products as one, with zeros beside the blocks.
+
+*Pipeline.* `joint` hands over all operands of a step at once, `halo stages 2` are those of halo tiles, `resident stages
+2` those of what is loaded once a task. With `store per group` each group of waves stores its own results, with
+`pingpong` halves of the consumers take tasks in turn.
 """
 
 from __future__ import annotations
@@ -51,21 +62,35 @@ from math import ceil, prod
 from tilewright.errors import ArgumentError
 from tilewright.limits import did_you_mean
 
-ROLES = ("task", "loop", "unit")
+LEVELS = ("cluster", "task", "wave", "loop", "unit")
 HINTS = ("keep", "stream")
-BACKWARD = "backward"
-SCHEDULES = ("strided", "contiguous", "dynamic", BACKWARD)
-OVERLAPS = ("none", "defer", "ahead", "turns")
+CYCLIC, REVERSED = "cyclic", "reversed"
+LONGEST = "longest first"
+ORDERS = (CYCLIC, "contiguous", "dynamic", REVERSED, LONGEST)
+DELAYED, AHEAD, ORDERED = "delayed store", "mma ahead", "ordered"
+OVERLAPS = ("none", DELAYED, AHEAD, ORDERED)
+STRIP = "strip"
+FORMS = ("tile", "run", "halo", "panel", STRIP)
+SPACES = ("register", "shared", "l1", "cluster", "workspace")
+REGISTER, SHARED, COMPUTED = "kept in register", "kept in shared", "computed again"
+BIND, PACKED = "bind", "packed"
+"""The point and the form of an operand that is packed once where it is constant, and else at every launch."""
+POINTS = ("start", "task")
+"""The points of copies beside axes: once for all tasks of a workgroup, and once a task."""
+BETWEEN = (REGISTER, SHARED, COMPUTED)
+"""Where a value between two products is: in a memory until it is used, or nowhere, as every use computes it again."""
 LAUNCH = "launch"
-"""Where an operand is copied by a program of its own."""
-PANELS = "panels"
-"""How it lies then, where every row of a product has all that it sums."""
+"""The point of an operand that a kernel of its own copies."""
+ALIGNED = "aligned rows"
+"""Its form then: rows that the machine's copies can read."""
+PANELS = "im2col"
+"""Its form then: every row of a product has all that it sums."""
 PADDED = "padded rows"
-"""How it lies then, where it could be read as it is, and rows that lie apart by whole sectors or lines are quicker."""
-DIAGONAL = "diagonal blocks"
-"""How it lies then, where neighbouring products are one: their number stands before it."""
+"""Its form then: it could be read as it is, and rows that begin at whole sectors or lines are quicker."""
+DIAGONAL = "block-diagonal"
+"""Its form then: neighbouring products are one; their number stands behind it."""
 THEN = "then"
-"""The statement after which the plan of a second program stands."""
+"""The statement behind which the schedule of a second kernel stands."""
 LAUNCHES = ("plain", "early")
 """Ways to launch a program: when the one before it has ended, or while it ends."""
 
@@ -89,14 +114,22 @@ class Digit:
 
 @dataclass(frozen=True)
 class Cut:
-    """Pieces of `size` (of a digit, or of what remains of the axis), and who goes over them."""
+    """Pieces of `size` (of a digit, or of what remains of the axis), and the level of the machine that iterates over
+    them."""
 
     role: str
     size: int
     digit: str | None = None
+    box: tuple[int, ...] = ()
+    """A piece as a box of the axis's digits; empty: it is a run of their number."""
+    unroll: int = 1
+    """Iterations of a loop that are done at a time."""
 
     def __str__(self) -> str:
-        return f"{self.role} {self.digit} {self.size}" if self.digit else f"{self.role} {self.size}"
+        digit = f"{self.digit} " if self.digit else ""
+        box = f" as {'x'.join(map(str, self.box))}" if self.box else ""
+        unroll = f" unroll {self.unroll}" if self.unroll > 1 else ""
+        return f"{self.role} {digit}{self.size}{box}{unroll}"
 
     @property
     def written(self) -> bool:
@@ -106,14 +139,17 @@ class Cut:
 
 @dataclass(frozen=True)
 class Axis:
-    """A dimension, or several digits as one, and how it is cut, outermost first."""
+    """A dimension, or several digits as one, and its splits, outermost first."""
 
     name: str
     digits: tuple[Digit, ...]
     cuts: tuple[Cut, ...] = ()
+    peeled: tuple[int, int] = (0, 0)
+    """Iterations at the front and at the end that are lowered by themselves."""
 
     def __str__(self) -> str:
-        cuts = ", ".join(map(str, self.cuts)) or "whole"
+        peel = [f"peel {self.peeled[0]} {self.peeled[1]}"] if any(self.peeled) else []
+        cuts = ", ".join([*map(str, self.cuts), *peel] if self.cuts else ["whole", *peel])
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
 
     def cut(self, role: str, digit: str | None = None) -> Cut | None:
@@ -136,30 +172,52 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Where an operand is while it is used: `in place`, or copied at a point (`bind`, `task`, an axis) in a form.
+class Hop:
+    """A copy on the way of a value: the copy atom, the memory at its end, and the buffers that the value has there.
 
-    At the `launch` it is copied to rows as the machine's own copies read them, by a program of its own.
+    Results go the other way: `out` says that the atom copies from that memory.
+    """
+
+    copy: str
+    space: str
+    buffers: int
+    out: bool = False
+
+    def __str__(self) -> str:
+        return f"by {self.copy} {'from' if self.out else 'to'} {self.space} {self.buffers}"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a value is while it is used: in place (no point, no form), or copied at a point in a form, over a route.
+
+    The point is `bind`, LAUNCH (a kernel of its own repacks it), `start`, `task` or an axis. Without a route the
+    machine's own is meant. A value between products has one of BETWEEN as its form.
     """
 
     name: str
     at: str | None
     form: str
     hint: str = "keep"
+    route: tuple[Hop, ...] = ()
+    reuse: bool = False
+    """Whether a result waits in the memory of the pipeline's stages."""
 
     def __str__(self) -> str:
-        if self.at is None:
-            return f"{self.name} in place, {self.hint}"
+        end = f"{', reuse' if self.reuse else ''}{f', {self.hint}' if self.hint != 'keep' else ''}"
         if self.at == LAUNCH:
-            return f"{self.name} in {self.form}, {self.hint}"
-        if self.at == "bind":
-            return f"{self.name} packed at bind, {self.hint}"
-        return f"{self.name} staged at {self.at} as {self.form}, {self.hint}"
+            return f"repack {self.name}: {self.form}{end}"
+        if self.form in BETWEEN:
+            return f"{self.name} {self.form}{end}"
+        if self.at is None and not self.route:
+            return f"{self.name} in place{end}"
+        at = f" at {self.at}" if self.at is not None else ""
+        return f"{self.name} {self.form}{at}{' ' if self.route else ''}{', '.join(map(str, self.route))}{end}"
 
 
 @dataclass(frozen=True)
 class Multiplied:
-    """A product by an atom, and the block of sums that stays in registers; without an atom, by loops."""
+    """A product by an atom, and the tile of accumulators that stays in registers; without an atom, by loops."""
 
     name: str
     atom: str | None
@@ -171,17 +229,16 @@ class Multiplied:
     def __str__(self) -> str:
         if self.atom is None:
             return f"{self.name} by loops"
-        turned = " transposed" if self.transposed else ""
-        return f"{self.name} by {self.atom}, block {self.rows}x{self.columns}{turned}"
+        transposed = " transposed" if self.transposed else ""
+        return f"{self.name} by {self.atom}, tile {self.rows}x{self.columns}{transposed}"
 
 
 @dataclass(frozen=True)
 class Roles:
-    """(waves, registers of a lane) of the role that loads and of the one that multiplies, and the stages between.
+    """(waves, registers of a lane) of producers, which copy operands, and of consumers, which multiply them.
 
-    `stages` are those of the ring from the one to the other, `stored` those in which results wait to leave, `halo`
-    those of a ring of halo tiles of A, where there is one: then the other ring has B alone; `once` those of what is
-    brought once a task, for all rounds of its loop.
+    `stages` lie between the two, `stored` between results and memory. Halo tiles of A have stages of their own
+    (`halo`), as has what is loaded once a task (`once`).
     """
 
     load: tuple[int, int]
@@ -190,21 +247,62 @@ class Roles:
     stored: int
     halo: int = 0
     pingpong: bool = False
-    """Whether halves of those who multiply take tasks in turn: one stores while the other multiplies."""
+    """Whether halves of the consumers take tasks in turn: one stores while the other multiplies."""
     once: int = 1
     together: bool = False
-    """Whether all that one step of a loop uses is handed over together, also where products use it one by one."""
+    """Whether all operands of a step are handed over at once, also where products use them one by one."""
     apart: bool = False
-    """Whether groups of those who multiply store their results each by itself, and go on."""
+    """Whether groups of consumers store their results each by itself, and go on."""
 
     def __str__(self) -> str:
         waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.load, self.multiply)]
-        return (
-            f"roles load {waves[0]} {self.load[1]} registers, multiply {waves[1]} {self.multiply[1]} registers, "
-            f"ring {self.stages}{' together' if self.together else ''}, {f'halo {self.halo}, ' if self.halo else ''}"
-            f"{f'once {self.once}, ' if self.once > 1 else ''}stored {self.stored}"
-            f"{' apart' if self.apart else ''}{', pingpong' if self.pingpong else ''}"
-        )
+        parts = [
+            f"producer {waves[0]} {self.load[1]} registers",
+            f"consumer {waves[1]} {self.multiply[1]} registers",
+            f"stages {self.stages}",
+            *(["joint"] if self.together else []),
+            *([f"halo stages {self.halo}"] if self.halo else []),
+            *([f"resident stages {self.once}"] if self.once > 1 else []),
+            f"epilogue stages {self.stored}",
+            *(["store per group"] if self.apart else []),
+            *(["pingpong"] if self.pingpong else []),
+        ]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class LaneTile:
+    """What a lane has: elements that it reads at once, and the box of results that it computes."""
+
+    vector: int = 1
+    box: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        vector = [f"vector {self.vector}"] if self.vector > 1 or not self.box else []
+        return f"lanes {', '.join([*vector, *(['box ' + 'x'.join(map(str, self.box))] if self.box else [])])}"
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How workgroups lie on cores. What is not said is the lowering's."""
+
+    workgroups: int = 0
+    """Workgroups of a core; 0: as many as fit."""
+    persistent: bool = False
+    """Whether workgroups take tasks until none is left."""
+    domains: int = 1
+    """Groups of cores with a cache of their own, which take neighbouring tasks."""
+    registers: int = 0
+    """Registers of a lane, where the machine has modes; 0: as many as are needed."""
+
+    def __str__(self) -> str:
+        parts = [
+            *([f"workgroups {self.workgroups}"] if self.workgroups else []),
+            *(["persistent"] if self.persistent else []),
+            *([f"domains {self.domains}"] if self.domains > 1 else []),
+            *([f"registers {self.registers}"] if self.registers else []),
+        ]
+        return f"occupancy {', '.join(parts)}"
 
 
 @dataclass(frozen=True)
@@ -216,7 +314,7 @@ class Plan:
     order: tuple[str, ...] = ()
     placed: tuple[Placed, ...] = ()
     atom: str | None = None
-    schedule: str = "strided"
+    schedule: str = CYCLIC
     overlap: str = "none"
     products: tuple[Multiplied, ...] = ()
     roles: Roles | None = None
@@ -233,6 +331,8 @@ class Plan:
     """The plan of the second program, where there are two; None: it is chosen."""
     early: bool | None = None
     """Whether the program is launched while the one before it ends; None: it is chosen, where the machine can."""
+    lanes: LaneTile | None = None
+    occupancy: Occupancy = Occupancy()
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -267,32 +367,43 @@ class Plan:
         axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
         return replace(self, axes=tuple(axes))
 
+    def line(self, word: str) -> str:
+        """The statement that begins with `grid`, `raster`, `loops`, `overlap`, `split`, `parts`, `waves`, `atom` or
+        `launch`; nothing where the plan has none.
+
+        >>> from tilewright.plan.text import parse_plan
+        >>> parse_plan("axis m = (m 8): task 4; grid m; raster 2").line("raster")
+        'raster 2'
+        """
+        return self._statements().get(word, "")
+
+    def _statements(self) -> dict[str, str]:
+        """The statements that a schedule has once, by their first word."""
+        raster = [*([str(self.group)] if self.group > 1 else []), *([self.schedule] if self.schedule != CYCLIC else [])]
+        said = {
+            "grid": ", ".join(self.tasks),
+            "raster": ", ".join(raster) if self.tasks else "",
+            "loops": ", ".join(self.order),
+            "split": f"kernel after {self.apart}" if self.apart is not None else "",
+            "parts": f"{self.split[0]} {self.split[1]}" if self.split is not None else "",
+            "waves": str(self.waves) if self.waves != 1 else "",
+            "atom": self.atom or "",
+            "overlap": self.overlap if self.overlap != "none" else "",
+            "launch": LAUNCHES[self.early] if self.early is not None else "",
+        }
+        return {word: f"{word} {rest}" for word, rest in said.items() if rest}
+
     def lines(self) -> list[str]:
-        """The plan's statements."""
-        found = [str(a) for a in self.axes]
-        if self.tasks:
-            more = f" group {self.group}" if self.group > 1 else ""
-            more += f" {self.schedule}" if self.schedule != "strided" else ""
-            found.append(f"tasks {', '.join(self.tasks)}{more}")
-        if self.order:
-            found.append(f"order {', '.join(self.order)}")
-        found += map(str, self.placed)
-        found += map(str, self.products)
-        if self.roles is not None:
-            found.append(str(self.roles))
-        if self.apart is not None:
-            found.append(f"apart {self.apart}")
-        if self.split is not None:
-            found.append(f"split {self.split[0]} {self.split[1]}")
-        if self.waves > 1:
-            found.append(f"waves {self.waves}")
-        if self.atom is not None:
-            found.append(f"atom {self.atom}")
-        if self.overlap != "none":
-            found.append(f"overlap {self.overlap}")
-        if self.early is not None:
-            found.append(f"launch {LAUNCHES[self.early]}")
-        return found if self.then is None else [*found, THEN, *self.then.lines()]
+        """The schedule's statements."""
+        said = self._statements()
+        first = [said.pop(word) for word in ("grid", "raster", "loops") if word in said]
+        lines = [*map(str, self.axes), *first, *map(str, self.placed), *map(str, self.products)]
+        lines += [str(part) for part in (self.roles, self.lanes) if part is not None]
+        launch = said.pop("launch", "")
+        lines += said.values()
+        lines += [str(self.occupancy)] if self.occupancy != Occupancy() else []
+        lines += [launch] if launch else []
+        return lines if self.then is None else [*lines, THEN, *self.then.lines()]
 
     def __str__(self) -> str:
         return "; ".join(self.lines())
@@ -300,9 +411,9 @@ class Plan:
     def differs(self, other: Plan) -> str:
         """The statements of this plan that another does not have.
 
-        >>> from tilewright.plan.reading import parse_plan
-        >>> one = parse_plan("axis m = (m 8): task 4; tasks m")
-        >>> one.differs(parse_plan("axis m = (m 8): task 2; tasks m"))
+        >>> from tilewright.plan.text import parse_plan
+        >>> one = parse_plan("axis m = (m 8): task 4; grid m")
+        >>> one.differs(parse_plan("axis m = (m 8): task 2; grid m"))
         'axis m = (m 8): task 4'
         """
         mine = [line for line in self.lines() if line not in other.lines()]

@@ -154,7 +154,7 @@ def _beyond(best: Candidate, machine: Machine) -> Iterator[Refusal]:
     how, c = best.blocking, best.contraction
     neighbours = [x for more in range(1, MORE) for x in _larger(how, c, more)]
     if how.in_tiles:
-        neighbours += [replace(how, stage=s) for s in ("", "lines") if s != how.stage]
+        neighbours += [replace(how, stage=s) for s in ("", "strip") if s != how.stage]
         neighbours.append(replace(how, steps=_all_written(how.steps)))
     seen: set[str] = set()
     for other in neighbours:
@@ -162,8 +162,8 @@ def _beyond(best: Candidate, machine: Machine) -> Iterator[Refusal]:
         kind = re.sub(r"\d+", "", why or "")  # the nearest of each kind is enough
         if why is not None and kind not in seen:
             seen.add(kind)
-            if other.stage == "lines" and halo_of(c) is None:
-                yield Refusal(f"{c.a.name} staged at task as lines", why)  # how long a line would be has no meaning
+            if other.stage == "strip" and halo_of(c) is None:
+                yield Refusal(f"{c.a.name} strip at task", why)  # how long a line would be has no meaning
                 continue
             plan = plan_of(c, other)
             yield Refusal(plan.differs(best.plan), why, plan)

@@ -9,10 +9,10 @@ from tilewright.plan.plan import Plan
 def refused(lines: object, why: str) -> ArgumentError:
     """The refusal of a line of a plan, or of several that break a rule together.
 
-    >>> print(refused("tasks M", "there are tasks of N"))
-    plan: `tasks M`: there are tasks of N
-    >>> print(refused(("axis K = (K 9): whole", "ring 4"), "they need more shared memory than there is"))
-    plan: `axis K = (K 9): whole`, `ring 4`: they need more shared memory than there is
+    >>> print(refused("grid M", "there are tasks of N"))
+    plan: `grid M`: there are tasks of N
+    >>> print(refused(("axis K = (K 9): whole", "stages 4"), "they need more shared memory than there is"))
+    plan: `axis K = (K 9): whole`, `stages 4`: they need more shared memory than there is
     """
     every = lines if isinstance(lines, tuple) else (lines,)
     return ArgumentError(f"plan: {', '.join(f'`{line}`' for line in every)}: {why}")
@@ -20,5 +20,9 @@ def refused(lines: object, why: str) -> ArgumentError:
 
 def tasks_line(plan: Plan) -> str:
     """The line that orders tasks, as the plan says it; without one, the last axis."""
-    lines = plan.lines()
-    return next((line for line in lines if line.startswith("tasks ")), lines[len(plan.axes) - 1])
+    return plan.line("grid") or plan.lines()[len(plan.axes) - 1]
+
+
+def raster_line(plan: Plan) -> str:
+    """The line that groups tasks, or says in which order workers take them; without one, that of the grid."""
+    return plan.line("raster") or tasks_line(plan)

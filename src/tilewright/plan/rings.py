@@ -8,9 +8,10 @@ as few. `ring_costs` has what they should take.
     axis M = (M 4096): task 128
     axis N = (N 4096): task 256
     axis K = (K 4096): loop 64
-    tasks M, N group 8
-    mma by matrix.m64n256k16.bf16, block 128x256
-    roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2
+    grid M, N
+    raster 8
+    mma by matrix.m64n256k16.bf16, tile 128x256
+    producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 4, epilogue stages 2
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def tile_blockings(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: 
             down = max(1, -(-height // rows) if stage else height // rows)
             for strip, task_columns, order in fixed.tasks(c, (rows, columns), down, wanted, parts):
                 streams = _streams(c, atom, rows, columns, order, machine)
-                how = steps, tasks, "strided", stage, streams, "defer"
+                how = steps, tasks, "cyclic", stage, streams, "delayed store"
                 yield Blocking(atom, rows, columns, strip, task_columns, order, *how)
 
 
@@ -54,7 +54,7 @@ def stages(c: Contraction, atom: MultiplyAtom) -> list[str]:
     """Where rows can be read."""
     if is_direct(c, atom.shape[2]):
         return [""]
-    return ["lines", "panel"] if halo_of(c) is not None else ["panel"]
+    return ["strip", "panel"] if halo_of(c) is not None else ["panel"]
 
 
 def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Cut, ...]:
@@ -144,7 +144,7 @@ def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
         read = read + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate)
     own = operand_bytes(c.a) / (row_tasks * c.extent(c.batch) * c.extent(c.rows[:-2]))  # of one strip of one image
     staging = staged / limits.copy_rate + (own / limits.far_rate if staged and own > l2(limits) else 0)
-    storing = costs.task if how.overlap == "defer" else blocks * how.rows * how.columns * costs.store
+    storing = costs.task if how.overlap == "delayed store" else blocks * how.rows * how.columns * costs.store
     lines = blocks * how.rows * how.columns * element_bytes(c.out.dtype) / limits.line_bytes
     if not how.stage and how.order[0] == COLUMNS and per > 1:  # results of a row are not written together
         storing += lines * costs.scattered

@@ -89,7 +89,7 @@ def _of_tiles(c: Contraction, how: Blocking, machine: Machine) -> str | None:
             f"rows cannot be read in place: they must lie at one stride, without padding, {last.name} side by side in "
             f"whole steps of {depth}"
         )
-    if how.stage == "lines" and halo_of(c) is None:
+    if how.stage == "strip" and halo_of(c) is None:
         return "rows do not slide over two dimensions by one"
     two = [s for s in how.steps if s.digit == last.name]
     if len(two) == 2 and (how.steps[0] is not two[0] or two[0].written):
@@ -158,7 +158,7 @@ def validate(plan: Plan, c: Contraction, machine: Machine) -> Blocking:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")
     if plan.atom is None:
         raise ArgumentError("plan: no atom is named")
-    if any(p.at is not None and p.form == "lines" for p in plan.placed) and halo_of(c) is None:
+    if any(p.at is not None and p.form == "strip" for p in plan.placed) and halo_of(c) is None:
         raise refused(plan.operand(c.a.name), "rows do not slide over two dimensions by one")
     how = bind_contraction(c, plan, multiplies(plan.atom, c, machine))
     why = impossible(c, how, machine) or too_much(cost_of(c, how, machine), machine)

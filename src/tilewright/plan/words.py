@@ -7,16 +7,18 @@ from collections.abc import Callable
 from difflib import SequenceMatcher, get_close_matches
 
 from tilewright.errors import ArgumentError
+from tilewright.plan.version1 import WORDS as VERSION_1
 
 WORDS = (
-    *("axis", "of", "whole", "task", "loop", "unit"),
-    *("tasks", "group", "strided", "contiguous", "dynamic", "backward", "order"),
-    *("in", "place", "rows", "panels", "padded", "diagonal", "blocks"),
-    *("packed", "at", "bind", "staged", "as", "lines", "panel", "halo"),
-    *("keep", "stream", "by", "loops", "block"),
-    *("transposed", "roles", "load", "wave", "waves", "registers", "multiply"),
-    *("ring", "together", "once", "stored", "apart", "pingpong"),
-    *("split", "atom", "overlap", "none", "defer", "ahead", "turns", "launch", "plain", "early", "then"),
+    *("axis", "of", "whole", "cluster", "task", "wave", "loop", "unit", "as", "unroll", "peel"),
+    *("grid", "raster", "cyclic", "contiguous", "dynamic", "reversed", "longest", "first", "loops"),
+    *("in", "place", "tile", "run", "halo", "panel", "strip", "packed", "at", "bind", "start", "to", "from"),
+    *("register", "shared", "workspace", "kept", "computed", "again", "reuse", "keep", "stream"),
+    *("repack", "aligned", "rows", "im", "col", "padded", "block", "diagonal"),
+    *("by", "transposed", "producer", "consumer", "waves", "registers", "stages", "joint", "resident", "epilogue"),
+    *("store", "per", "group", "pingpong", "split", "kernel", "after", "then", "parts", "atom"),
+    *("overlap", "none", "delayed", "mma", "ahead", "ordered", "lanes", "vector", "box"),
+    *("occupancy", "workgroups", "persistent", "domains", "launch", "plain", "early"),
 )
 NEAR = 3
 """Words that are tried in place of one."""
@@ -28,15 +30,15 @@ def near_statement(statement: str, read: Callable[[str], object]) -> str | None:
     """The nearest statement that `read` takes and that has one other word; None: there is none.
 
     >>> def read(statement: str) -> None:
-    ...     if statement != "tasks M group 4":
+    ...     if statement != "parts K 4":
     ...         raise ArgumentError(statement)
-    >>> near_statement("tasks M grop 4", read)
-    'tasks M group 4'
+    >>> near_statement("prts K 4", read)
+    'parts K 4'
     """
     tried: list[tuple[float, str]] = []
     for place in re.finditer(r"[A-Za-z_]+", statement) if len(statement) <= LONGEST else ():
         word = place[0].lower()
-        for near in get_close_matches(word, WORDS, NEAR):
+        for near in get_close_matches(word, (*WORDS, *VERSION_1), NEAR):
             if near != place[0]:
                 alike = SequenceMatcher(None, word, near).ratio()
                 tried.append((alike, statement[: place.start()] + near + statement[place.end() :]))

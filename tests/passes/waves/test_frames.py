@@ -166,7 +166,7 @@ def test_exclusive_scans(how: str, wanted: list[int | None]) -> None:
 
 
 SPLIT = """axis M_split = (M_split 4): task 1; axis N = (N 40): task 40; axis M_part = (M_part 128): whole
-tasks M_split, N; split M 4; waves 4"""
+grid M_split, N; parts M 4; waves 4"""
 
 
 @pytest.mark.parametrize("how", ["sum", "max", "prod"])
@@ -193,14 +193,14 @@ def test_what_parts_leave_over_is_reduced_with_them(how: str) -> None:
 def test_parts_of_what_lies_side_by_side_are_whole_lines() -> None:
     """Parts of a row that began anywhere were loaded two bytes at a time."""
     plan = """axis M = (M 2): task 1; axis N_split = (N_split 3): task 1; axis N_part = (N_part 1472): whole
-tasks M, N_split; split N 3; waves 4"""
+grid M, N_split; parts N 3; waves 4"""
     found = compare(kernels.reduction("sum", "columns", "bf16", "f32"), plan=plan, M=2, N=4499)
     assert "view %x (i0 83) -> [t_M, i0 + 4416]" in found.text("block")
 
 
 def test_more_parts_than_there_are_elements_are_refused() -> None:
-    plan = SPLIT.replace("split M 4", "split M 9")
-    with pytest.raises(ArgumentError, match="plan: `split M 9`: M, 7, has no 9 parts"):
+    plan = SPLIT.replace("parts M 4", "parts M 9")
+    with pytest.raises(ArgumentError, match="plan: `parts M 9`: M, 7, has no 9 parts"):
         made(kernels.reduction("sum", "rows", "f32"), plan, M=7, N=40)
 
 

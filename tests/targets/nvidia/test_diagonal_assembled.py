@@ -17,16 +17,16 @@ from tilewright.kernels.conv import conv
 GROUPS = """
 axis G = (G 2): task 1; axis M = (M_2 2, M_1 9, M_0 11): task M_2 1, task M_1 8, task M_0 8; axis FG = (FG 64): task 64
 axis K_2 = (K_2 3): loop 1; axis K_1 = (K_1 3): loop 3; axis K_0 = (K_0 64): loop 64
-tasks G, M, FG; order K_0, K_2, K_1
-w in 4 diagonal blocks, keep; x staged at K_0 as halo, keep; w_diagonal staged at K_2 as panel, keep
-mma by wgmma.m64n16k16.bf16, block 64x64
-roles load 1 wave 56 registers, multiply 4 waves 240 registers, ring 2, halo 2, stored 2
+grid G, M, FG; loops K_0, K_2, K_1
+repack w: block-diagonal 4; x halo at K_0; w_diagonal panel at K_2
+mma by wgmma.m64n16k16.bf16, tile 64x64
+producer 1 wave 56 registers, consumer 4 waves 240 registers, stages 2, halo stages 2, epilogue stages 2
 """
 ROWS = """
 axis M = (M 85): task 128; axis F = (F 96): task 96; axis K = (K 128): loop 64
-tasks M, F; w in 4 diagonal blocks, keep
-mma by wgmma.m64n24k16.bf16, block 128x96
-roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2
+grid M, F; repack w: block-diagonal 4
+mma by wgmma.m64n24k16.bf16, tile 128x96
+producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 4, epilogue stages 2
 """
 PLANS = {"mb2g8ic128ih9iw11oc128kh3kw3ph1pw1": GROUPS, "mb2ic32ih10iw17oc24kh1kw1": ROWS}
 

@@ -17,8 +17,8 @@ def assembly(plan: str | None = None) -> tuple[str, str]:
 
 def test_a_use_stands_behind_the_loop():
     plan, ahead = assembly()
-    assert "overlap ahead" in plan
-    _, alone = assembly(plan.replace("overlap ahead\n", ""))
+    assert "overlap mma ahead" in plan
+    _, alone = assembly(plan.replace("overlap mma ahead\n", ""))
     for text in (ahead, alone):
         assert text.count(NEVER) == 16  # 64 x 64 halves of a warpgroup are 16 words of a lane
         assert text.rindex("wgmma.mma_async") < text.rindex(NEVER) or text is ahead

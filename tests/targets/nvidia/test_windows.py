@@ -32,7 +32,7 @@ def made(n, image, c, taps, stride, plan=None):
 def test_a_lane_loads_every_place_of_its_window_once():
     plan = (
         "axis G = (G 128): task 64; axis M = (M_2 256, M_1 28, M_0 28): task 64, unit M_1 2, unit M_0 2; "
-        "axis FG = (FG 1): whole; axis K = (K 9): whole; tasks G, M contiguous; mma by loops; waves 4"
+        "axis FG = (FG 1): whole; axis K = (K 9): whole; grid G, M; raster contiguous; mma by loops; waves 4"
     )
     ptx = made(256, 28, 128, 3, 1, plan).text("ptx")
     assert len(re.findall(r"ld\.global\.v4\.b32", ptx)) == 4 * 4

@@ -23,7 +23,7 @@ from tilewright.passes.tile import inplace
 from tilewright.passes.tile.rewriting import within
 from tilewright.passes.tile.values import Part, divided, most, pieces
 from tilewright.plan.boxes import WRITES
-from tilewright.plan.plan import BACKWARD
+from tilewright.plan.plan import REVERSED
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -62,7 +62,7 @@ class Tasks:
         with self.w.inside(body):
             self.w.loc = None
             body.ops.extend(self._before.ops)
-            schedule = None if self.cuts.schedule in ("strided", BACKWARD) else self.cuts.schedule
+            schedule = None if self.cuts.schedule in ("cyclic", REVERSED) else self.cuts.schedule
             ranges = tuple(self.ranges) or (Range.of("t", 0, 1),)
             self.w.emit("tasks", ranges=ranges, schedule=schedule, blocks=(inner,))
         return body
@@ -105,7 +105,7 @@ class Tasks:
             else:
                 last = full + bool(rest) - 1
                 number = self._number(d, last + 1)
-                t: Expr = number if self.cuts.schedule != BACKWARD else last - number
+                t: Expr = number if self.cuts.schedule != REVERSED else last - number
                 if rest:  # the last task has less to do
                     place = width * minimum(t, full - 1), width  # where this holds it is the same, and in bounds
                     cases.append([(d, place, t < full), (d, (as_expr(width * full), rest), t >= full)])

@@ -117,7 +117,7 @@ class TiledTask:
             width = low.cuts.blocks[dim]
             low.parts[dim] = low.part(dim)[0] + width * number, width
         low.overhanging = {d for d, r in rounds.items() if r.past}
-        self.late = low.cuts.overlap == "defer" and bool(ranges) and not low.overhanging
+        self.late = low.cuts.overlap == "delayed store" and bool(ranges) and not low.overhanging
         body, end = Block(()), Block(())
         ops = low.program.body.ops
         with low.scope():

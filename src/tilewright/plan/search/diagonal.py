@@ -23,7 +23,7 @@ def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collect
     name = place.memory.removesuffix("_rows")
     copy = RowCopy(name, prod(place.shape), prod(place.shape) * count, place.bytes, 1)
     cycles = candidate.cycles + (0.0 if name in constant else copy_cycles(machine, [copy]))
-    rewrite = Rewrite("block-diagonal", forms=((name, f"{count} {DIAGONAL}"),))
+    rewrite = Rewrite("block-diagonal", forms=((name, f"{DIAGONAL} {count}"),))
     rewrites = (rewrite, *candidate.rewrites)
     return replace(candidate, cycles=cycles, key=(round(cycles), *candidate.key[1:]), rewrites=rewrites)
 

@@ -40,7 +40,7 @@ class KernelSchedule:
     pipeline: KernelPipeline
     parts: Parts | None = None
     raster: int = 1
-    order: str = "strided"
+    order: str = "cyclic"
     at_memory_bound: bool = False
 
     @property

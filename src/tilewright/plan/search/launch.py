@@ -12,7 +12,7 @@ from tilewright.plan.search.work import Work
 
 RASTERS = (1, 2, 4, 8, 16)
 """Tasks along the rows of C that may be walked together."""
-DYNAMIC, CYCLIC = "dynamic", "strided"
+DYNAMIC, CYCLIC = "dynamic", "cyclic"
 """Whoever is done takes the next task, or tasks are dealt in order."""
 
 

@@ -16,7 +16,7 @@ from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
 from tilewright.plan.search.tiling import Tiling, is_chained
 from tilewright.plan.search.unit import MmaTile
 
-AHEAD, ORDERED, PLAIN = "ahead", "turns", "none"
+AHEAD, ORDERED, PLAIN = "mma ahead", "ordered", "none"
 """Products one iteration ahead of others; the same with groups of waves in turn; neither."""
 FEWEST_STAGES = 2
 """Stages of what is gone over, at least: one is filled while another is used."""

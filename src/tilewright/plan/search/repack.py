@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
-from tilewright.plan.plan import PADDED, PANELS
+from tilewright.plan.plan import ALIGNED, PADDED, PANELS
 from tilewright.plan.search.diagonal import padded_blocks
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.ranking import Rewrite
 from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, copy_of, strides, with_accesses
 
-ROWS = "rows"
+ROWS = ALIGNED
 """How an operand lies after a copy that bulk copies can read."""
 SLACK = 8
 """Rows are padded to whole lines where they grow by no more than one part in so many."""

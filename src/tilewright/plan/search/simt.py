@@ -234,7 +234,7 @@ def plan_by_terms(kernel: TermKernelSchedule) -> Plan:
         tuple(axes),
         tuple(tasks),
         products=(Multiplied("mma", None),),
-        schedule="contiguous" if kernel.sizes else "strided",
+        schedule="contiguous" if kernel.sizes else "cyclic",
         waves=kernel.waves,
         early=True if "programmatic" in program.machine.launches else None,
     )

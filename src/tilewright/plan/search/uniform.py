@@ -12,7 +12,7 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, drafted, only_adds
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
-from tilewright.plan.plan import BACKWARD, Cut, Multiplied, Plan
+from tilewright.plan.plan import REVERSED, Cut, Multiplied, Plan
 from tilewright.plan.predicting import is_divided, neighbours_in_word
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
@@ -205,7 +205,7 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Plan:
         for op, how in kernel.products.items()
     )
     early = True if "programmatic" in kernel.machine.launches else None
-    schedule = BACKWARD if kernel.backward and plan.tasks else "strided"
+    schedule = REVERSED if kernel.backward and plan.tasks else "cyclic"
     return replace(plan, products=products, waves=kernel.waves, early=early, schedule=schedule)
 
 

@@ -1,0 +1,434 @@
+"""Schedules from their text: statements on lines of their own, or between semicolons; `plan.plan` says what they mean.
+
+`str(plan)` is the other direction. Statements of version 1 (`plan.version1`) are read as those of today.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from tilewright.errors import ArgumentError
+from tilewright.limits import ELEMENTS, did_you_mean, shown, written
+from tilewright.plan.plan import (
+    ALIGNED,
+    BETWEEN,
+    BIND,
+    CYCLIC,
+    DIAGONAL,
+    FORMS,
+    HINTS,
+    LAUNCH,
+    LAUNCHES,
+    LEVELS,
+    ORDERS,
+    OVERLAPS,
+    PACKED,
+    PADDED,
+    PANELS,
+    POINTS,
+    SPACES,
+    THEN,
+    Axis,
+    Cut,
+    Digit,
+    Hop,
+    LaneTile,
+    Multiplied,
+    Occupancy,
+    Placed,
+    Plan,
+    Roles,
+)
+from tilewright.plan.version1 import SUCCESSORS, as_version_2
+from tilewright.plan.words import near_statement
+
+SHOWN = 200
+"""Characters of a statement, or of what is given instead of a plan, that messages show."""
+_NAME = r"[A-Za-z_][A-Za-z_0-9]*"
+_COPY = r"by [^\s,]+ (?:to|from) [^\s,]+ \d+"
+_END = rf"(, reuse)?(?:, ({_NAME}))?"
+_AXIS = re.compile(rf"axis ({_NAME}) = \(([^)]*)\): (.+)")
+_DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)(\?)?")
+_CUT = re.compile(rf"({'|'.join(LEVELS)}) (?:({_NAME}) )?(\d+)(?: as (\d+(?:x\d+)+))?(?: unroll (\d+))?")
+_PEEL = re.compile(r"(.+), peel (\d+) (\d+)")
+_IN_PLACE = re.compile(rf"({_NAME}) in place{_END}")
+_BETWEEN = re.compile(rf"({_NAME}) ({'|'.join(BETWEEN)}){_END}")
+_COPIED = re.compile(
+    rf"({_NAME}) (?:packed at bind|({'|'.join(FORMS)})(?: at ({_NAME}))?)( {_COPY}(?:, {_COPY})*)?{_END}"
+)
+_HOP = re.compile(r"by ([^\s,]+) (to|from) ([^\s,]+) (\d+)")
+_REPACKED = re.compile(rf"repack ({_NAME}): ({ALIGNED}|{PANELS}|{PADDED}|{DIAGONAL} [1-9]\d*){_END}")
+_PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), tile (\d+)x(\d+)( transposed)?)")
+_PIPELINE = re.compile(r"producer (\d+) waves? (\d+) registers, consumer (\d+) waves? (\d+) registers(, .+)")
+_STAGES = re.compile(r"((?:halo |resident |epilogue )?stages) (\d+)")
+_LANES = re.compile(r"lanes (?:vector (\d+))?(?:(?:(?<=\d), |(?<=lanes ))box (\d+(?:x\d+)*))?")
+_OCCUPANCY = re.compile(r"(workgroups|domains|registers) (\d+)|(persistent)")
+_STATEMENTS = {
+    "grid": re.compile(rf"grid ({_NAME}(?:, {_NAME})*)"),
+    "raster": re.compile(rf"raster (?:(\d+)(?:, ({'|'.join(ORDERS)}))?|({'|'.join(ORDERS)}))"),
+    "loops": re.compile(rf"loops ({_NAME}(?:\.\d+)?(?:, {_NAME}(?:\.\d+)?)*)"),
+    "split": re.compile(rf"split kernel after ({_NAME})"),
+    "parts": re.compile(rf"parts ({_NAME}) (\d+)"),
+    "waves": re.compile(r"waves (\d+)"),
+    "atom": re.compile(r"atom (\S+)"),
+    "overlap": re.compile(rf"overlap ({'|'.join(OVERLAPS)})"),
+    "launch": re.compile(rf"launch ({'|'.join(LAUNCHES)})"),
+}
+_PIPELINE_NOTATION = (
+    "`producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 4, epilogue stages 2`, perhaps with joint, "
+    "halo stages COUNT, resident stages COUNT, store per group, pingpong"
+)
+_VALUE_NOTATION = (
+    f"`VALUE FORM at POINT`, FORM one of {', '.join(FORMS)}, perhaps `by COPY to SPACE BUFFERS, ...` behind"
+)
+NOTATION = {
+    "axis": "`axis NAME = (DIGIT EXTENT, ...): SPLITS`, such as `axis M = (M 512): task 64`",
+    "grid": "`grid AXIS, ...`",
+    "raster": f"`raster COUNT`, or `raster COUNT, ORDER`, or `raster ORDER`, ORDER one of {', '.join(ORDERS)}",
+    "loops": "`loops AXIS, ...`, where `AXIS.2` is its second loop",
+    "producer": _PIPELINE_NOTATION,
+    "repack": f"`repack OPERAND: FORM`, FORM one of {ALIGNED}, {PANELS}, {PADDED}, {DIAGONAL} COUNT",
+    "split": "`split kernel after PRODUCT`",
+    "parts": "`parts AXIS COUNT`",
+    "waves": "`waves COUNT`",
+    "atom": "`atom NAME`",
+    "overlap": f"`overlap HOW`, one of {', '.join(OVERLAPS)}",
+    "lanes": "`lanes vector COUNT, box ROWSxCOLUMNS`, or one of the two",
+    "occupancy": "`occupancy workgroups COUNT, persistent, domains COUNT, registers COUNT`, or some of these",
+    "launch": f"`launch HOW`, one of {', '.join(LAUNCHES)}",
+    "in": "`VALUE in place`",
+    "at": _VALUE_NOTATION,
+    **dict.fromkeys((*FORMS, PACKED), _VALUE_NOTATION),
+    **dict.fromkeys(("kept", "computed"), f"`VALUE HOW`, one of {', '.join(BETWEEN)}"),
+    "by": "`PRODUCT by ATOM, tile ROWSxCOLUMNS`, perhaps `transposed`, or `PRODUCT by loops`",
+}
+"""How statements are written, by the word that tells which one it is: the first, or, behind a name, the second."""
+_SECOND = ("in", "at", *FORMS, PACKED, "kept", "computed", "by")
+
+
+def as_plan(given: object) -> Plan | None:
+    """The plan that a caller gives as `plan=`: a text, or a plan; None: it is to be chosen.
+
+    >>> as_plan(5)
+    Traceback (most recent call last):
+    tilewright.errors.ArgumentError: plan=5: a plan is a text, as executable.text("plan") prints it; leave it out ...
+    """
+    if given is None or isinstance(given, Plan):
+        return given
+    if not isinstance(given, str):
+        raise ArgumentError(
+            f'plan={written(given, SHOWN)}: a plan is a text, as executable.text("plan") prints it; leave it out to '
+            "have one chosen"
+        )
+    return parse_plan(given)
+
+
+def parse_plan(text: str) -> Plan:
+    """The schedule that a text says; statements stand on lines of their own, or between semicolons.
+
+    >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; grid m; loops m; x in place; atom a.b"
+    >>> str(parse_plan(text)) == text
+    True
+    >>> parse_plan("axis m = (m 8): tusk 4")
+    Traceback (most recent call last):
+    tilewright.errors.ArgumentError: plan: 'tusk 4' is no split: such as `loop 32`, `task p 28`, by cluster, task, ...
+    """
+    statements = [s for s in (s.strip() for s in re.split(r"[;\n]", text)) if s]
+    place = next((i for i, statement in enumerate(statements) if statement == THEN), None)
+    if place is None:
+        return _parsed(statements)
+    first = _parsed(statements[:place])
+    if first.apart is None:
+        raise ArgumentError(
+            f"plan: `{THEN}` stands between two kernels, and no `split kernel after PRODUCT` says that there are two"
+        )
+    return replace(first, then=parse_plan("\n".join(statements[place + 1 :])))
+
+
+Statement = Axis | Placed | Multiplied | Roles | LaneTile | Occupancy | tuple[str, ...]
+"""A statement that is read: one of the types; of any other its first word and its parts."""
+
+
+def _parsed(statements: list[str]) -> Plan:
+    """The schedule of one kernel."""
+    axes: dict[str, Axis] = {}
+    placed: dict[str, Placed] = {}
+    products: dict[str, Multiplied] = {}
+    once: dict[str, Any] = {}
+    lines: dict[str, str] = {}
+    for statement in statements:
+        for part in _read_or_suggest(statement):
+            match part:
+                case Axis() as axis:
+                    _add(axes, axis.name, axis, statement)
+                case Placed() as value:
+                    _add(placed, value.name, value, statement)
+                case Multiplied() as product:
+                    _add(products, product.name, product, statement)
+                case (word, *groups):
+                    _add(once, word, tuple(groups), statement)
+                    lines[word] = statement
+                case Roles() | LaneTile() | Occupancy():
+                    word = str(part).partition(" ")[0]
+                    _add(once, word, part, statement)
+                    lines[word] = statement
+    if not axes:
+        whole = shown("; ".join(statements), SHOWN)
+        raise ArgumentError(
+            f'plan: {whole!r}: it has no axis; executable.text("plan") and `show --level plan` print plans'
+        )
+    count, behind, alone = once.get("raster", ("", "", ""))
+    plan = Plan(
+        tuple(axes.values()),
+        tuple(once["grid"][0].split(", ")) if "grid" in once else (),
+        tuple(once["loops"][0].split(", ")) if "loops" in once else (),
+        tuple(placed.values()),
+        once["atom"][0] if "atom" in once else None,
+        behind or alone or CYCLIC,
+        once["overlap"][0] if "overlap" in once else "none",
+        tuple(products.values()),
+        once.get("producer"),
+        _count(count or "1", lines.get("raster", "")),
+        once["split"][0] if "split" in once else None,
+        (once["parts"][0], _size(once["parts"][1], "parts")) if "parts" in once else None,
+        _size(once["waves"][0], "waves") if "waves" in once else 1,
+        early=once["launch"][0] == LAUNCHES[True] if "launch" in once else None,
+        lanes=once.get("lanes"),
+        occupancy=once.get("occupancy", Occupancy()),
+    )
+    if plan.roles is not None and not products:
+        raise ArgumentError(f"plan: `{lines['producer']}`: no line says what they multiply, {NOTATION['by']}")
+    if "raster" in lines and not plan.tasks:
+        raise ArgumentError(f"plan: `{lines['raster']}`: no line says the tasks that it orders, {NOTATION['grid']}")
+    _check_names(plan, lines)
+    return plan
+
+
+def _check_names(plan: Plan, lines: dict[str, str]) -> None:
+    """Refuses axes, loops of axes, and points of copies that the plan does not have."""
+    axes = {axis.name: axis for axis in plan.axes}
+    for value in (v for v in plan.placed if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
+        points = (*POINTS, *axes)
+        near = did_you_mean(str(value.at), points)
+        raise ArgumentError(f"plan: `{value}`: {value.at} is no point: it is one of {', '.join(points)}{near}")
+    for word, names in (("grid", plan.tasks), ("loops", plan.order)):
+        for full in names:
+            name, _, number = full.partition(".")
+            if name not in axes:
+                raise ArgumentError(
+                    f"plan: there is no axis {name}; there are {', '.join(axes)}{did_you_mean(name, axes)}; "
+                    f"in `{lines[word]}`"
+                )
+            loops = sum(cut.role == "loop" for cut in axes[name].cuts)
+            if number and not 1 <= int(number) <= loops:
+                raise ArgumentError(f"plan: {full}: `{axes[name]}` has {loops} loops; in `{lines[word]}`")
+
+
+def _read_or_suggest(statement: str) -> list[Statement]:
+    """What a statement says; the error of one that cannot be read names it, and a near statement that can."""
+    try:
+        return _read(statement)
+    except ArgumentError as fault:
+        near = near_statement(statement, _read)
+        near = "; ".join(as_version_2(near) or [near]) if near else None
+        what = str(fault) if repr(shown(statement, SHOWN)) in str(fault) else f"{fault}; in `{shown(statement, SHOWN)}`"
+        raise ArgumentError(f"{what}; did you mean `{near}`?" if near else what) from None
+
+
+def _read(statement: str) -> list[Statement]:
+    """What a statement says; one of version 1 may stand for two."""
+    return [_read_one(part) for part in as_version_2(statement) or [statement]]
+
+
+def _read_one(statement: str) -> Statement:
+    """What a statement of version 2 says."""
+    if given := _AXIS.fullmatch(statement):
+        return _axis(*given.group(1, 2, 3))
+    for form, value_of in _VALUES:
+        if given := form.fullmatch(statement):
+            value: Placed = value_of(given)
+            if value.hint not in HINTS:
+                raise ArgumentError(f"plan: {statement!r}: the hint is one of {', '.join(HINTS)}")
+            return value
+    if given := _PRODUCT.fullmatch(statement):
+        rows, columns = (_size(digits or "1", statement) for digits in given.group(4, 5))
+        return Multiplied(given[1], given[3], rows, columns, given[6] is not None)
+    if given := _PIPELINE.fullmatch(statement):
+        return _pipeline(given, statement)
+    if (given := _LANES.fullmatch(statement)) and any(given.groups()):
+        return LaneTile(_size(given[1] or "1", statement), _box(given[2] or "", statement))
+    if statement.startswith("occupancy "):
+        return _occupancy(statement)
+    for name, form in _STATEMENTS.items():
+        if given := form.fullmatch(statement):
+            return (name, *(g or "" for g in given.groups()))
+    raise ArgumentError(f"plan: {shown(statement, SHOWN)!r} is no statement: {_notation_for(statement)}")
+
+
+def _notation_for(statement: str) -> str:
+    """How the statement is written that a wrong one is like."""
+    first, second, *_ = *statement.split(), "", ""
+    word = second if second in (*_SECOND, "staged") else first
+    word = SUCCESSORS.get(word, word)
+    if (word in NOTATION and word != first) or (word in NOTATION and word not in _SECOND):
+        return f"it is written {NOTATION[word]}"
+    begins = ", ".join(w for w in NOTATION if w not in _SECOND)
+    return f"one begins with {begins} or {THEN}, or has {', '.join(_SECOND)} behind the name of a value or a product"
+
+
+def _in_place(given: re.Match[str]) -> Placed:
+    return Placed(given[1], None, "", given[3] or HINTS[0], (), given[2] is not None)
+
+
+def _between(given: re.Match[str]) -> Placed:
+    return Placed(given[1], None, given[2], given[4] or HINTS[0], (), given[3] is not None)
+
+
+def _copied(given: re.Match[str]) -> Placed:
+    name, form, at, hops, reuse, hint = given.groups()
+    if form is None:
+        form, at = PACKED, BIND
+    if at is None and hops is None:
+        raise ArgumentError(f"plan: {given[0]!r} says neither where it is copied nor by what: {_VALUE_NOTATION}")
+    route = tuple(_hop(hop, given[0]) for hop in hops.strip().split(", ")) if hops else ()
+    return Placed(name, at, form, hint or HINTS[0], route, reuse is not None)
+
+
+def _repacked(given: re.Match[str]) -> Placed:
+    if given[2].startswith(DIAGONAL):
+        _size(given[2].split()[1], given[0])
+    return Placed(given[1], LAUNCH, given[2], given[4] or HINTS[0], (), given[3] is not None)
+
+
+_VALUES = ((_IN_PLACE, _in_place), (_BETWEEN, _between), (_REPACKED, _repacked), (_COPIED, _copied))
+
+
+def _hop(text: str, statement: str) -> Hop:
+    """A copy of a value's route."""
+    given = _HOP.fullmatch(text)
+    assert given is not None
+    copy, direction, space, buffers = given.groups()
+    if space not in SPACES:
+        near = did_you_mean(space, SPACES)
+        raise ArgumentError(f"plan: {statement!r}: {space} is no memory: it is one of {', '.join(SPACES)}{near}")
+    return Hop(copy, space, _count(buffers, statement), direction == "from")
+
+
+def _pipeline(given: re.Match[str], statement: str) -> Roles:
+    """Producers, consumers and their stages."""
+    counts: dict[str, int] = {}
+    flags: set[str] = set()
+    for part in given[5].removeprefix(", ").split(", "):
+        if stages := _STAGES.fullmatch(part):
+            _add(counts, stages[1], _size(stages[2], statement), statement)
+        elif part in ("joint", "store per group", "pingpong"):
+            flags.add(part)
+        else:
+            raise ArgumentError(f"plan: {part!r} is no part of a pipeline: it is written {_PIPELINE_NOTATION}")
+    for word in ("stages", "epilogue stages"):
+        if word not in counts:
+            raise ArgumentError(
+                f"plan: {shown(statement, SHOWN)!r} has no `{word}`: it is written {_PIPELINE_NOTATION}"
+            )
+    waves = [_size(text, statement) for text in given.group(1, 2, 3, 4)]
+    return Roles(
+        (waves[0], waves[1]),
+        (waves[2], waves[3]),
+        counts["stages"],
+        counts["epilogue stages"],
+        counts.get("halo stages", 0),
+        "pingpong" in flags,
+        max(1, counts.get("resident stages", 1)),
+        "joint" in flags,
+        "store per group" in flags,
+    )
+
+
+def _occupancy(statement: str) -> Occupancy:
+    """How workgroups lie on cores."""
+    counts: dict[str, int] = {}
+    persistent = False
+    for part in statement.removeprefix("occupancy ").split(", "):
+        given = _OCCUPANCY.fullmatch(part)
+        if given is None:
+            raise ArgumentError(f"plan: {part!r} is no part of it: it is written {NOTATION['occupancy']}")
+        if given[1]:
+            _add(counts, given[1], _count(given[2], statement), statement)
+        persistent |= given[3] is not None
+    return Occupancy(**counts, persistent=persistent)
+
+
+def _add(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
+    """Keeps what a statement says; refuses what is said twice."""
+    if name in known:
+        raise ArgumentError(f"plan: {name} is said twice; in `{shown(statement, SHOWN)}`")
+    known[name] = value
+
+
+def _axis(name: str, digits: str, cuts: str) -> Axis:
+    """An axis from its parts."""
+    peel = _PEEL.fullmatch(cuts)
+    peeled = (_size(peel[2], cuts), _size(peel[3], cuts)) if peel else (0, 0)
+    axis = Axis(name, _digits(digits), _cuts(peel[1] if peel else cuts), peeled)
+    names = [d.name for d in axis.digits]
+    for cut in axis.cuts:
+        if cut.digit is not None and cut.digit not in names:
+            near = did_you_mean(cut.digit, names)
+            raise ArgumentError(f"plan: `{cut}` splits no digit of {name}: it has {', '.join(names)}{near}")
+        if cut.box and (len(cut.box) != len(names) or cut.digit is not None):
+            raise ArgumentError(f"plan: `{cut}`: a box has a side for each digit of {name}: {', '.join(names)}")
+    return axis
+
+
+def _digits(text: str) -> tuple[Digit, ...]:
+    digits = []
+    for part in text.split(", "):
+        match = _DIGIT.fullmatch(part)
+        if match is None:
+            raise ArgumentError(f"plan: {part!r} is no digit: a name and its extent, such as `q 56` or `q 57 of 56`")
+        extent = _size(match[3], part)
+        walked = _size(match[2], part) if match[2] else extent
+        if extent < 1 or walked < extent:
+            raise ArgumentError(f"plan: {part!r}: an extent is at least 1, and what is walked at least the extent")
+        digits.append(Digit(match[1], extent, walked, match[4] is not None))
+    return tuple(digits)
+
+
+def _cuts(text: str) -> tuple[Cut, ...]:
+    if text == "whole":
+        return ()
+    cuts = []
+    for part in text.split(", "):
+        match = _CUT.fullmatch(part)
+        if match is None:
+            levels = f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
+            raise ArgumentError(f"plan: {part!r} is no split: such as `loop 32`, `task p 28`, by {levels}")
+        level, digit, digits, sides, unroll = match.groups()
+        size = _size(digits, part)
+        if size < 1:
+            raise ArgumentError(f"plan: {part!r}: pieces have at least one element")
+        box = _box(sides or "", part)
+        if box and prod(box) != size:
+            raise ArgumentError(f"plan: {part!r}: a box {sides} has {prod(box)} elements, not {size}")
+        cuts.append(Cut(level, size, digit, box, _count(unroll or "1", part)))
+    return tuple(cuts)
+
+
+def _box(text: str, part: str) -> tuple[int, ...]:
+    return tuple(_count(side, part) for side in text.split("x")) if text else ()
+
+
+def _count(digits: str, part: str) -> int:
+    count = _size(digits, part)
+    if count < 1:
+        raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {digits} is no count: it is at least 1")
+    return count
+
+
+def _size(digits: str, part: str) -> int:
+    if len(digits) > 18:
+        raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {ELEMENTS.rule}")
+    return int(digits)

@@ -1,0 +1,83 @@
+"""Version 1 of the plan language: each of its statements as statements of version 2. Texts without a version are read.
+
+A statement of version 1 is known by its words, which no statement of version 2 has in their places.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NAME = r"[A-Za-z_][A-Za-z_0-9]*"
+_ORDERS = {"strided": "cyclic", "contiguous": "contiguous", "dynamic": "dynamic", "backward": "reversed"}
+_OVERLAPS = {"defer": "delayed store", "ahead": "mma ahead", "turns": "ordered"}
+_FORMS = {"lines": "strip", "panel": "panel", "halo": "halo"}
+_REPACKED = {"rows": "aligned rows", "panels": "im2col", "padded rows": "padded rows"}
+_TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(_ORDERS)}))?")
+_LOOPS = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
+_SPLIT = re.compile(rf"apart ({_NAME})")
+_PARTS = re.compile(rf"split ({_NAME} \d+)")
+_OVERLAP = re.compile(rf"overlap ({'|'.join(_OVERLAPS)})")
+_STAGED = re.compile(rf"({_NAME}) staged at ({_NAME}) as ({'|'.join(_FORMS)}), ({_NAME})")
+_COPIED = re.compile(rf"({_NAME}) in (?:({'|'.join(_REPACKED)})|([1-9]\d*) diagonal blocks), ({_NAME})")
+_PRODUCT = re.compile(rf"({_NAME} by [^\s,]+), block (\d+x\d+(?: transposed)?)")
+_ROLES = re.compile(
+    r"roles load (\d+ waves? \d+ registers), multiply (\d+ waves? \d+ registers), ring (\d+)( together)?"
+    r"(?:, halo (\d+))?(?:, once (\d+))?, stored (\d+)( apart)?(, pingpong)?"
+)
+WORDS = (
+    *("tasks", "group", "strided", "backward", "order", "rows", "panels", "diagonal", "blocks", "staged", "lines"),
+    *("block", "roles", "load", "multiply", "ring", "together", "once", "stored", "apart", "defer", "ahead", "turns"),
+)
+"""The words of version 1 that version 2 does not have."""
+SUCCESSORS = {"tasks": "grid", "order": "loops", "roles": "producer", "apart": "split", "staged": "at", "in": "repack"}
+"""The word of version 2 that stands for one of version 1 which begins a statement, or follows the name of a value."""
+
+
+def as_version_2(statement: str) -> list[str] | None:
+    """The statements that stand for one of version 1; None: it is none.
+
+    >>> as_version_2("tasks M, N group 8 dynamic")
+    ['grid M, N', 'raster 8, dynamic']
+    >>> as_version_2("x staged at K as halo, keep")
+    ['x halo at K']
+    """
+    if given := _TASKS.fullmatch(statement):
+        raster = ", ".join([*([given[2]] if given[2] else []), *([_ORDERS[given[3]]] if given[3] else [])])
+        return [f"grid {given[1]}", *([f"raster {raster}"] if raster else [])]
+    if given := _ROLES.fullmatch(statement):
+        return [_pipeline(given)]
+    if given := _STAGED.fullmatch(statement):
+        return [f"{given[1]} {_FORMS[given[3]]} at {given[2]}{_hint(given[4])}"]
+    if given := _COPIED.fullmatch(statement):
+        form = _REPACKED[given[2]] if given[2] else f"block-diagonal {given[3]}"
+        return [f"repack {given[1]}: {form}{_hint(given[4])}"]
+    if given := _OVERLAP.fullmatch(statement):
+        return [f"overlap {_OVERLAPS[given[1]]}"]
+    if given := _PRODUCT.fullmatch(statement):
+        return [f"{given[1]}, tile {given[2]}"]
+    for pattern, words in ((_LOOPS, "loops"), (_SPLIT, "split kernel after"), (_PARTS, "parts")):
+        if given := pattern.fullmatch(statement):
+            return [f"{words} {given[1]}"]
+    return None
+
+
+def _hint(word: str) -> str:
+    """The end of a statement that says a hint; `keep` is what no hint means."""
+    return "" if word == "keep" else f", {word}"
+
+
+def _pipeline(given: re.Match[str]) -> str:
+    """The roles of version 1 as a pipeline."""
+    producer, consumer, stages, joint, halo, resident, epilogue, per_group, pingpong = given.groups()
+    parts = [
+        f"producer {producer}",
+        f"consumer {consumer}",
+        f"stages {stages}",
+        *(["joint"] if joint else []),
+        *([f"halo stages {halo}"] if halo else []),
+        *([f"resident stages {resident}"] if resident else []),
+        f"epilogue stages {epilogue}",
+        *(["store per group"] if per_group else []),
+        *(["pingpong"] if pingpong else []),
+    ]
+    return ", ".join(parts)
