@@ -13,8 +13,8 @@ from tilewright.plan.search.liveness import liveness
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
 from tilewright.plan.search.placement import OperandPlacement, halo_taps, place_operands
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Key, PlanCandidate, Ranking
-from tilewright.plan.search.tiles import GRID
-from tilewright.plan.search.tiling import Tiling
+from tilewright.plan.search.tiles import BOX, GRID
+from tilewright.plan.search.tiling import Loops, Tiling
 from tilewright.plan.search.unit import MmaTile, mma_tile
 from tilewright.plan.search.work import Work
 
@@ -55,15 +55,8 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
         return
-    facts, cores = t.facts, t.machine.limits.cores or 1
-    phases = {m.node: t.phase(facts.nodes[m.node]) for m in mmas}
-    each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
-    may_split = (
-        not facts.opened and t.tasks <= CROWDED * cores and len(facts.products) == 1
-    )  # parts of a sum fill the last round
-    rounds = t.tasks / cores * prod(facts.kept_share.values())
-    rounds = rounds if facts.loops or may_split else ceil(rounds)
-    if t.tasks >= cores and each * rounds > best:
+    phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
+    if _least_cycles(t, mmas, phases) > best:
         return
     live = liveness(t, mmas, phases)
     placed = place_operands(t, mmas, phases)
@@ -73,11 +66,33 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     work = count_work(t, mmas, live, placed, phases, waves)
     if work is None:
         return
+    raster, order = raster_of(t), order_of(work)
     for pipeline in pipelines(t, mmas, live, placed, ranking):
         ranking.timed += 1
-        kernel = KernelSchedule(t, mmas, pipeline, None, raster_of(t), order_of(work))
+        kernel = KernelSchedule(t, mmas, pipeline, None, raster, order)
         done = _with_pipeline(work, kernel, placed)
         yield candidate_of(kernel, done), done
+
+
+def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
+    """Cycles that no pipeline of a tiling beats: those of the matrix units, and of copies where all are of one loop."""
+    facts, limits = t.facts, t.machine.limits
+    cores = limits.cores or 1
+    each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
+    if len(mmas) == 1 and t.batch == 1 and not any(tile.fold == BOX and tile.level == GRID for tile in t.tiles):
+        (m,) = mmas
+        operands = ((m.oriented.a, m.rows), (m.oriented.b, m.columns))
+        reads = [(facts.nodes[x.reads[0]].place, count) for x, count in operands if x.is_read and phases[m.node]]
+        brought = sum(
+            count * place.bytes for place, count in reads if place.linear and m.oriented.product.k & place.dims
+        )
+        each = max(each, brought * m.depth * t.trips(phases[m.node]) / limits.l2_rate)
+    rounds = t.tasks / cores * prod(facts.kept_share.values())
+    # parts of a sum fill the last round
+    may_split = not facts.opened and t.tasks <= CROWDED * cores and len(facts.products) == 1
+    if facts.loops and t.tasks < cores:
+        return 0.0
+    return each * (rounds if facts.loops or may_split else ceil(rounds))
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:

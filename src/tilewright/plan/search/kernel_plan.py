@@ -12,7 +12,7 @@ from tilewright.plan.microkernel import Axes, axes_in
 from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Placed, Plan
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.launch import DYNAMIC, heads_together
-from tilewright.plan.search.lowered import why_not_lowered, why_not_split
+from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.ranking import Rejected
 from tilewright.plan.search.tiles import GRID, LOOP, AxisTile
 from tilewright.plan.search.unit import MmaTile
@@ -42,7 +42,7 @@ class KernelPlan:
 
     def plan(self) -> Plan | Rejected:
         """The plan; or what today's lowering lacks for it."""
-        why = why_not_lowered(self.t) or self._why_not()
+        why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not()
         if why:
             return Rejected(self._name(), f"{LACKS} {why}")
         if self.kernel.pipeline.offsets is not None:

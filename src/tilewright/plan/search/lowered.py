@@ -45,10 +45,7 @@ def _why_not_unit_sides(o: Orientation) -> str:
 
 
 def why_not_lowered(t: Tiling) -> str:
-    """Why today's lowering does not do a tiling; empty where it does."""
-    why = why_not_oriented(t.o)
-    if why:
-        return why
+    """Why today's lowering does not do a tiling of an orientation that it does; empty where it does."""
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
     facts = t.facts
