@@ -178,7 +178,7 @@ def _of_tasks(axes: dict[str, Axis], found: Block) -> list[str]:
     for tasks in found.tasks:
         counts = [n for n in tasks.values() if n is not None]
         if len(counts) < len(tasks) or prod(counts) not in totals:
-            wrong.append(f"tasks {tasks}; the axes say {sorted(totals)}")
+            wrong.append(f"grid {tasks}; the axes say {sorted(totals)}")
         for name, count in tasks.items():
             axis = axes.get(name.removeprefix("t_"))
             size = None if axis is None else axis.size("task")

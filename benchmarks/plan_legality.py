@@ -798,7 +798,7 @@ def operands(r: Reading) -> Iterator[Broken]:
     before = {p.name: p for p in printed.placed}
     for place in r.plan.placed if r.plan.roles is None else ():
         if place.form in ("halo", "panel") and place.at != "task":
-            yield Broken("operands", str(place), "only roles load halo tiles")
+            yield Broken("operands", str(place), "only a pipeline loads halo tiles")
     for place in r.plan.placed:
         yield from _placed(r, place, before.get(place.name), printed)
     lost = [p for name, p in before.items() if name not in {q.name for q in r.plan.placed}]

@@ -13,8 +13,8 @@ from tilewright.targets.registry import machine
 def test_gpus_do_not_count_functions_by_the_code_of_cpus(name: str) -> None:
     """A sigmoid was 40 operations on every GPU: as many as vectors of a CPU take."""
     gpu, cpu = machine(name).costs.functions, machine("x86.avx512").costs.functions
-    assert gpu["exp2"] == 1
-    assert gpu["sigmoid"] <= 6 < cpu["sigmoid"]
+    assert gpu["exp2"] <= 4
+    assert gpu["sigmoid"] <= 13 < cpu["sigmoid"]
     assert gpu["exp"] < cpu["exp"]
 
 

@@ -169,5 +169,5 @@ def test_a_product_without_roles_is_not_transposed():
     text = kernel_for(kernel, sizes, machine=HOPPER).text("plan")
     said = re.sub(r"(tile \d+x\d+)", r"\1 transposed", text)
     assert said != text
-    with pytest.raises(ArgumentError, match="only products in roles are transposed"):
+    with pytest.raises(ArgumentError, match="only products of a pipeline are transposed"):
         kernel_for(kernel, sizes, machine=HOPPER, plan=said)

@@ -52,9 +52,9 @@ def product(layout, sizes, block, step, ring, tasks="M, N", waves=4, registers=2
     atom = f"wgmma.m64n{rows if turned else columns}k16.bf16{ATOMS[layout]}"
     return (
         f"{batch}axis M = (M {m}): task {rows}\naxis N = (N {n}): task {columns}\n"
-        f"axis K = (K {k}): {f'loop {step}' if step else 'whole'}\ntasks {more}{tasks}\n"
-        f"mma by {atom}, block {rows}x{columns}{' transposed' if turned else ''}\n"
-        f"roles load 1 wave 24 registers, multiply {waves} waves {registers} registers, ring {ring}, stored 1"
+        f"axis K = (K {k}): {f'loop {step}' if step else 'whole'}\ngrid {more}{tasks}\n"
+        f"mma by {atom}, tile {rows}x{columns}{' transposed' if turned else ''}\n"
+        f"producer 1 wave 24 registers, consumer {waves} waves {registers} registers, stages {ring}, epilogue stages 1"
     )
 
 
@@ -65,7 +65,7 @@ def product(layout, sizes, block, step, ring, tasks="M, N", waves=4, registers=2
         ((136, 72, 200), (64, 64), 128, 2, {}),  # K steps of two rows of shared memory, the last one half full
         ((136, 72, 200), (64, 64), 0, 1, {}),  # all of K in one step
         ((136, 72, 200), (128, 64), 64, 3, {"tasks": "N, M"}),  # two atoms for one group of waves, tasks along N first
-        ((200, 72, 264), (192, 64), 192, 1, {"waves": 12, "registers": 160, "tasks": "N, M group 2"}),
+        ((200, 72, 264), (192, 64), 192, 1, {"waves": 12, "registers": 160, "tasks": "N, M; raster 2"}),
     ],
 )
 def test_products_by_tiles_and_steps_that_no_planner_lists(layout, sizes, block, step, ring, how):
@@ -91,7 +91,7 @@ def test_an_operand_that_is_computed_in_steps_of_two_rows():
     sizes = {"M": 72, "N": 136, "K": 256}
     plan = chosen(own.byte_weights, sizes, "hopper")
     assert "loop 64" in plan
-    plan = re_sub(r"ring \d+", "ring 2", plan.replace("loop 64", "loop 128"))
+    plan = re_sub(r"(?<!epilogue )stages \d+", "stages 2", plan.replace("loop 64", "loop 128"))
     assert_exact(own.byte_weights, sizes, "hopper", plan)
 
 
@@ -114,8 +114,8 @@ def conv(dtype="bf16", **more):
 @pytest.mark.parametrize(
     "changes",
     [
-        {r"tasks \w+, \w+": "tasks F, M group 2"},
-        {r"tasks \w+, \w+": "tasks M, F group 3 contiguous"},
+        {r"grid \w+, \w+": "grid F, M; raster 2"},
+        {r"grid \w+, \w+": "grid M, F; raster 3, contiguous"},
         {r"axis K_0 = \(K_0 64\): loop 64": "axis K_0 = (K_0 64): whole"},
         {r"(axis K_2 = .*)\n(axis K_1 = .*)": r"\2\n\1"},
     ],
@@ -123,7 +123,7 @@ def conv(dtype="bf16", **more):
 def test_halo_tiles_in_another_order(changes):
     """Boxes went through the grid in one order, and groups of them had no effect."""
     plan = chosen(conv(), IMAGE, "hopper")
-    assert "as halo" in plan
+    assert " halo at " in plan
     for said, other in changes.items():
         plan = re_sub(said, other, plan)
     assert_exact(conv(), IMAGE, "hopper", plan)
@@ -134,7 +134,7 @@ def test_several_taps_in_one_stage(axis, ring):
     """A stage had one tap of a filter."""
     make = lambda: kernels.conv((3, 3), "bf16", stride=2, padding=1)  # noqa: E731
     sizes = IMAGE | {"H": 13, "W": 15, "F": 72}
-    plan = re_sub(r"ring \d+", f"ring {ring}", chosen(make, sizes, "hopper"))
+    plan = re_sub(r"(?<!e )stages \d+", f"stages {ring}", chosen(make, sizes, "hopper"))
     for name in ("K_1", "K_2") if axis == "both" else (axis,):
         plan = re_sub(rf"axis {name} = \({name} 3\): loop 1", f"axis {name} = ({name} 3): loop 3", plan)
     assert_exact(make, sizes, "hopper", plan)
@@ -164,7 +164,7 @@ def test_attention_that_sums_the_head_in_steps(row, step):
 def test_attention_with_tasks_in_another_order():
     make = lambda: kernels.attention(64, "bf16")  # noqa: E731
     plan = chosen(make, HEADS, "hopper")
-    found, _ = outputs(make, HEADS, "hopper", re_sub(r"tasks .*", "tasks E, M, H", plan))
+    found, _ = outputs(make, HEADS, "hopper", re_sub(r"grid .*", "grid E, M, H", plan))
     assert np.array_equal(found, outputs(make, HEADS, "hopper", plan)[0])
 
 
@@ -172,8 +172,8 @@ def test_attention_with_tasks_in_another_order():
 def test_blocks_of_several_atoms_without_a_pipeline(block):
     """Blocks were looked up in a list, which had one atom of those that read shared memory."""
     plan = (
-        "axis M = (M 200): task 200\naxis N = (N 72): task 72\naxis K = (K 136): whole\ntasks M, N\n"
-        f"mma by wgmma.m64n16k16.bf16, block {block}"
+        "axis M = (M 200): task 200\naxis N = (N 72): task 72\naxis K = (K 136): whole\ngrid M, N\n"
+        f"mma by wgmma.m64n16k16.bf16, tile {block}"
     )
     assert_exact(lambda: kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 72, "K": 136}, "hopper", plan)
 
@@ -210,25 +210,25 @@ def test_axes_of_a_contraction_in_any_order():
 NT = (136, 72, 200)
 REFUSED = [
     ("240 registers", "272 registers", "at most 248"),
-    ("multiply 4 waves 240", "multiply 8 waves 256", "at most 248"),
-    ("stored 1", "stored 1, pingpong", "waves that multiply are multiples of 8"),
+    ("consumer 4 waves 240", "consumer 8 waves 256", "at most 248"),
+    ("epilogue stages 1", "epilogue stages 1, pingpong", "waves that multiply are multiples of 8"),
     (
-        "4 waves 240 registers, ring 2, stored 1",
-        "8 waves 248 registers, ring 2, stored 1, pingpong",
+        "4 waves 240 registers, stages 2, epilogue stages 1",
+        "8 waves 248 registers, stages 2, epilogue stages 1, pingpong",
         "168 each, 504 in all",
     ),
-    ("stored 1", "once 2, stored 1", "nothing is brought once"),
+    ("epilogue stages 1", "resident stages 2, epilogue stages 1", "nothing is brought once"),
     ("loop 64", "loop 264", "no multiple of a row"),
     ("loop 64", "loop 320", "longer than K"),
     ("4 waves", "12 waves", "3 groups of waves do not share 64x64 in whole atoms of 64x64"),
-    ("ring 2", "ring 20", "shared memory"),
-    ("tasks M, N", "tasks M, N group 2 dynamic", "dynamic tasks are grouped along the axes before M"),
+    ("stages 2", "stages 20", "shared memory"),
+    ("grid M, N", "grid M, N\nraster 2, dynamic", "dynamic tasks are grouped along the axes before M"),
 ]
 
 
 @pytest.mark.parametrize(("said", "other", "why"), REFUSED)
 def test_a_line_that_breaks_a_rule_is_refused_by_it(said, other, why):
-    """`once 2` and 272 registers were taken, and a K step that is longer than K."""
+    """`resident stages 2` and 272 registers were taken, and a K step that is longer than K."""
     plan = product("nt", NT, (64, 64), 64, 2)
     assert said in plan
     line = next(x for x in plan.replace(said, other, 1).splitlines() if x not in plan.splitlines())
@@ -261,17 +261,17 @@ def test_loops_that_are_no_block_are_refused_without_a_pipeline(row, said, other
 
 
 CONTRACTION = [
-    (r"(tasks .*)", r"\1 group 2", "workers of a CPU take tasks in order"),
-    (r"b packed at bind", "b staged at task as panel", "columns lie packed"),
+    (r"(grid .*)", r"\1; raster 2", "workers of a CPU take tasks in order"),
+    (r"b packed at bind", "b panel at task", "columns lie packed"),
     (r"unit 16(\naxis col)", r"unit 32\1", "the atom takes `unit 16`"),
-    (r"overlap defer", "overlap ahead", "a single contraction has no products that overlap"),
+    (r"overlap delayed store", "overlap mma ahead", "a single contraction has no products that overlap"),
     (r"n_0 160 of 136", "n_0 136", "blocks go on to the end of the last one"),
 ]
 
 
 @pytest.mark.parametrize(("said", "other", "why"), CONTRACTION)
 def test_a_line_of_a_contraction_is_refused_by_its_rule(said, other, why):
-    """`is not done here` named no rule; `overlap ahead` was taken."""
+    """`is not done here` named no rule; `overlap mma ahead` was taken."""
     make, sizes = (lambda: kernels.gemm("nt", "bf16")), {"M": 300, "N": 136, "K": 192}
     plan = re_sub(said, other, chosen(make, sizes, "x86.amx"))
     with pytest.raises(ArgumentError, match=why):

@@ -70,7 +70,7 @@ def test_a_changed_plan_shows_as_the_lines_that_changed() -> None:
         "plan:",
         "  - axis M = (M 9): task 3",
         "  + axis M = (M 9): task 9",
-        "    tasks M",
+        "    grid M",
         "programs: g:bb -> g:cc",
     ]
     assert not list(differences(PLANNED, replace(PLANNED, cycles=PLANNED.cycles * (1 + 1e-10))))

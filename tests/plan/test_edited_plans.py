@@ -54,14 +54,14 @@ ILLEGAL = [
     ("gemm nt, large", "stages 4", "stages 5", "shared memory"),
     ("gemm nt, large", "40 registers", "48 registers", "register file"),
     ("gemm nt, large", "232 registers", "228 registers", "registers"),
-    ("gemm nt, large", "multiply 8 waves", "multiply 6 waves", "waves"),
+    ("gemm nt, large", "consumer 8 waves", "consumer 6 waves", "waves"),
     ("gemm nt, large", "task 128", "task 192", "block"),
     ("gemm nt, large", "(M 4096)", "(M 4095)", "sizes"),
     ("gemm nt, large", "grid M, N", "grid M", "tasks"),
     ("gemm nt, large", "k16.bf16", "k16.f16", "atom"),
     ("gemm nt, large", "k16.bf16", "k16.bf16.tb", "atom"),
     ("gemm nt, large", "mma by", "mma2 by", "products"),
-    ("gemm nt, large", "stages 4", "rign 4", "statement"),
+    ("gemm nt, large", "stages 4", "stagse 4", "statement"),
     ("gemm split K", "parts K 16", "parts K 8", "parts"),
     ("conv halo", "task M_0 8", "task M_0 4", "block"),
     ("conv halo", "loops K_0, K_2", "loops K_2, K_0", "order"),
@@ -82,7 +82,7 @@ def test_the_checker_names_the_rule_that_is_broken(name, said, other, rule):
 LEGAL = [
     ("gemm nt, large", {"loop 64": "loop 128", "stages 4": "stages 2"}),
     ("gemm nt, large", {"grid M, N": "grid N, M"}),
-    ("gemm nt, large", {"group 16": "group 3 contiguous"}),
+    ("gemm nt, large", {"raster 16": "raster 3, contiguous"}),
     ("conv stride 2", {"(K_1 3): loop 1": "(K_1 3): loop 3", "stages 14": "stages 3", "stages 12": "stages 3"}),
     ("gemm split K", {"parts K 16": "parts K 8", "K_split 16": "K_split 8", "K_part 512": "K_part 1024"}),
 ]
@@ -121,14 +121,14 @@ def test_edited_plans_give_the_same(number):
 def product():
     """A plan of the first case: its product in tiles of 64x64."""
     plan = re.sub(r"axis ([MN]) = (.*): task \d+", r"axis \1 = \2: task 64", edit_cases.chosen(0))
-    plan = re.sub(r"stages \d+", "stages 8", plan)
+    plan = re.sub(r"(?<!epilogue )stages \d+", "stages 8", plan)
     return re.sub(r"mma by .*", "mma by wgmma.m64n64k16.bf16, tile 64x64", plan)
 
 
 WRONG = [
     ("stages 8", "stages 7"),
     ("epilogue stages 2", "epilogue stages 1"),
-    ("multiply 4 waves", "multiply 8 waves"),
+    ("consumer 4 waves", "consumer 8 waves"),
     ("56 registers", "48 registers"),
     ("m64n64k16", "m64n128k16"),
     ("tile 64x64", "tile 128x64"),
@@ -181,7 +181,7 @@ def test_roles_take_other_stages_and_registers_and_another_walk():
         .replace("stages 8, epilogue stages 2", "stages 3, epilogue stages 1")
         .replace("56 registers", "40 registers")
     )
-    plan = plan.replace("grid M, N", "grid M, N; raster 2, contiguous")
+    plan = plan.replace("grid M, N", "grid M, N\nraster 2, contiguous")
     kernel = edit_cases.CASES[0].kernel(plan)
     assert kernel.text("plan").strip() == plan
     assert contradictions(plan, kernel.text("block"), {"mma": ("M", "N")}) == []
@@ -199,5 +199,5 @@ def test_lines_of_rows_that_do_not_slide_are_refused():
     """It ended in an assertion of the compiler's own."""
     number = next(n for n, case in enumerate(edit_cases.CASES) if (case.name, case.row) == ("gemm nt", "x86.amx"))
     plan = edit_cases.chosen(number).replace("a in place", "a strip at task")
-    with pytest.raises(ArgumentError, match=r"`a strip at task, .*`: rows do not slide"):
+    with pytest.raises(ArgumentError, match="`a strip at task`: rows do not slide"):
         edit_cases.CASES[number].kernel(plan)

@@ -51,5 +51,5 @@ def test_rows_of_a_task_are_fewer_where_masks_would_waste_them():
 
 def test_a_group_that_does_not_divide_what_stands_before_the_rows_is_refused():
     made = planned(2, 6, 512)
-    with pytest.raises(ArgumentError, match="group 5"):
-        planned(2, 6, 512, plan=made.text("plan").replace(f"group {made.plan.group}", "group 5")).text("block")
+    with pytest.raises(ArgumentError, match="raster 5"):
+        planned(2, 6, 512, plan=made.text("plan").replace(f"raster {made.plan.group}", "raster 5")).text("block")

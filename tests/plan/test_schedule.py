@@ -389,7 +389,7 @@ UNLOWERED = {
     "mma b": ("p kept in register\nmma b", "places of values between products"),
     "launch early": ("occupancy workgroups 2\nlaunch early", "an occupancy that a plan says"),
     "launch": ("lanes vector 4\nlaunch", "tiles of lanes"),
-    "grid M, N": ("grid M, N\nraster longest first", "an order of tasks by their length"),
+    "grid M, N\nraster 5": ("grid M, N\nraster longest first", "an order of tasks by their length"),
 }
 
 

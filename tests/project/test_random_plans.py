@@ -53,7 +53,13 @@ def test_plans_are_drawn_once_each_and_timed_by_a_dry_clock(script: Any, tmp_pat
 def test_edits_change_what_lines_say_and_keep_their_form(script: Any) -> None:
     plan = "axis M = (M_1 56, M_0 56): task M_1 8, task M_0 8\ngrid M, F\nraster 8\nwaves 8\nlaunch early"
     edits = {script.edited(plan, random.Random(seed)) for seed in range(200)}
-    assert {line.split()[0] for edit in edits for line in edit.splitlines()} == {"axis", "tasks", "waves", "launch"}
+    assert {line.split()[0] for edit in edits for line in edit.splitlines()} == {
+        "axis",
+        "grid",
+        "raster",
+        "waves",
+        "launch",
+    }
     assert any("task M_1 16, task M_0 8" in edit for edit in edits)
     assert any("launch plain" in edit for edit in edits)
 

@@ -129,6 +129,8 @@ def _take_steps(job: Job, plan: Plan) -> None:
         loop = axis.cut("loop")
         if d is None or loop is None or loop.size >= job.size(d) or not products_over(job.program, d):
             continue
+        if any(op.name == "iterate" and op.attrs["axis"] is d for op in job.program.walk()):
+            continue  # it is the tile of that loop
         stepped = in_steps(job.program, job.free, d)
         if isinstance(stepped, str):
             raise refused(axis, stepped)

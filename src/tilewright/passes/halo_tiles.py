@@ -111,7 +111,7 @@ class _HaloTile:
         return replace(patched, sizes={**self.sizes, **patched.sizes}), cuts
 
     def _widths(self, product: Op, patched: Patched, how: Microkernel) -> dict[Expr, int]:
-        """The width of a task along each dimension, in the order of the line `tasks`: boxes stand for their rows. What
+        """The width of a task along each dimension, in the order of the line `grid`: boxes stand for their rows. What
         lies within a box is no number of tasks; it stands first, so that groups are of the last two axes."""
         names = {self.rows.name if d is patched.outer else str(d): d for d in product.operands[2].type.dims}
         tasks = {names[name]: how.columns if names[name] is self.axes.n else 1 for name in self.plan.tasks}

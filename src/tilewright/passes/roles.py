@@ -99,7 +99,7 @@ class _Split:
         for channel in once:
             channel.stages = roles.once
         if roles.once > 1 and not once:
-            raise ProgramError(f"`once {roles.once}`: nothing is brought once for all rounds of a loop")
+            raise ProgramError(f"`resident stages {roles.once}`: nothing is brought once for all rounds of a loop")
         self.tiles = {t for found in (self.filled, self.emptied) for cs in found.values() for c in cs for t in c.tiles}
         self.b = Builder(BLOCK)
         self.values: dict[Value, Value] = {}

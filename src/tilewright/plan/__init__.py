@@ -4,13 +4,19 @@
 |-------------|-----------------------------------------------------------------------------|
 | contraction | a product and sum recognised in a tile program by its accesses, in digits   |
 | sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side |
-| plan        | the plan: axes, cuts, order, operands, atom                                 |
-| reading     | plans from their text, and what is wrong with one                           |
+| plan        | the schedule as data: axes, splits, grid, loops, values, products, pipeline |
+| text        | plans from their text, and what is wrong with one                           |
+| version1    | statements of version 1 of the text, in words of version 2                  |
+| unlowered   | what a plan can say, and the lowering lacks                                 |
 | kernel      | a program that becomes one kernel: what planning and binding know of it     |
 | bind        | a plan's lines as the parameters that the lowering of a kernel reads        |
 | bind_axes   | the axes of a plan, bound to dimensions: task widths and loop tiles         |
 | bind_grid   | the plan of a grid program, bound                                           |
 | bind_pipeline | producer and consumer waves, atoms and accumulator tiles, bound           |
+| bind_contraction | the plan of a contraction on a CPU, bound                              |
+| bind_products | the atom and tile of products without a pipeline, bound                   |
+| legality    | rules of plans with a pipeline: waves, registers, stages                    |
+| refusals    | the lines that a rule speaks of                                             |
 | rating      | what a kernel should take whose plan is bound                               |
 | words       | the words of plans, and the statement that a misspelt one is near to        |
 | blocking    | the numbers that a contraction's plan says: in tiles, by vectors or lanes   |

@@ -57,7 +57,7 @@ class _Lines:
         """Refuses lines that only other plans have."""
         plan = self.plan
         others = (*plan.products, *([plan.roles] if plan.roles else []))
-        more = [*map(str, others), *([f"waves {plan.waves}"] if plan.waves > 1 else [])]
+        more = [*map(str, others), *([plan.line("waves")] if plan.waves > 1 else [])]
         more += [f"parts {plan.split[0]} {plan.split[1]}"] if plan.split else []
         for line in more:
             raise refused(line, "a contraction with a line `atom` has no such line")

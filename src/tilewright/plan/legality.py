@@ -128,7 +128,7 @@ def check_overlap(plan: Plan, looped: bool, products: Mapping[Op, Microkernel]) 
     """Refuses an overlap of products that do not run one after the other in a loop."""
     if plan.overlap == "none":
         return
-    line = f"overlap {plan.overlap}"
+    line = plan.line("overlap")
     if plan.overlap == DELAYED:
         raise refused(line, "stores are delayed in tile registers only")
     if not looped or len(products) < 2 or not all(how.at_once for how in products.values()):

@@ -25,6 +25,7 @@
 | flat         | functions of elements over one dimension, where rows are no whole vectors             |
 | apart        | a program as two, where a value between products goes through memory                  |
 | looping      | chained products as a loop over what lies between them                                |
+| stepping     | products that sum a dimension at once, in a loop over its steps                       |
 | splitting    | split-K: a program with one product as two                                            |
 | parting      | a long reduction as two programs                                                      |
 | patches      | a dimension in boxes of digits instead of runs                                        |
