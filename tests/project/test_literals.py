@@ -22,7 +22,7 @@ MEASURED = re.compile(r"\b(cycles?|measured|fitted|of the time)\b", re.IGNORECAS
 REASONS = {
     "plan/boxes.py: Room": "what is enough for a machine that says nothing: rows give others (`room_of`)",
     "plan/boxes.py: _widths": "where two dimensions are innermost in some memory, runs of each stay together longer",
-    "plan/boxes.py: _choices.good": "beyond some blocks of rows a smaller one at the end weighs little",
+    "plan/boxes.py: width_choices": "beyond some blocks of rows a smaller one at the end weighs little",
     "plan/chain_costs.py: chain_cycles": "bytes of a sum in f32",
     "plan/chain_costs.py: _once": "bytes of a sum in f32",
     "plan/contraction.py: _names": "names enough for all dimensions and those that are made",

@@ -23,10 +23,10 @@ from tilewright.plan.bind_axes import axes_of, loop_of, refused, tile_of_loop, w
 from tilewright.plan.bind_pipeline import bind_pipeline
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
-from tilewright.plan.lane_boxes import Terms, written_out
 from tilewright.plan.microkernel import Microkernel, axes_in, products_of, taken
 from tilewright.plan.model import Size
 from tilewright.plan.plan import Axis, Plan
+from tilewright.plan.term_boxes import Terms, written_out
 
 
 def bind(kernel: KernelProgram, plan: Plan, terms: Terms | None = None) -> Cuts:

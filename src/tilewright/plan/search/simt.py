@@ -15,7 +15,6 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Facts
 from tilewright.plan.general import axis_of
-from tilewright.plan.lane_boxes import LONGEST, SLIDING, Terms, resident_waves, tasks_of_boxes, written_out
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Plan
 from tilewright.plan.rows import in_a_line, rows_and_waves, smallest, tasks_of
@@ -24,6 +23,10 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import argument_bytes
 from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.sums import summed_in
+from tilewright.plan.term_boxes import Terms, resident_waves, tasks_of_boxes, written_out
+
+LONGEST, SLIDING = 16, 2
+"""Results of a lane along a digit that are tried, at most, and digits, the last ones, along which there are several."""
 
 
 @dataclass(frozen=True, eq=False)
