@@ -160,7 +160,10 @@ def contradictions(plan: str, block: str, axes: dict[str, tuple[str, str]]) -> l
             wrong.append(f"`{line}`: no loop of the text has a deferred end")
         elif m := re.fullmatch(r"loops (.*), depth", line):
             wrong += _of_order(line, m[1].split(", "), every, found)
-        elif line.startswith("grid ") and ("raster contiguous" in lines) != found.contiguous:
+        elif (
+            line.startswith("grid ")
+            and any("contiguous" in x for x in lines if x.startswith("raster ")) != found.contiguous
+        ):
             wrong.append(f"`{line}`: the text's schedule is another")
         elif line.startswith("launch ") and (line == "launch early") != ("launch programmatic" in found.text):
             wrong.append(f"`{line}`: the text is launched otherwise")

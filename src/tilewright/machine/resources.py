@@ -74,12 +74,14 @@ class BulkCopy:
     """Copies between global and shared memory that the machine does by itself.
 
     One copy has at most `box_extent` elements along a dimension; rows of results are multiples of `row_bytes`. A stage
-    holds several filter taps while these have at most `taps_bytes` together.
+    holds several filter taps while these have at most `taps_bytes` together. Positions of windows are counted over at
+    most `counted_dims` dimensions.
     """
 
     box_extent: int = 0
     row_bytes: int = 1
     taps_bytes: int = 0
+    counted_dims: int = 1
 
 
 @dataclass(frozen=True)

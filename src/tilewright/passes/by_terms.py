@@ -15,7 +15,7 @@ from tilewright.passes.tile.patches import Patched, in_patches, inner_of, outer_
 from tilewright.plan.boxes import cut_dims, numbers_of, radices
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import GeneralChoice, plan_general
-from tilewright.plan.lane_boxes import TermCost, Terms, cost_by_terms, lane_boxes, tasks_of_boxes, with_window
+from tilewright.plan.lane_boxes import TermCost, cost_by_terms, lane_boxes, with_window
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import cores
 from tilewright.plan.patches import ends
@@ -23,6 +23,7 @@ from tilewright.plan.plan import Digit, Plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.refusals import refused
 from tilewright.plan.rows import smallest
+from tilewright.plan.term_boxes import Terms, tasks_of_boxes
 from tilewright.plan.terms import BoxedRows, TermProduct, product_by_terms
 
 SHOWN = 8

@@ -51,5 +51,6 @@
 | search      | the one search: rules, one cost, one ranking; in shadow of the planners     |
 | sums        | the type in which a machine sums a product                                  |
 | terms       | products that lanes do term by term                                         |
+| term_boxes  | products that lanes do term by term, as data                                |
 | tiled       | how a task goes over its blocks in tile registers                           |
 """

@@ -24,12 +24,12 @@ from tilewright.plan.bind_pipeline import bind_pipeline
 from tilewright.plan.bind_products import taken
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
-from tilewright.plan.lane_boxes import Terms, written_out
 from tilewright.plan.legality import check_length
 from tilewright.plan.microkernel import Microkernel, axes_in, products_of
 from tilewright.plan.model import Size
 from tilewright.plan.plan import Axis, Plan
 from tilewright.plan.refusals import refused
+from tilewright.plan.term_boxes import Terms, written_out
 
 
 def bind(kernel: KernelProgram, plan: Plan, terms: Terms | None = None) -> Cuts:

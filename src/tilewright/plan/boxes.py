@@ -376,7 +376,7 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
         for radix in radices:
             kept &= (n % radix == 0) | (radix % n == 0)
         in_rows, divides = (n % ROWS == 0) | (n > 6 * ROWS), extent % n == 0
-        best = (kept * 4 + in_rows * 2 + divides)[::-1].argmax()  # of equally good ones the widest
+        best = (2 * (2 * kept + in_rows) + divides)[::-1].argmax()  # of equally good ones the widest
         found.append(int(n[len(n) - 1 - best]))
     return found
 

@@ -19,7 +19,7 @@ from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import NOTHING, Opened, Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.lane_boxes import Terms, cost_by_terms, tasks_of_boxes
+from tilewright.plan.lane_boxes import cost_by_terms
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of
 from tilewright.plan.model import Size, cores, us
@@ -28,6 +28,7 @@ from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import ranked
 from tilewright.plan.rows import in_a_line, rows_and_waves, smallest
+from tilewright.plan.term_boxes import Terms, tasks_of_boxes
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256

@@ -18,12 +18,12 @@ from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
 from tilewright.plan.general import only_adds
-from tilewright.plan.lane_boxes import Terms
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Axis, Cut, Digit, Plan
 from tilewright.plan.refusals import refused
 from tilewright.plan.sums import summed_in
+from tilewright.plan.term_boxes import Terms
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@
 | lanes       | rule: such kernels without products                                              |
 | fragments   | rule: such kernels with products                                                 |
 | simt        | rule: products that lanes do term by term                                        |
+| term_plan   | the plan of such a kernel                                                        |
 | partition   | rule: a program as two kernels                                                   |
 | repack      | rule: operands copied first                                                      |
 | diagonal    | rule: several products of a batch as blocks on a diagonal                        |

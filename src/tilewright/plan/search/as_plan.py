@@ -7,7 +7,8 @@ from dataclasses import replace
 from tilewright.plan.plan import Placed, Plan
 from tilewright.plan.search.kernel_plan import LACKS, KernelPlan
 from tilewright.plan.search.ranking import PlanCandidate, Rejected
-from tilewright.plan.search.simt import TermKernelSchedule, plan_by_terms
+from tilewright.plan.search.simt import TermKernelSchedule
+from tilewright.plan.search.term_plan import plan_by_terms
 from tilewright.plan.search.uniform import UniformKernelSchedule, plan_of_uniform
 
 

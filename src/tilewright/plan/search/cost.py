@@ -9,9 +9,6 @@ from tilewright.machine import Machine
 from tilewright.plan.search.ranking import ENOUGH_STAGES
 from tilewright.plan.search.work import Phase, TaskEnd, Work
 
-SUM_BYTES = 4
-"""Bytes of an element of an accumulator on its way to shared memory."""
-
 
 @dataclass(frozen=True)
 class Overlap:
@@ -98,7 +95,7 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
 def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
     """Cycles of the end of a task."""
     limits = machine.limits
-    stored = e.outputs * SUM_BYTES / limits.shared_rate
+    stored = e.outputs * machine.register_file.word_bytes / limits.shared_rate
     way_out = stored + e.lanes if e.reduces else max(stored, e.lanes)
     waits = (e.blocks - 1) * limits.round_latency / groups**2
     return way_out + e.narrow / limits.l2_rate + limits.copy_latency + waits

@@ -10,7 +10,7 @@ from tilewright.machine import Machine
 from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import line_factor
 from tilewright.plan.search.lane_work import LaneCycles
-from tilewright.plan.search.liveness import WORD, Liveness
+from tilewright.plan.search.liveness import Liveness
 from tilewright.plan.search.placement import OperandPlacement
 from tilewright.plan.search.tiles import CLUSTER, GRID
 from tilewright.plan.search.tiling import Loops, Tiling, is_chained
@@ -194,4 +194,4 @@ def state_bytes(t: Tiling, number: int) -> float:
         values = [facts.nodes[s] for s in loop.states]
     else:
         values = [facts.nodes[p.node] for p in facts.products if p.k & dims]
-    return float(sum(facts.size(v.dims) * WORD for v in values))
+    return float(sum(facts.size(v.dims) * t.machine.register_file.word_bytes for v in values))

@@ -8,9 +8,6 @@ from tilewright.plan.facts import Facts
 from tilewright.plan.search.tiling import Loops, Tiling
 from tilewright.plan.search.unit import MmaTile
 
-WORD = 4
-"""Bytes of a register of a lane, and of an element of an accumulator in f32."""
-
 
 @dataclass(frozen=True)
 class Liveness:
@@ -30,8 +27,8 @@ class Liveness:
 def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> Liveness:
     """The registers that accumulators and operands in registers take."""
     facts = t.facts
-    lanes = mmas[0].atom.c.lanes
-    held = {m.node: t.batch * m.rows * m.columns / t.groups * m.atom.c.dtype.bits / 8 / (WORD * lanes) for m in mmas}
+    lanes, word = mmas[0].atom.c.lanes, t.machine.register_file.word_bytes
+    held = {m.node: t.batch * m.rows * m.columns / t.groups * m.atom.c.dtype.bits / 8 / (word * lanes) for m in mmas}
     operand = {m.node: operand_registers(t, m) if m.oriented.a_in_registers else 0.0 for m in mmas}
     into = {p.node: p.into for p in facts.products if p.into is not None}
     order = [m.node for m in mmas]
@@ -54,7 +51,7 @@ def operand_registers(t: Tiling, m: MmaTile) -> float:
     """Registers of operand A: twice as many beside what it is computed from, where that is read."""
     bytes_of_a = m.rows / t.down * m.depth * m.atom.a.dtype.bits / 8
     twice = 2 if m.oriented.a.reads and not m.oriented.a.products and m.oriented.a_in_registers else 1
-    return twice * bytes_of_a / (WORD * m.atom.c.lanes)
+    return twice * bytes_of_a / (t.machine.register_file.word_bytes * m.atom.c.lanes)
 
 
 def _alive(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[int]:

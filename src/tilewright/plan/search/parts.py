@@ -11,7 +11,6 @@ from tilewright.plan.search.axes import DEPTH
 from tilewright.plan.search.cost import launch_cycles, moving
 from tilewright.plan.search.counting import ResultRows, result_rows, state_bytes, task_end
 from tilewright.plan.search.kernel import CROWDED, KernelSchedule, Parts, candidate_of
-from tilewright.plan.search.liveness import WORD
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.tiles import LOOP
 from tilewright.plan.search.tiling import Tiling
@@ -124,7 +123,8 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
     states = state_bytes(t, number)
     last = mmas[-1]
     whole = result_rows(t, last)
-    result = ResultRows(whole.rows, whole.columns, WORD, whole.pitch // whole.bytes * WORD)
+    word = machine.register_file.word_bytes
+    result = ResultRows(whole.rows, whole.columns, word, whole.pitch // whole.bytes * word)
     end = task_end(t, last, result, 0.0, work.end.blocks, False)
     written = sum(w.place.elements * w.place.bytes for w in t.facts.writes)
     tasks = t.tasks * parts.count

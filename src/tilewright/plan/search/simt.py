@@ -14,16 +14,17 @@ from tilewright.algebra.expr import Expr, symbol
 from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Facts
-from tilewright.plan.general import axis_of
-from tilewright.plan.lane_boxes import LONGEST, SLIDING, Terms, resident_waves, tasks_of_boxes, written_out
 from tilewright.plan.model import Size, element_bytes
-from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Plan
 from tilewright.plan.rows import in_a_line, rows_and_waves, smallest, tasks_of
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import argument_bytes
 from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.sums import summed_in
+from tilewright.plan.term_boxes import Terms, resident_waves, tasks_of_boxes, written_out
+
+LONGEST, SLIDING = 16, 2
+"""Results of a lane along a digit that are tried, at most, and digits, the last ones, along which there are several."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +89,8 @@ def _term_program(facts: Facts, machine: Machine) -> TermProgram | None:
     if not read.place.linear or not summed or read.source is None or "at" not in read.source.attrs:
         return None
     rows = read.dims - p.batch - p.k
-    row = next((d for d in facts.order if set(_digits(facts, d)) & rows), None)
-    if row is None or not rows <= set(_digits(facts, row)):
+    row = next((d for d in facts.order if set(digits_of_dim(facts, d)) & rows), None)
+    if row is None or not rows <= set(digits_of_dim(facts, row)):
         return None
     along = next((d for d in facts.order if str(d) == read.place.contiguous), None)
     if along is not None and str(along) in p.batch:
@@ -101,11 +102,12 @@ def _term_program(facts: Facts, machine: Machine) -> TermProgram | None:
     wide = element_bytes(summed_in(source, machine))
     word = machine.register_file.word_bytes
     terms = Terms(along, values, symbol("terms", 1), read.place.bytes, wide, machine.lane_access.vector_bytes, word)
-    digits = tuple(n for n in _digits(facts, row) if n in facts.extents)
+    digits = tuple(n for n in digits_of_dim(facts, row) if n in facts.extents)
     return TermProgram(facts, machine, terms, read.place, row, digits, summed)
 
 
-def _digits(facts: Facts, d: Expr) -> tuple[str, ...]:
+def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
+    """The canonical dimensions that a dimension of the program is."""
     return facts.digits.get(str(d), (str(d),))
 
 
@@ -216,40 +218,3 @@ def count_terms(kernel: TermKernelSchedule, size: Size) -> Work:
     phase = Phase(1, lanes=kernel.waves * done * lanes / limits.lane_rate, gather=kernel.waves * loads * lines)
     moved = argument_bytes(kernel.program.facts)
     return Work(tasks, (phase,), moved=moved, latency=ceil(own / together) * one, from_memory=True)
-
-
-def plan_by_terms(kernel: TermKernelSchedule) -> Plan:
-    """The plan of a kernel in which lanes add up terms."""
-    program, facts = kernel.program, kernel.program.facts
-    word = str(program.summed[0]).rpartition("_")[0] if len(program.summed) > 1 else str(program.summed[0])
-    axes, tasks = [], []
-    for d in facts.cut:
-        tasks.append(str(d))
-        axes.append(_axis(kernel, d))
-    whole = [d for d in facts.order if d not in facts.cut and d not in program.summed]
-    axes += [axis_of(str(d), _extent(facts, d), ()) for d in whole]
-    tile = kernel.terms.tile
-    axes.append(axis_of(word, program.count, (Cut("loop", tile),) if tile < program.count else ()))
-    return Plan(
-        tuple(axes),
-        tuple(tasks),
-        products=(Multiplied("mma", None),),
-        schedule="contiguous" if kernel.sizes else "cyclic",
-        waves=kernel.waves,
-        early=True if "programmatic" in program.machine.launches else None,
-    )
-
-
-def _extent(facts: Facts, d: Expr) -> int:
-    return prod(facts.extents.get(name, 1) for name in _digits(facts, d))
-
-
-def _axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
-    """The axis of a dimension that tasks cut; of rows in boxes, each digit in whole boxes."""
-    facts = kernel.program.facts
-    if d is not kernel.program.row or kernel.outer is None:
-        return axis_of(str(d), _extent(facts, d), (Cut("task", kernel.widths[d]),))
-    digits = [Digit(n, facts.extents[n], ceil(facts.extents[n] / b) * b) for n, b in kernel.sizes.items()]
-    units = [Cut("unit", b, n) for n, b in kernel.sizes.items() if b > 1]
-    task = Cut("task", kernel.widths[kernel.outer] * prod(kernel.sizes.values()))
-    return Axis(str(d), tuple(digits), (task, *units))

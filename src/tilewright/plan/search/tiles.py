@@ -27,8 +27,6 @@ COLUMN_BLOCKS = (64, 128, 256)
 """Columns of a parallel axis that a task of several products may go over, one block after the other."""
 CLUSTERS = (2, 4, 8)
 """Tasks of a cluster that share an axis."""
-IMAGE_DIGITS = 4
-"""Dimensions of a batch of images: a bulk copy counts positions over no more."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
     """Steps of K: a run of the contiguous dimension, tap by tap, or a run of all dimensions where copies walk that."""
     facts, extents = o.facts, o.facts.extents
     accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
-    if len(c.dims) == 1 or all(_walks_run(a, c.dims, facts) for a in accesses):
+    if len(c.dims) == 1 or all(_walks_run(a, c.dims, o) for a in accesses):
         yield AxisTile(LOOP, slab, _filled(facts, c.dims, slab, up=True), RUN, ceil(c.extent / slab))
     if len(c.dims) > 1:
         rows = [a.contiguous for a in accesses if a.contiguous in c.dims]
@@ -182,7 +180,7 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
         yield AxisTile(LOOP, slab, tuple(box.items()), BOX, prod(ceil(extents[d] / box[d]) for d in c.dims))
 
 
-def _walks_run(access: AccessFacts, dims: tuple[str, ...], facts: Facts) -> bool:
+def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
     """Whether copies can walk a run over several dimensions as one number.
 
     They can where memory has them as one, or has a coordinate of its own for each, in order (im2col).
@@ -191,10 +189,10 @@ def _walks_run(access: AccessFacts, dims: tuple[str, ...], facts: Facts) -> bool
     if len(own) < 2:
         return True
     in_windows = any(window & set(own) and not window <= set(own) for window in access.windows)
-    merged = all(access.steps[a] == access.steps[b] * facts.extents[b] for a, b in pairwise(own))
+    merged = all(access.steps[a] == access.steps[b] * o.facts.extents[b] for a, b in pairwise(own))
     if merged and not in_windows:
         return True
-    if access.contiguous in own or len(own) > IMAGE_DIGITS:
+    if access.contiguous in own or len(own) > o.machine.bulk_copy.counted_dims:
         return False
     places = [next((n for n, form in enumerate(access.coords) if d in dict(form)), -1) for d in own]
     return -1 not in places and places == sorted(set(places))
@@ -221,7 +219,7 @@ def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[Axis
             return
     accesses = [n.place for n in (*facts.reads, *facts.writes) if set(c.dims) & n.place.dims]
     cut_by_mask = facts.masked_dims & set(c.dims) and extents[c.dims[-1]] % size
-    if size < c.extent and all(_walks_run(a, c.dims, facts) for a in accesses) and not cut_by_mask:
+    if size < c.extent and all(_walks_run(a, c.dims, o) for a in accesses) and not cut_by_mask:
         yield AxisTile(level, size, _filled(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
     boxes = [_filled(facts, c.dims, size), _filled(facts, c.dims, size, outermost=True)]
     window = halo_window(o, c) if level == GRID else None
@@ -237,6 +235,7 @@ def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> I
     """
     extents = [o.facts.extents[d] for d in c.dims]
     unit, together = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows
+    counted = o.machine.bulk_copy.counted_dims - 1  # beside images
     if len(extents) < 2:
         return
     for last in (together, *range(unit, rows + 1, unit)):
@@ -245,10 +244,10 @@ def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> I
             if (
                 rows % (last * lines)
                 or (last == together and lines % (unit // last))
-                or (rest > 1 and len(extents) < IMAGE_DIGITS - 1)
+                or (rest > 1 and len(extents) < counted)
             ):
                 continue
-            box = (*(1 for _ in extents[IMAGE_DIGITS - 1 :]), rest, lines, last)[-len(extents) :]
+            box = (*(1 for _ in extents[counted:]), rest, lines, last)[-len(extents) :]
             if all(b < 2 * n for b, n in zip(box, extents, strict=True)) and window.fits(
                 dict(zip(c.dims, box, strict=True)), o.machine
             ):

@@ -1,0 +1,48 @@
+"""The plan of a kernel in which lanes do a product term by term."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.plan.facts import Facts
+from tilewright.plan.general import axis_of
+from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Plan
+from tilewright.plan.search.simt import TermKernelSchedule, digits_of_dim
+
+
+def plan_by_terms(kernel: TermKernelSchedule) -> Plan:
+    """The plan of a kernel in which lanes add up terms."""
+    program, facts = kernel.program, kernel.program.facts
+    word = str(program.summed[0]).rpartition("_")[0] if len(program.summed) > 1 else str(program.summed[0])
+    axes, tasks = [], []
+    for d in facts.cut:
+        tasks.append(str(d))
+        axes.append(_axis(kernel, d))
+    whole = [d for d in facts.order if d not in facts.cut and d not in program.summed]
+    axes += [axis_of(str(d), _extent(facts, d), ()) for d in whole]
+    tile = kernel.terms.tile
+    axes.append(axis_of(word, program.count, (Cut("loop", tile),) if tile < program.count else ()))
+    return Plan(
+        tuple(axes),
+        tuple(tasks),
+        products=(Multiplied("mma", None),),
+        schedule="contiguous" if kernel.sizes else "cyclic",
+        waves=kernel.waves,
+        early=True if "programmatic" in program.machine.launches else None,
+    )
+
+
+def _extent(facts: Facts, d: Expr) -> int:
+    return prod(facts.extents.get(name, 1) for name in digits_of_dim(facts, d))
+
+
+def _axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
+    """The axis of a dimension that tasks cut; of rows in boxes, each digit in whole boxes."""
+    facts = kernel.program.facts
+    if d is not kernel.program.row or kernel.outer is None:
+        return axis_of(str(d), _extent(facts, d), (Cut("task", kernel.widths[d]),))
+    digits = [Digit(n, facts.extents[n], ceil(facts.extents[n] / b) * b) for n, b in kernel.sizes.items()]
+    units = [Cut("unit", b, n) for n, b in kernel.sizes.items() if b > 1]
+    task = Cut("task", kernel.widths[kernel.outer] * prod(kernel.sizes.values()))
+    return Axis(str(d), tuple(digits), (task, *units))
