@@ -22,16 +22,20 @@ def order_of(work: Work) -> str:
 
 
 def raster_of(t: Tiling) -> int:
-    """How many tasks along the rows of C to walk together: those that run at a time then read least."""
+    """How many tasks along the rows of C to walk together: those that run at a time then read least.
+
+    Where all run at a time, the shorter side is walked first: neighbours share the operand of the longer one.
+    """
     rows, columns = _sides(t)
     tall, wide = rows[1], columns[1]
     running = min(t.machine.limits.cores or 1, tall * wide)
 
-    def read(group: int) -> int:
+    def read(group: int) -> tuple[int, int]:
         across = min(wide, ceil(running / min(group, tall)))
-        return ceil(running / across) * rows[0] + across * columns[0]
+        return ceil(running / across) * rows[0] + across * columns[0], -group if tall < wide else group
 
-    return min((group for group in RASTERS if group <= tall), key=read)
+    choices = {group for group in RASTERS if group <= tall} | ({tall} if tall <= RASTERS[-1] else set())
+    return min(choices, key=read)
 
 
 def _sides(t: Tiling) -> tuple[tuple[int, int], tuple[int, int]]:
