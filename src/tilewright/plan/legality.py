@@ -109,7 +109,10 @@ def check_group(plan: Plan, rows: str) -> None:
         left //= gcd(left, plan.axis(name).tasks)
     if left > 1:
         there = f"along the axes before {rows}, {', '.join(around) or 'none'}"
-        raise refused(raster_line(plan), f"dynamic tasks are grouped {there}: {plan.group} do not divide theirs")
+        raise refused(
+            (tasks_line(plan), raster_line(plan)),
+            f"dynamic tasks are grouped {there}: {plan.group} do not divide theirs",
+        )
 
 
 def check_length(axis: Axis, tile: int, extent: int, unit: int) -> None:
