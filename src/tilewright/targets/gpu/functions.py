@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 NVIDIA: Mapping[str, float] = {
-    "div": 17, "exp": 5, "exp2": 4, "erf": 23, "tanh": 14, "sigmoid": 13, "reciprocal": 36, "sqrt": 27, "rsqrt": 63,
+    "div": 15, "exp": 5, "exp2": 4, "erf": 23, "tanh": 14, "sigmoid": 13, "reciprocal": 36, "sqrt": 27, "rsqrt": 63,
     "log": 96, "log2": 103, "log10": 105, "sin": 100, "cos": 98, "sinh": 60, "cosh": 50, "cbrt": 470, "powf": 200,
 }  # fmt: skip
 
