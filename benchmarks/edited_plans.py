@@ -147,7 +147,7 @@ def _contradicted(case: int, text: str, printed: str, block: str) -> list[str]:
     said = {_subject(line) for line in asked}
     if "then" in asked or "then" not in done:  # a kernel of which a plan says nothing is chosen, as are single lines
         more += [line for line in done if line not in asked and _subject(line) in said]
-    if not more and case in readable() and parse_plan(text).split is None:
+    if not more and case in readable() and parse_plan(text).parts is None:
         products = {p.name: (_main(case, p.rows), _main(case, p.columns)) for p in shapes(case).products}
         more = contradictions(text, block, products)
     return more
@@ -169,7 +169,7 @@ def readable() -> frozenset[int]:
     found = set()
     for number, case in enumerate(CASES):
         plan = parse_plan(chosen(number))
-        if plan.apart is not None or plan.split is not None or any(p.at == "launch" for p in plan.placed):
+        if plan.split_after is not None or plan.parts is not None or any(p.at == "launch" for p in plan.values):
             continue
         products = {p.name: (_main(number, p.rows), _main(number, p.columns)) for p in shapes(number).products}
         if not contradictions(chosen(number), case.kernel().text("block"), products):
@@ -202,7 +202,7 @@ def classes(outcomes: list[Outcome]) -> list[tuple[int, str, Outcome]]:
     found: dict[str, list[Outcome]] = {}
     for each in (x for x in outcomes if x.what == LEGAL_REFUSED):
         plan = parse_plan(chosen(each.number % len(CASES)))
-        family = "roles" if plan.roles else "one atom" if plan.atom else "products" if plan.products else "rows"
+        family = "roles" if plan.pipeline else "one atom" if plan.atom else "products" if plan.products else "rows"
         row = CASES[each.number % len(CASES)].row.split(".")[0]
         family = f"{family}, CPU" if row in ("x86", "aarch64") else f"{family}, GPU"
         refusal = re.sub(r"`[^`]*`", "`…`", each.more.removeprefix("plan: "))

@@ -161,8 +161,8 @@ def plans(kind: str, number: int, count: int) -> list[Candidate]:
     for plan in best.choice.candidates[:count] if count > 1 and best.choice.candidates else (None,):
         made = best if plan is None else kernel_for(work.kernel, work.sizes, target="gpu:hopper", plan=plan)
         made.text("asm")
-        split = "" if made.plan.split is None else f", parts {made.plan.split[1]}"
-        said = f"{made.plan.products[0]}, {made.plan.roles}, raster {made.plan.group}{split}"
+        split = "" if made.plan.parts is None else f", parts {made.plan.parts[1]}"
+        said = f"{made.plan.products[0]}, {made.plan.pipeline}, raster {made.plan.raster}{split}"
         found.append((said, made.text("plan"), made.choice.cycles / row.limits.clock_ghz * 1e-3))
     return found
 

@@ -32,7 +32,7 @@ from tilewright import compile_text
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import TilewrightError
 from tilewright.kernels.elementwise import gelu
-from tilewright.plan.plan import Plan
+from tilewright.plan.schedule import Schedule
 
 M, N, K, F, SPACE = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.F, tkl.GLOBAL_ADDRESS_SPACE
 functional = torch.nn.functional
@@ -125,7 +125,7 @@ CASES = (
 )
 
 
-def variants(plan: Plan, parts: Any, count: int) -> Iterator[tuple[str, Plan]]:
+def variants(plan: Schedule, parts: Any, count: int) -> Iterator[tuple[str, Schedule]]:
     """Plans that differ in one of the two programs, or in when one of them is launched."""
     assert plan.then is not None
     for place, program in enumerate((plan, plan.then)):
@@ -133,18 +133,18 @@ def variants(plan: Plan, parts: Any, count: int) -> Iterator[tuple[str, Plan]]:
         said = f"{('first', 'second')[place]}: {'launch early' if other.early else 'launch plain'}"
         yield said, other if place == 0 else replace(plan, then=other)
     for place, part in enumerate(parts):
-        own = replace(plan, apart=None, then=None) if place == 0 else plan.then
+        own = replace(plan, split_after=None, then=None) if place == 0 else plan.then
         assert own is not None
         others = [x for x in part.candidates if x != own]
-        turns = [x for x in others if x.roles and own.roles and x.roles.pingpong != own.roles.pingpong]
+        turns = [x for x in others if x.pipeline and own.pipeline and x.pipeline.pingpong != own.pipeline.pingpong]
         others = list(dict.fromkeys([*others[:count], *turns[:1]]))
         if not part.candidates:
             others = [replace(own, waves=waves) for waves in (4, 16) if waves != own.waves]
-            others.append(replace(own, schedule="cyclic" if own.schedule == "reversed" else "reversed"))
+            others.append(replace(own, order="cyclic" if own.order == "reversed" else "reversed"))
         for other in others:
             whole = replace(plan, then=other)
             if place == 0:
-                whole = replace(other, apart=plan.apart, then=plan.then)
+                whole = replace(other, apart=plan.split_after, then=plan.then)
             yield f"{('first', 'second')[place]}: {other.differs(own)}", whole
 
 
@@ -242,7 +242,7 @@ def exact() -> None:
     bound(found, dict(zip([a.name for a in found.module.host.args], [*given, result], strict=True)))()
     x, w1, w2 = (t.double() for t in given)
     wanted = (torch.relu(x @ w1.t()).to(torch.bfloat16).double() @ w2.t()).to(torch.bfloat16)
-    print(f"small integers, {'two programs' if found.plan.apart else 'one'}: {torch.equal(result, wanted)}")
+    print(f"small integers, {'two programs' if found.plan.split_after else 'one'}: {torch.equal(result, wanted)}")
 
 
 def family(case: Family) -> None:

@@ -436,11 +436,11 @@ def path_of(kernel: Any) -> str:
     """The way in which a kernel is done, in a few words."""
     plan = kernel.plan
     atom = plan.products[0].atom.partition(".")[0] if plan.products and plan.products[0].atom else "no atom"
-    if plan.roles is None:
+    if plan.pipeline is None:
         return f"all waves alike, {atom}"
-    split = "" if plan.split is None else ", split"
-    rows = ", in rows" if any(p.at == "launch" for p in plan.placed) else ""
-    return f"roles, {atom}, {'copies itself' if plan.roles.load[0] > 1 else 'TMA'}{split}{rows}"
+    split = "" if plan.parts is None else ", split"
+    rows = ", in rows" if any(p.at == "launch" for p in plan.values) else ""
+    return f"roles, {atom}, {'copies itself' if plan.pipeline.producer[0] > 1 else 'TMA'}{split}{rows}"
 
 
 def differs(run: Run, arrays: dict[str, Any]) -> str:

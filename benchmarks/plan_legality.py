@@ -19,7 +19,7 @@ from plan_shapes import SUM_BYTES, OperandShape, ProductShape, Shapes
 
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
-from tilewright.plan.plan import Axis, Multiplied, Placed, Plan
+from tilewright.plan.schedule import Axis, Product, Schedule, ValuePlacement
 from tilewright.plan.text import parse_plan
 
 ROW = 128
@@ -55,9 +55,9 @@ def broken(text: str, shapes: Shapes, machine: Machine) -> Broken | None:
         plan = parse_plan(text)
     except ArgumentError as fault:
         return Broken("statement", text, str(fault))
-    if plan.apart is None:
+    if plan.split_after is None:
         return _of_kernel(Reading(plan, shapes, machine))
-    if plan.apart != shapes.products[0].name or plan.split is not None:
+    if plan.split_after != shapes.products[0].name or plan.parts is not None:
         return Broken("two kernels", plan.line("split"), f"the program is split after {shapes.products[0].name}")
     found = _of_kernel(Reading(plan, shapes.first, machine))
     if found is None and plan.then is not None:
@@ -73,7 +73,7 @@ def _of_kernel(reading: Reading) -> Broken | None:
 class Reading:
     """A plan of one kernel beside the shapes of its program and the machine's row."""
 
-    plan: Plan
+    plan: Schedule
     shapes: Shapes
     machine: Machine
 
@@ -99,19 +99,19 @@ class Reading:
     @cached_property
     def copied(self) -> dict[str, str]:
         """Operands that a kernel of their own copies first, and to what form."""
-        return {p.name: p.form for p in self.plan.placed if p.at == "launch"}
+        return {p.name: p.form for p in self.plan.values if p.at == "launch"}
 
     @cached_property
     def split(self) -> str | None:
         """The dimension that is summed in parts."""
-        if self.plan.split is None:
+        if self.plan.parts is None:
             return None
-        return next(iter(self.shapes.dims_of(self.plan.split[0])), self.plan.split[0])
+        return next(iter(self.shapes.dims_of(self.plan.parts[0])), self.plan.parts[0])
 
     # -- products -----------------------------------------------------------------------------------------
 
     @cached_property
-    def products(self) -> list[tuple[Multiplied, ProductShape, MultiplyAtom]]:
+    def products(self) -> list[tuple[Product, ProductShape, MultiplyAtom]]:
         """The products that atoms do: the line, the shape, the atom."""
         known = {p.name: p for p in self.shapes.products}
         return [
@@ -123,7 +123,7 @@ class Reading:
     @cached_property
     def result_bytes(self) -> int:
         """Bytes of an element of what the kernel writes: parts of a sum are written as they are."""
-        return self.shapes.result_bytes if self.plan.split is None else SUM_BYTES
+        return self.shapes.result_bytes if self.plan.parts is None else SUM_BYTES
 
     def main(self, dims: tuple[str, ...]) -> str:
         """The dimension of a side of a product that blocks cut: the last one that is wider than 1."""
@@ -133,8 +133,8 @@ class Reading:
         """What a block may have of a dimension: what its innermost level has; None: all of it, in one axis."""
         sizes = []
         for axis in self.axes_of(dim):
-            boxes = [c.size for c in axis.cuts if c.digit is not None and c.role == "task"]
-            flat = [c.size for c in axis.cuts if c.digit is None and c.role in ("task", "loop")]
+            boxes = [c.size for c in axis.splits if c.digit is not None and c.level == "task"]
+            flat = [c.size for c in axis.splits if c.digit is None and c.level in ("task", "loop")]
             if boxes:
                 sizes.append(prod(boxes))
             elif flat:
@@ -155,26 +155,26 @@ class Reading:
     @cached_property
     def groups(self) -> int:
         """Groups of waves, as many as an atom takes, that multiply a block together."""
-        roles, lanes = self.plan.roles, self.machine.lanes
+        roles, lanes = self.plan.pipeline, self.machine.lanes
         assert roles is not None
         assert lanes is not None
         each = self.products[0][2].c.lanes // lanes
-        return roles.multiply[0] // each // (2 if roles.pingpong else 1)
+        return roles.consumer[0] // each // (2 if roles.pingpong else 1)
 
 
 def _looped(axis: Axis) -> int:
     """Elements of an axis that one step of its innermost loop has; all of it, where it has none."""
-    loops = [c.size for c in axis.cuts if c.role == "loop"]
+    loops = [c.size for c in axis.splits if c.level == "loop"]
     return loops[-1] if loops else prod(d.extent for d in axis.digits)
 
 
-def _oriented(line: Multiplied, atom: MultiplyAtom) -> tuple[int, int]:
+def _oriented(line: Product, atom: MultiplyAtom) -> tuple[int, int]:
     """The rows and columns of C that an atom has."""
     m, n, _ = atom.shape
     return (n, m) if line.transposed else (m, n)
 
 
-def _atoms(line: Multiplied, atom: MultiplyAtom) -> tuple[int, int]:
+def _atoms(line: Product, atom: MultiplyAtom) -> tuple[int, int]:
     """Atoms of a block along the atom's rows and along its columns."""
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     return rows // atom.shape[0], columns // atom.shape[1]
@@ -188,7 +188,7 @@ def sizes(r: Reading) -> Iterator[Broken]:
     for axis in r.plan.axes:
         for digit in axis.digits:
             known = r.shapes.digits.get(digit.name)
-            if known is None and r.plan.split is not None and digit.name.endswith(("_split", "_part")):
+            if known is None and r.plan.parts is not None and digit.name.endswith(("_split", "_part")):
                 continue
             if known is None:
                 yield Broken("sizes", str(axis), f"the program has no {digit.name}")
@@ -206,12 +206,12 @@ def _walk(r: Reading, axis: Axis, digit: str) -> int:
     """How far a digit is walked: to the end of its last block; lines that lie one behind the other, past their end."""
     of = next(d for d in axis.digits if d.name == digit)
     extent, printed = of.extent, r.shapes.digits[digit][1]
-    if axis.name == "rows" and not any(p.form == "strip" for p in r.plan.placed):
+    if axis.name == "rows" and not any(p.form == "strip" for p in r.plan.values):
         return extent
-    cuts = [c for c in axis.cuts if c.digit in (None, digit)]
-    if len(axis.digits) > 1 and not any(c.digit == digit for c in axis.cuts):
+    cuts = [c for c in axis.splits if c.digit in (None, digit)]
+    if len(axis.digits) > 1 and not any(c.digit == digit for c in axis.splits):
         return printed
-    inner = [c for c in cuts if c.role == "unit"] if r.on_gpu else [c for c in cuts if c.role != "task"][:1]
+    inner = [c for c in cuts if c.level == "unit"] if r.on_gpu else [c for c in cuts if c.level != "task"][:1]
     return -(-extent // inner[0].size) * inner[0].size if inner else printed
 
 
@@ -228,11 +228,11 @@ def axis(r: Reading) -> Iterator[Broken]:
     every = [{d.name for a in part.axes for d in a.digits} for part in parts]
     covered = {d for digits in r.dims.values() for d in digits}
     needed = {d for product in r.shapes.products for d in (*product.rows, *product.columns, *product.summed)}
-    needed = needed if r.shapes.products and r.plan.apart is not None else set(r.shapes.sizes)
+    needed = needed if r.shapes.products and r.plan.split_after is not None else set(r.shapes.sizes)
     missing = sorted(needed - covered)
     if missing and not any(set(seen) == names for names in every):
         yield Broken("axis", str(r.plan.axes[-1]), f"no axis has {', '.join(missing)}")
-    elif not r.copied and not any(set(seen) >= names for names in every) and r.plan.split is None:
+    elif not r.copied and not any(set(seen) >= names for names in every) and r.plan.parts is None:
         lost = min((names - set(seen) for names in every), key=len)
         yield Broken("axis", str(r.plan.axes[-1]), f"no axis has {', '.join(sorted(lost))}")
 
@@ -240,41 +240,41 @@ def axis(r: Reading) -> Iterator[Broken]:
 def levels(r: Reading) -> Iterator[Broken]:
     """Splits stand outermost first: tasks, loops, units; each is a part of the one before it."""
     for each in r.plan.axes:
-        roles = [ORDER.index(c.role) for c in each.cuts]
-        mixed = len({c.digit is None for c in each.cuts if c.role == "task"}) > 1
+        roles = [ORDER.index(c.level) for c in each.splits]
+        mixed = len({c.digit is None for c in each.splits if c.level == "task"}) > 1
         if mixed or (
             any(a == b == 0 for a, b in itertools.pairwise(roles))
-            and any(c.digit is None for c in each.cuts if c.role == "task")
+            and any(c.digit is None for c in each.splits if c.level == "task")
         ):
             yield Broken("levels", str(each), "tasks split it twice")
         by_digit: dict[str | None, list[tuple[int, int]]] = {}
-        for cut in each.cuts:
-            by_digit.setdefault(cut.digit, []).append((ORDER.index(cut.role), cut.size))
+        for cut in each.splits:
+            by_digit.setdefault(cut.digit, []).append((ORDER.index(cut.level), cut.size))
         for cuts in by_digit.values():
             if [level for level, _ in cuts] != sorted(level for level, _ in cuts):
                 yield Broken("levels", str(each), "splits stand outermost first: task, loop, unit")
             extent = prod(d.extent for d in each.digits)
             if any(outer < min(inner, extent) for (_, outer), (_, inner) in itertools.pairwise(cuts)):
                 yield Broken("levels", str(each), "a split is a part of the one before it")
-        flat = [c for c in each.cuts if c.digit is None]
+        flat = [c for c in each.splits if c.digit is None]
         if (
-            each.cuts
+            each.splits
             and flat
-            and any(c.digit is not None and c.role == "task" for c in each.cuts[each.cuts.index(flat[0]) + 1 :])
+            and any(c.digit is not None and c.level == "task" for c in each.splits[each.splits.index(flat[0]) + 1 :])
         ):
             yield Broken("levels", str(each), "tasks stand before loops")
 
 
 def tasks(r: Reading) -> Iterator[Broken]:
     """Tasks go over the axes that they split, each once; they split no dimension along which results are shared."""
-    split = [a.name for a in r.plan.axes if any(c.role == "task" for c in a.cuts)]
+    split = [a.name for a in r.plan.axes if any(c.level == "task" for c in a.splits)]
     line = r.plan.line("grid") or "grid"
-    if sorted(split) != sorted(r.plan.tasks):
+    if sorted(split) != sorted(r.plan.grid):
         yield Broken("tasks", line, f"tasks split {', '.join(split) or 'nothing'}")
     for each in r.plan.axes:
         dims = set(r.dims[each.name])
         part = any(d.name.endswith("_split") for d in each.digits)
-        if any(c.role == "task" for c in each.cuts) and dims & r.shapes.reduced and not part:
+        if any(c.level == "task" for c in each.splits) and dims & r.shapes.reduced and not part:
             yield Broken("tasks", str(each), "tasks would share a result")
 
 
@@ -284,7 +284,7 @@ def stated(r: Reading) -> Iterator[Broken]:
         for dim in r.dims[each.name]:
             step = r.shapes.stated_loops.get(dim)
             extent = prod(d.extent for d in each.digits)
-            if step is not None and _looped(each) != min(step, extent) and r.plan.apart is None:
+            if step is not None and _looped(each) != min(step, extent) and r.plan.split_after is None:
                 yield Broken("stated", str(each), f"the program's loop over {dim} has tiles of {step}")
 
 
@@ -297,12 +297,12 @@ def loops(r: Reading) -> Iterator[Broken]:
     for each in r.plan.axes:
         walked = prod(max(d.walked, d.extent) for d in each.digits)
         unit = _padded_to(r, each)
-        for cut in each.cuts:
+        for cut in each.splits:
             of = next((d.walked for d in each.digits if d.name == cut.digit), walked)
             is_part = cut.size < of  # a loop of all is no loop
-            if cut.role == "loop" and is_part and not set(r.dims[each.name]) & (over | r.shapes.stated_loops.keys()):
+            if cut.level == "loop" and is_part and not set(r.dims[each.name]) & (over | r.shapes.stated_loops.keys()):
                 yield Broken("loops", str(each), "no product and no loop of the program goes over it")
-            if cut.size > -(-of // unit) * unit and cut.role != "task":  # a task that is longer has all of it
+            if cut.size > -(-of // unit) * unit and cut.level != "task":  # a task that is longer has all of it
                 yield Broken("loops", str(each), f"it has {of} elements")
 
 
@@ -317,7 +317,7 @@ def _padded_to(r: Reading, axis: Axis) -> int:
         if r.main(product.columns) in r.dims[axis.name]:
             units.append(line.columns)
     if r.plan.atom is not None:
-        units += [c.size for c in axis.cuts if c.role != "task"]
+        units += [c.size for c in axis.splits if c.level != "task"]
     return max(units)
 
 
@@ -326,22 +326,22 @@ def order(r: Reading) -> Iterator[Broken]:
     plan, line = r.plan, r.plan.line("loops") or "loops"
     printed = parse_plan(r.shapes.printed)
     if plan.atom is not None:
-        names = sorted(a.name for a in plan.axes if any(c.role == "loop" for c in a.cuts) or a.name == "depth")
-        if sorted(plan.order) != names or plan.order[-1] != "depth":
+        names = sorted(a.name for a in plan.axes if any(c.level == "loop" for c in a.splits) or a.name == "depth")
+        if sorted(plan.loops) != names or plan.loops[-1] != "depth":
             yield Broken("order", line, f"{', '.join(names)}, the depth last")
-        elif "lanes" in names and plan.order != printed.order:
+        elif "lanes" in names and plan.loops != printed.loops:
             yield Broken("order", line, "lanes lie within rows")
-    elif any(p.form == "halo" for p in plan.placed):
-        halo = next(p for p in plan.placed if p.form == "halo")
-        panel = next((p for p in plan.placed if p.form == "panel"), None)
-        if sorted(plan.order) != sorted(printed.order) or plan.order[:1] != (halo.at,):
+    elif any(p.form == "halo" for p in plan.values):
+        halo = next(p for p in plan.values if p.form == "halo")
+        panel = next((p for p in plan.values if p.form == "panel"), None)
+        if sorted(plan.loops) != sorted(printed.loops) or plan.loops[:1] != (halo.at,):
             yield Broken("order", line, f"the halo tile is loaded at {halo.at}, outside the other loops")
-        elif panel is not None and panel.at in plan.order:
-            inside = plan.order[plan.order.index(panel.at) + 1 :]
-            whole = [n for n in plan.order[1:] if _looped(plan.axis(n)) > 1]
+        elif panel is not None and panel.at in plan.loops:
+            inside = plan.loops[plan.loops.index(panel.at) + 1 :]
+            whole = [n for n in plan.loops[1:] if _looped(plan.axis(n)) > 1]
             if any(n not in inside for n in whole):
                 yield Broken("order", line, f"{panel.name} is loaded at {panel.at}, outside {', '.join(whole)}")
-    elif plan.order:
+    elif plan.loops:
         yield Broken("order", line, "no loops here have an order")
 
 
@@ -354,10 +354,10 @@ def products(r: Reading) -> Iterator[Broken]:
     for line in r.plan.products:
         if line.name not in names:
             yield Broken("products", str(line), f"there is {', '.join(names) or 'no product'}")
-        elif line.atom is None and r.plan.roles is not None:
+        elif line.atom is None and r.plan.pipeline is not None:
             yield Broken("products", str(line), "roles multiply by atoms")
-    if r.plan.roles is not None and len(r.plan.products) < len(names):
-        yield Broken("products", str(r.plan.roles), "a line for each product says how it is done")
+    if r.plan.pipeline is not None and len(r.plan.products) < len(names):
+        yield Broken("products", str(r.plan.pipeline), "a line for each product says how it is done")
     printed = parse_plan(r.shapes.printed)
     if r.plan.atom is None and printed.atom is not None and r.plan.products == ():
         yield Broken("products", str(r.plan.axes[0]), "no line says which atom multiplies")
@@ -394,24 +394,26 @@ def _unfit(r: Reading, mine: MultiplyAtom, product: ProductShape, text: str) -> 
     own = [x for x in r.machine.multiply.values() if (str(x.a.dtype), str(x.b.dtype)) == types]
     if not product.has_rows:
         return "an operand has no dimension of its own"
-    if str(mine.c.dtype) != product.types[2] or (takes != types and (r.plan.roles is not None or own or takes != wide)):
+    if str(mine.c.dtype) != product.types[2] or (
+        takes != types and (r.plan.pipeline is not None or own or takes != wide)
+    ):
         return (
             f"it multiplies {' by '.join(takes)} in {mine.c.dtype}, here are {' by '.join(types)} in {product.types[2]}"
         )
     if mine.rounds not in (None, product.precision):
         return f"it rounds to {mine.rounds}, and nobody asks for that"
-    if r.plan.roles is None and mine.slab is not None and isinstance(mine.a, RegisterOperand):
+    if r.plan.pipeline is None and mine.slab is not None and isinstance(mine.a, RegisterOperand):
         return "without roles A is read from shared memory"
     for operand, form, place in ((a, mine.forms[0], mine.a), (b, mine.forms[1], mine.b)):
         if form is None or not isinstance(place, MemoryOperand):
             continue
         along = bool(operand.contiguous & set(product.summed))
-        if operand.argument is not None and r.plan.roles is not None and form[0] != along:
+        if operand.argument is not None and r.plan.pipeline is not None and form[0] != along:
             return "the operand's contiguous dimension is another"
-        if operand.argument is None and r.plan.roles is not None:
+        if operand.argument is None and r.plan.pipeline is not None:
             return "an operand that is computed is in registers"
     in_registers = isinstance(mine.a, RegisterOperand) and isinstance(mine.b, MemoryOperand)
-    if in_registers and r.plan.roles is not None and a.argument is not None and not _kept(r, a):
+    if in_registers and r.plan.pipeline is not None and a.argument is not None and not _kept(r, a):
         return "A is in shared memory: it changes with every step"
     return None
 
@@ -428,38 +430,38 @@ def block(r: Reading) -> Iterator[Broken]:
         rows, columns = _oriented(line, mine)
         if line.rows % rows or line.columns % columns:
             yield Broken("block", str(line), f"it has whole atoms of {rows}x{columns}")
-        if line.transposed and r.plan.roles is None:
+        if line.transposed and r.plan.pipeline is None:
             yield Broken("block", str(line), "without roles rows of the atom are rows of C")
         for dim, size in ((r.main(product.rows), line.rows), (r.main(product.columns), line.columns)):
             tile, extent = r.tile(dim), r.shapes.sizes[dim]
             axes = r.axes_of(dim)
             where = str(axes[-1]) if axes else str(line)
-            loops = [c for a in axes for c in a.cuts if c.role == "loop"]
-            if r.plan.roles is not None and tile is not None and tile != size:
+            loops = [c for a in axes for c in a.splits if c.level == "loop"]
+            if r.plan.pipeline is not None and tile is not None and tile != size:
                 yield Broken("block", where, f"the block has {size} of {dim}")
-            if r.plan.roles is not None and tile is None and size < extent:
+            if r.plan.pipeline is not None and tile is None and size < extent:
                 yield Broken("block", str(line), f"a task has all {extent} of {dim}")
-            if r.plan.roles is None and loops and r.on_gpu and dim not in r.shapes.reduced and tile != size:
+            if r.plan.pipeline is None and loops and r.on_gpu and dim not in r.shapes.reduced and tile != size:
                 yield Broken("block", where, f"the block has {size} of {dim}")
-        if r.plan.roles is not None:
+        if r.plan.pipeline is not None:
             for dim in (*product.rows, *product.columns, *product.kept):
                 if dim in (r.main(product.rows), r.main(product.columns)):
                     continue
-                if any(c.size != 1 for a in r.axes_of(dim) for c in a.cuts if c.role == "task"):
+                if any(c.size != 1 for a in r.axes_of(dim) for c in a.splits if c.level == "task"):
                     yield Broken("block", str(r.axes_of(dim)[0]), "a task has one of a batch")
 
 
 def divisible(r: Reading) -> Iterator[Broken]:
     """A task is whole blocks, a block whole units, and a unit what the atom takes; parts of a digit lie in a line."""
     for each in r.plan.axes:
-        flat = [c for c in each.cuts if c.digit is None]
+        flat = [c for c in each.splits if c.digit is None]
         extent = prod(d.walked for d in each.digits)
         for outer, inner in itertools.pairwise(flat):
             if outer.size % inner.size and outer.size != extent:
                 yield Broken("divisible", str(each), f"`{outer}` is no whole number of `{inner}`")
-        units = prod(c.size for c in each.cuts if c.role == "unit" and c.digit is not None)
+        units = prod(c.size for c in each.splits if c.level == "unit" and c.digit is not None)
         long = [
-            d for d in each.digits for c in each.cuts if (c.role, c.digit) == ("unit", d.name) and c.size > d.extent
+            d for d in each.digits for c in each.splits if (c.level, c.digit) == ("unit", d.name) and c.size > d.extent
         ]
         if r.on_gpu and long:
             yield Broken("divisible", str(each), f"a lane's box is a part of {long[0].name}")
@@ -479,13 +481,13 @@ def _units(r: Reading, shape: tuple[int, int, int]) -> Iterator[Broken]:
         each = next((a for a in r.plan.axes if a.name == name), None)
         if each is None:
             continue
-        last = each.cuts[-1] if each.cuts else None
-        if last is None or last.role != "unit" or last.size != unit:
+        last = each.splits[-1] if each.splits else None
+        if last is None or last.level != "unit" or last.size != unit:
             yield Broken("divisible", str(each), f"the last level is the atom's {unit}")
-        if name != "depth" and not any(c.role == "loop" and c.digit is None for c in each.cuts):
+        if name != "depth" and not any(c.level == "loop" and c.digit is None for c in each.splits):
             yield Broken("divisible", str(each), "a loop goes over blocks of sums")
     columns = next((a for a in r.plan.axes if a.name == "columns"), None)
-    if across == "lanes" and columns is not None and [(c.role, c.size) for c in columns.cuts] != [("loop", 1)]:
+    if across == "lanes" and columns is not None and [(c.level, c.size) for c in columns.splits] != [("loop", 1)]:
         yield Broken("divisible", str(columns), "lanes compute one column after the other")
 
 
@@ -495,11 +497,11 @@ def k_step(r: Reading) -> Iterator[Broken]:
         if not product.summed or not r.axes_of(product.summed[-1]):
             continue
         each = r.k_axes(product.summed)[-1]
-        loop = next((c for c in reversed(each.cuts) if c.role == "loop"), None)
-        unit = mine.slab if mine.slab is not None and r.plan.roles is not None else mine.shape[2]
-        if loop is not None and r.plan.roles is not None and loop.size % (unit or 1):
+        loop = next((c for c in reversed(each.splits) if c.level == "loop"), None)
+        unit = mine.slab if mine.slab is not None and r.plan.pipeline is not None else mine.shape[2]
+        if loop is not None and r.plan.pipeline is not None and loop.size % (unit or 1):
             yield Broken("k step", str(each), f"`{line}` takes steps of {unit}")
-        for tap in r.k_axes(product.summed)[:-1] if r.plan.roles is not None else ():
+        for tap in r.k_axes(product.summed)[:-1] if r.plan.pipeline is not None else ():
             if not tap.name.endswith("_split") and prod(d.extent for d in tap.digits) % _looped(tap):
                 yield Broken("k step", str(tap), "a stage has as many taps as divide them")
     if r.plan.atom is not None:
@@ -512,9 +514,9 @@ def _steps_of_depth(r: Reading) -> Iterator[Broken]:
     if depth is None:
         return
     for digit in depth.digits[:-1]:
-        if [c.size for c in depth.cuts if c.digit == digit.name] != [1]:
+        if [c.size for c in depth.splits if c.digit == digit.name] != [1]:
             yield Broken("k step", str(depth), f"{digit.name} is split once, by 1")
-    last = [c for c in depth.cuts if c.digit in (None, depth.digits[-1].name)]
+    last = [c for c in depth.splits if c.digit in (None, depth.digits[-1].name)]
     whole = depth.digits[-1].walked
     for outer, inner in itertools.pairwise(last):
         if outer.size % inner.size or whole % outer.size:
@@ -526,7 +528,7 @@ def _steps_of_depth(r: Reading) -> Iterator[Broken]:
 
 def waves(r: Reading) -> Iterator[Broken]:
     """Waves are whole groups of an atom, which share a block evenly, and no more than a workgroup has."""
-    roles, lanes = r.plan.roles, r.machine.lanes
+    roles, lanes = r.plan.pipeline, r.machine.lanes
     if lanes is None:
         if r.plan.waves != 1 or roles is not None:
             yield Broken("waves", str(roles or f"waves {r.plan.waves}"), "a CPU's workers have one wave")
@@ -540,16 +542,16 @@ def waves(r: Reading) -> Iterator[Broken]:
     for line, _, mine in r.products:
         each, turns = mine.c.lanes // lanes, 2 if roles.pingpong else 1
         down, across = _atoms(line, mine)
-        if roles.multiply[0] % (each * turns) or roles.multiply[0] < each * turns:
+        if roles.consumer[0] % (each * turns) or roles.consumer[0] < each * turns:
             yield Broken("waves", str(roles), f"{mine.name} takes {each} waves{', twice' if turns > 1 else ''}")
         elif down * across % r.groups or (down % r.groups and across > 1 and r.groups % across):
             yield Broken("waves", str(roles), f"{r.groups} groups do not share the {down}x{across} atoms of `{line}`")
         elif not mine.asynchronous and r.groups == 1:
             yield Broken("waves", str(roles), "lanes that multiply by themselves need a second group beside them")
         gathering = each if _is_gathered(r) else 1
-        if roles.load[0] != gathering:
+        if roles.producer[0] != gathering:
             yield Broken("waves", str(roles), f"{gathering} wave{'s' if gathering > 1 else ''} start copies")
-    if roles.load[0] + roles.multiply[0] > r.machine.waves:
+    if roles.producer[0] + roles.consumer[0] > r.machine.waves:
         yield Broken("waves", str(roles), f"a workgroup has {r.machine.waves}")
     if not any(a.asynchronous for a in r.machine.copies.values()):
         yield Broken("waves", str(roles), f"no copy of {r.machine.name} is asynchronous")
@@ -558,20 +560,20 @@ def waves(r: Reading) -> Iterator[Broken]:
 def _is_gathered(r: Reading) -> bool:
     """Whether waves copy operands themselves, as the printed plan says: bulk copies cannot read them."""
     printed = parse_plan(r.shapes.printed)
-    return printed.roles is not None and printed.roles.load[0] > 1
+    return printed.pipeline is not None and printed.pipeline.producer[0] > 1
 
 
 def registers(r: Reading) -> Iterator[Broken]:
     """A lane of a role has a multiple of 8 registers, at least 24, no more than the row says, and holds its sums."""
-    roles = r.plan.roles
+    roles = r.plan.pipeline
     if roles is None:
         yield from _fragments(r)
         return
-    for _, count in (roles.load, roles.multiply):
+    for _, count in (roles.producer, roles.consumer):
         if count % REGISTER_UNIT or count < FEWEST_REGISTERS or count > r.machine.limits.registers:
             yield Broken("registers", str(roles), f"multiples of {REGISTER_UNIT} from {FEWEST_REGISTERS} on")
     needed = _alive(r)
-    if needed >= roles.multiply[1]:
+    if needed >= roles.consumer[1]:
         yield Broken("registers", str(roles), f"a lane holds {needed} of sums and operands")
 
 
@@ -627,19 +629,22 @@ def _fragments(r: Reading) -> Iterator[Broken]:
 def _blocks_of(r: Reading, name: str) -> int:
     """The block of sums along an axis of a plan with one atom."""
     each = next((a for a in r.plan.axes if a.name == name), None)
-    loops = [c.size for c in each.cuts if c.role == "loop" and c.digit is None] if each is not None else []
+    loops = [c.size for c in each.splits if c.level == "loop" and c.digit is None] if each is not None else []
     return loops[-1] if loops else 1
 
 
 def register_file(r: Reading) -> Iterator[Broken]:
     """All lanes of a workgroup have no more registers together than they begin with, in equal units."""
-    roles, lanes, file = r.plan.roles, r.machine.lanes, r.machine.spaces["register"].bytes
+    roles, lanes, file = r.plan.pipeline, r.machine.lanes, r.machine.spaces["register"].bytes
     if roles is None or lanes is None or file is None or not r.products:
         return
     each = r.products[0][2].c.lanes
-    groups = roles.multiply[0] * lanes // each + ceil(roles.load[0] * lanes / each)
+    groups = roles.consumer[0] * lanes // each + ceil(roles.producer[0] * lanes / each)
     begins = file // 4 // (groups * each) // REGISTER_UNIT * REGISTER_UNIT
-    used = ceil(roles.load[0] * lanes / each) * roles.load[1] + roles.multiply[0] * lanes // each * roles.multiply[1]
+    used = (
+        ceil(roles.producer[0] * lanes / each) * roles.producer[1]
+        + roles.consumer[0] * lanes // each * roles.consumer[1]
+    )
     if used > begins * groups:
         yield Broken(
             "register file", str(roles), f"{used} registers of {begins * groups} that {groups} groups begin with"
@@ -649,48 +654,48 @@ def register_file(r: Reading) -> Iterator[Broken]:
 def stages(r: Reading) -> Iterator[Broken]:
     """A ring, and what waits to be stored, has a stage at least; halo stages belong to halo tiles, `once` to operands
     that stay for a task."""
-    roles = r.plan.roles
+    roles = r.plan.pipeline
     if roles is None:
         return
-    halo = any(p.form == "halo" for p in r.plan.placed)
-    if min(roles.stages, roles.stored, roles.once) < 1 or halo != (roles.halo > 0):
+    halo = any(p.form == "halo" for p in r.plan.values)
+    if min(roles.stages, roles.epilogue_stages, roles.resident_stages) < 1 or halo != (roles.halo_stages > 0):
         yield Broken("stages", str(roles), "a ring has a stage at least, and halo tiles have a ring")
-    if roles.together and r.plan.overlap != "none":
+    if roles.joint and r.plan.overlap != "none":
         yield Broken("stages", str(roles), "what products use one ahead of the other is not loaded together")
     if roles.pingpong and len(r.shapes.products) > 1:
         yield Broken("stages", str(roles), "halves take turns at one product")
-    if roles.once > 1 and not _staged(r)[1]:
+    if roles.resident_stages > 1 and not _staged(r)[1]:
         yield Broken("stages", str(roles), "nothing is loaded once a task")
 
 
 def shared_memory(r: Reading) -> Iterator[Broken]:
     """Stages of operands, halo tiles, operands that stay and results that wait fit the shared memory of a workgroup."""
     room = r.machine.spaces["shared"].bytes
-    if r.plan.roles is None or room is None or not r.products:
+    if r.plan.pipeline is None or room is None or not r.products:
         return
     used = shared_bytes(r)
     if used > room:
-        yield Broken("shared memory", str(r.plan.roles), f"{used} bytes of {room}")
+        yield Broken("shared memory", str(r.plan.pipeline), f"{used} bytes of {room}")
 
 
 def shared_bytes(r: Reading) -> int:
     """Bytes of shared memory that a plan with roles takes: each tensor begins at a multiple of the row's alignment."""
-    roles, align = r.plan.roles, r.machine.spaces["shared"].alignment
+    roles, align = r.plan.pipeline, r.machine.spaces["shared"].alignment
     assert roles is not None
     ring, once = _staged(r)
-    counted = [(roles.stages, n) for n in ring] + [(roles.once, n) for n in once]
-    for place in r.plan.placed:
+    counted = [(roles.stages, n) for n in ring] + [(roles.resident_stages, n) for n in once]
+    for place in r.plan.values:
         if place.form == "halo":
             rows, at = _halo(r), r.products[0][2]
-            counted = [(roles.halo, -(-rows * ROW // align) * align * (_k_of(r) // (at.slab or 1)))]
-            panel = next((p for p in r.plan.placed if p.form == "panel"), None)
+            counted = [(roles.halo_stages, -(-rows * ROW // align) * align * (_k_of(r) // (at.slab or 1)))]
+            panel = next((p for p in r.plan.values if p.form == "panel"), None)
             taps = prod(_looped(a) for a in _taps(r))
             if panel is not None and panel.at == "start":
                 steps = prod(a.digits[0].extent for a in _taps(r)) * ceil(_extent_of_k(r) / (at.slab or 1))
                 counted.append((1, steps * r.products[0][0].columns * ROW))
             else:
                 counted.append((roles.stages, taps * r.products[0][0].columns * ROW * (_k_of(r) // (at.slab or 1))))
-    counted.append((roles.stored * (2 if roles.pingpong else 1), _result_bytes(r)))
+    counted.append((roles.epilogue_stages * (2 if roles.pingpong else 1), _result_bytes(r)))
     return sum(-(-stages * size // align) * align for stages, size in counted)
 
 
@@ -698,7 +703,7 @@ def _result_bytes(r: Reading) -> int:
     """Bytes of one stage of results: a row of shared memory of every row of C; of a transposed block, as many rows of C
     as a row of shared memory has elements, with all of their columns."""
     line, _, mine = r.products[-1]
-    if not r.shapes.writes_tiles and r.plan.apart is None:
+    if not r.shapes.writes_tiles and r.plan.split_after is None:
         return 0
     across = 1 if line.transposed else max(1, r.groups // max(1, _atoms(line, mine)[0]))
     columns = line.columns // across
@@ -729,7 +734,7 @@ def _taps(r: Reading) -> list[Axis]:
 
 def _is_held(r: Reading, operand: OperandShape, product: ProductShape) -> bool:
     """Whether an operand is computed in registers once, from memory: it is no other product's, and K is one step."""
-    looped = {d for a in r.plan.axes for d in r.dims[a.name] if any(c.role == "loop" for c in a.cuts)}
+    looped = {d for a in r.plan.axes for d in r.dims[a.name] if any(c.level == "loop" for c in a.splits)}
     return operand.argument is None and not operand.from_product and not looped & set(product.summed)
 
 
@@ -740,7 +745,7 @@ def _staged(r: Reading) -> tuple[list[int], list[int]]:
         d
         for a in r.plan.axes
         for d in r.dims[a.name]
-        if any(c.role == "loop" and c.size < prod(x.extent for x in a.digits) for c in a.cuts)
+        if any(c.level == "loop" and c.size < prod(x.extent for x in a.digits) for c in a.splits)
     }
     stepped = any(
         d in looping for _, product, _ in r.products for d in product.summed if d not in r.shapes.stated_loops
@@ -763,11 +768,11 @@ def _staged(r: Reading) -> tuple[list[int], list[int]]:
 
 def parts(r: Reading) -> Iterator[Broken]:
     """Parts of K are whole steps, equally long, and cover K; `split` says as many as their axis has."""
-    if r.plan.split is None:
+    if r.plan.parts is None:
         if any(d.name.endswith(("_split", "_part")) for a in r.plan.axes for d in a.digits):
             yield Broken("parts", str(r.plan.axes[0]), "no line says that the sum is split")
         return
-    name, count = r.plan.split
+    name, count = r.plan.parts
     line = f"parts {name} {count}"
     if r.split not in r.shapes.reduced:
         yield Broken("parts", line, f"{name} is not summed")
@@ -784,7 +789,7 @@ def parts(r: Reading) -> Iterator[Broken]:
     if not exact or (r.shapes.products and (inner.extent % step or (count - 1) * inner.extent >= extent)):
         yield Broken("parts", line, f"parts are whole steps of {step} that cover {extent}")
     for a in r.plan.axes:
-        if a.digits[0] is outer and r.shapes.products and [(c.role, c.size) for c in a.cuts] != [("task", 1)]:
+        if a.digits[0] is outer and r.shapes.products and [(c.level, c.size) for c in a.splits] != [("task", 1)]:
             yield Broken("parts", str(a), "each part is a task of its own")
 
 
@@ -792,16 +797,16 @@ def operands(r: Reading) -> Iterator[Broken]:
     """Lines of operands name arguments; where an operand lies is a form that its product reads."""
     printed = parse_plan(r.shapes.printed)
     known = {*r.shapes.arguments, *(f"{name}_diagonal" for name in r.copied)}
-    for place in r.plan.placed:
+    for place in r.plan.values:
         if place.name not in known:
             yield Broken("operands", str(place), f"the arguments are {', '.join(sorted(known))}")
-    before = {p.name: p for p in printed.placed}
-    for place in r.plan.placed if r.plan.roles is None else ():
+    before = {p.name: p for p in printed.values}
+    for place in r.plan.values if r.plan.pipeline is None else ():
         if place.form in ("halo", "panel") and place.at != "task":
             yield Broken("operands", str(place), "only a pipeline loads halo tiles")
-    for place in r.plan.placed:
+    for place in r.plan.values:
         yield from _placed(r, place, before.get(place.name), printed)
-    lost = [p for name, p in before.items() if name not in {q.name for q in r.plan.placed}]
+    lost = [p for name, p in before.items() if name not in {q.name for q in r.plan.values}]
     for place in lost:
         if r.plan.atom is not None or place.form in ("halo", "panel"):
             yield Broken("operands", str(place), "no line says where it lies")
@@ -809,7 +814,7 @@ def operands(r: Reading) -> Iterator[Broken]:
             yield Broken("operands", str(place), "bulk copies cannot read it as it lies")
 
 
-def _needs_copy(r: Reading, place: Placed) -> bool:
+def _needs_copy(r: Reading, place: ValuePlacement) -> bool:
     """Whether the digits of the printed plan are those of copies: the plan has them still, or bulk copies refuse it."""
     changed = any(
         prod(d.extent for a in r.axes_of(dim) for d in a.digits) != r.shapes.sizes[dim] for dim in r.shapes.sizes
@@ -818,10 +823,10 @@ def _needs_copy(r: Reading, place: Placed) -> bool:
     return changed or any(pitch % BULK_ALIGNMENT for o in operand for pitch in o.pitches)
 
 
-def _placed(r: Reading, place: Placed, before: Placed | None, printed: Plan) -> Iterator[Broken]:
+def _placed(r: Reading, place: ValuePlacement, before: ValuePlacement | None, printed: Schedule) -> Iterator[Broken]:
     """Whether an operand may lie where a line says."""
     if before is None and r.plan.atom is None:
-        if place.at == "launch" and r.plan.roles is not None and place.form == "aligned rows":
+        if place.at == "launch" and r.plan.pipeline is not None and place.form == "aligned rows":
             return
         if place.name in r.shapes.arguments and not (place.at is None and place.hint == "keep"):
             yield Broken("operands", str(place), "its form is not a choice here")
@@ -834,7 +839,7 @@ def _placed(r: Reading, place: Placed, before: Placed | None, printed: Plan) -> 
     if (place.at, place.form) == (before.at, before.form):
         return
     if r.plan.atom is not None:
-        sliding = any(p.form == "strip" for p in printed.placed)
+        sliding = any(p.form == "strip" for p in printed.values)
         if before.at == "bind" or not tiles or place.at not in ("task", None):
             yield Broken("operands", str(place), "vectors read rows in place, columns lie packed")
         elif place.at is None:
@@ -842,7 +847,7 @@ def _placed(r: Reading, place: Placed, before: Placed | None, printed: Plan) -> 
         elif place.form not in ("strip", "panel") or (place.form == "strip" and not sliding):
             yield Broken("operands", str(place), "rows do not slide over lines")
     elif before.form == "panel":
-        allowed = ["start", *(r.plan.order[1:])]
+        allowed = ["start", *(r.plan.loops[1:])]
         if place.form != "panel" or place.at not in allowed:
             yield Broken("operands", str(place), f"it is loaded at {', '.join(allowed)}")
     else:
@@ -852,11 +857,11 @@ def _placed(r: Reading, place: Placed, before: Placed | None, printed: Plan) -> 
 def halo(r: Reading) -> Iterator[Broken]:
     """A task's box has as many positions as the block has rows; an atom reads runs of eight rows equally far apart;
     one copy brings the halo tile."""
-    if not any(p.form == "halo" for p in r.plan.placed) or not r.products:
+    if not any(p.form == "halo" for p in r.plan.values) or not r.products:
         return
     _line, product, mine = r.products[0]
     (each,) = r.axes_of(r.main(product.rows))
-    box = [next((c.size for c in each.cuts if c.digit == d.name and c.role == "task"), None) for d in each.digits]
+    box = [next((c.size for c in each.splits if c.digit == d.name and c.level == "task"), None) for d in each.digits]
     if None in box:
         yield Broken("halo", str(each), "every digit of a box is split by tasks")
         return
@@ -868,8 +873,8 @@ def halo(r: Reading) -> Iterator[Broken]:
         yield Broken("halo", str(each), "runs of eight rows lie equally far apart")
     elif max(_image(r, each, sizes)) > LONGEST_COPY:
         yield Broken("halo", str(each), f"one copy brings {LONGEST_COPY} along a dimension")
-    panel = next((p for p in r.plan.placed if p.form == "panel"), None)
-    order = list(r.plan.order)
+    panel = next((p for p in r.plan.values if p.form == "panel"), None)
+    order = list(r.plan.loops)
     taps = {n: _looped(r.plan.axis(n)) for n in order[1:]}
     if panel is not None and panel.at == "start":
         others = [*product.columns, *product.kept]
@@ -894,13 +899,13 @@ def _image(r: Reading, axis: Axis, box: list[int]) -> list[int]:
 def _halo(r: Reading) -> int:
     """Rows of a halo tile."""
     (each,) = r.axes_of(r.main(r.products[0][1].rows))
-    box = [next((c.size for c in each.cuts if c.digit == d.name), 1) for d in each.digits]
+    box = [next((c.size for c in each.splits if c.digit == d.name), 1) for d in each.digits]
     return prod(_image(r, each, box))
 
 
 def copies(r: Reading) -> Iterator[Broken]:
     """Several bulk copies of at most 256 rows bring a tile, in equal parts."""
-    if r.plan.roles is None:
+    if r.plan.pipeline is None:
         return
     for line, _, _ in r.products:
         for count in (line.rows, line.columns):
@@ -913,20 +918,20 @@ def schedule(r: Reading) -> Iterator[Broken]:
     walked in reverse. Any worker may take tasks strided, contiguous or one by one."""
     plan = r.plan
     line = plan.line("raster") or plan.line("grid") or "grid"
-    if not r.on_gpu and plan.group != 1:
+    if not r.on_gpu and plan.raster != 1:
         yield Broken("schedule", line, "workers of a CPU take tasks in order")
-    if plan.group < 1:
+    if plan.raster < 1:
         yield Broken("schedule", line, "a group has one task at least")
-    if plan.group > 1 and (plan.roles is None or len(plan.tasks) < 2):
+    if plan.raster > 1 and (plan.pipeline is None or len(plan.grid) < 2):
         yield Broken("schedule", line, "tasks of two axes are grouped, where roles walk them")
-    if plan.schedule == "dynamic" and plan.roles is not None and r.products:
-        rows = next((n for n in plan.tasks if r.main(r.products[0][1].rows) in r.dims[n]), None)
-        around, left = plan.tasks[: plan.tasks.index(rows)] if rows is not None else (), plan.group
+    if plan.order == "dynamic" and plan.pipeline is not None and r.products:
+        rows = next((n for n in plan.grid if r.main(r.products[0][1].rows) in r.dims[n]), None)
+        around, left = plan.grid[: plan.grid.index(rows)] if rows is not None else (), plan.raster
         for name in reversed(around):
             left //= gcd(left, plan.axis(name).tasks)
         if left > 1 and rows is not None:
             yield Broken("schedule", line, "dynamic tasks are grouped along the axes before rows")
-    if plan.schedule == "reversed" and (plan.roles is not None or r.shapes.products):
+    if plan.order == "reversed" and (plan.pipeline is not None or r.shapes.products):
         yield Broken("schedule", line, "only kernels without products are walked in reverse")
 
 
@@ -939,7 +944,7 @@ def overlap(r: Reading) -> Iterator[Broken]:
         if not tiles:
             yield Broken("overlap", line, "sums that are stored as they are have nothing to defer")
     elif how in ("mma ahead", "ordered"):
-        if r.plan.roles is None or len(r.products) < 2 or not r.shapes.stated_loops:
+        if r.plan.pipeline is None or len(r.products) < 2 or not r.shapes.stated_loops:
             yield Broken("overlap", line, "a loop has several products, the one of which uses the other's")
         elif how == "ordered" and r.groups < 2:
             yield Broken("overlap", line, "two groups of waves take turns")

@@ -36,7 +36,7 @@ import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError, FastPathLost, MissingAtomWarning, ProgramError
 from tilewright.machine import Machine
-from tilewright.plan.plan import Multiplied, Plan
+from tilewright.plan.schedule import Product, Schedule
 from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
@@ -209,7 +209,7 @@ _BETWEEN: dict[str, Callable[[Any, Any, Any], Any]] = {
 # -- run ---------------------------------------------------------------------------------------------------
 
 
-def interpreted(case: Made, row: str, wanted: tuple[np.ndarray, ...], plan: str | None = None) -> tuple[bool, Plan]:
+def interpreted(case: Made, row: str, wanted: tuple[np.ndarray, ...], plan: str | None = None) -> tuple[bool, Schedule]:
     """(whether a machine's block program gives what is wanted, its plan); a race is an error."""
     names = [a.name for a in case.kernel.trace().args]
     results = [np.full(x.shape, -77, x.dtype) for x in wanted]
@@ -218,7 +218,7 @@ def interpreted(case: Made, row: str, wanted: tuple[np.ndarray, ...], plan: str 
     return all(map(np.array_equal, results, wanted)), parse_plan(kernel.text("plan"))
 
 
-def with_atoms(plan: Plan, row: Machine, family: str) -> str:
+def with_atoms(plan: Schedule, row: Machine, family: str) -> str:
     """The plan with every product by an atom of a family: of those with its types, the narrowest that has its columns.
 
     Its tasks stay. Raises where the machine has none, and where a plan's own words leave none.
@@ -243,7 +243,7 @@ def with_atoms(plan: Plan, row: Machine, family: str) -> str:
         if not fitting:
             raise ArgumentError(f"plan: {row.name} has no {family} for {types[0]} by {types[1]}")
         atom = next((x for x in fitting if x.shape[1] >= each.columns), fitting[-1])
-        products.append(Multiplied(each.name, atom.name, atom.shape[0], atom.shape[1]))
+        products.append(Product(each.name, atom.name, atom.shape[0], atom.shape[1]))
     lines = [str(line) for line in plan.lines()]
     for old, new in zip(plan.products, products, strict=True):
         lines[lines.index(str(old))] = str(new)
@@ -254,7 +254,7 @@ def by_atoms(case: Made, row: str, family: str, wanted: tuple[np.ndarray, ...]) 
     """What a machine gives where every product is done by such an atom: `exact`, `WRONG`, or why it is refused."""
     try:
         chosen = kernel_for(case.kernel, case.sizes, machine=machine(row)).plan
-        assert isinstance(chosen, Plan)
+        assert isinstance(chosen, Schedule)
         here = all((each.atom or "").startswith(f"{family}.") for each in chosen.products)
         text = str(chosen) if here else with_atoms(chosen, machine(row), family)
         right, plan = interpreted(case, row, wanted, text)
@@ -262,7 +262,7 @@ def by_atoms(case: Made, row: str, family: str, wanted: tuple[np.ndarray, ...]) 
         return f"refused: {fault}"
     except ProgramError as fault:
         return f"WRONG: {fault}"
-    roles = ", in roles" if plan.roles is not None else ""
+    roles = ", in roles" if plan.pipeline is not None else ""
     return f"exact, {'chosen' if here else 'edited'}{roles}" if right else f"WRONG: {plan}"
 
 

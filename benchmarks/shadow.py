@@ -30,7 +30,7 @@ from tilewright.machine import Machine
 from tilewright.passes import pipeline
 from tilewright.passes.job import Job
 from tilewright.plan.model import microseconds
-from tilewright.plan.plan import Plan
+from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import Ranking, Rejected, as_plan, search
 
 MACHINE = "hopper/132"
@@ -82,7 +82,7 @@ def job_of(problem: Problem, machine: Machine) -> Job:
     return jobs[-1]
 
 
-def best_plan(ranking: Ranking) -> tuple[Plan, float] | None:
+def best_plan(ranking: Ranking) -> tuple[Schedule, float] | None:
     """The plan of the first candidate that today's lowering does, and its cycles."""
     for candidate in ranking.candidates:
         plan = as_plan(candidate)

@@ -62,7 +62,7 @@ APART = [
 
 @pytest.mark.parametrize(("kernel", "sizes"), APART)
 def test_programs_that_are_two_are_exact(kernel: Any, sizes: dict[str, int]) -> None:
-    assert tilewright.compile(kernel, target="gpu").of_sizes(sizes).plan.apart == "mma"
+    assert tilewright.compile(kernel, target="gpu").of_sizes(sizes).plan.split_after == "mma"
     test_planned_tile_kernels_are_exact(kernel, sizes)
 
 

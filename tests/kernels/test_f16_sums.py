@@ -114,7 +114,7 @@ def test_nothing_changes_where_it_is_not_asked_for():
         assert (usual.plan.atom, asked.plan.atom) == ("neon.f32", "neon.f16")
         assert "accumulate" not in f"{works[0].traced}{usual.explain()}"
         assert "accumulate=f16" in str(works[1].traced)
-        assert asked.plan.axis("columns").cut("loop").size % 8 == 0
+        assert asked.plan.axis("columns").split("loop").size % 8 == 0
 
 
 def test_rows_that_elements_are_picked_from_fit_the_registers_for_that():

@@ -122,7 +122,7 @@ def ran(made, low=-1, high=2):
 def test_a_value_goes_through_memory_in_its_own_type_and_results_are_exact(kernel, sizes, through):
     soon = row_of("hopper", launch_cycles=0)  # two launches cost nothing
     made = kernel_for(kernel, sizes, machine=soon)
-    assert made.plan.apart == "mma"
+    assert made.plan.split_after == "mma"
     assert f"%between: in global {through}" in made.text("block")
     again = kernel_for(kernel, sizes, machine=soon, plan=made.text("plan"))
     assert again.text("plan") == made.text("plan")
@@ -147,7 +147,7 @@ def test_a_softmax_after_a_product_keeps_the_type_that_the_program_says(kernel, 
 def test_what_is_longer_than_two_programs_is_taken_apart_again():
     sizes = {"M": 70, "N": 320, "K": 200, "F": 304}
     made = kernel_for(three_layers, sizes, machine=row_of("hopper", launch_cycles=0))
-    assert [made.plan.apart, made.plan.then.apart, made.plan.then.then.apart] == ["mma", "mma", None]
+    assert [made.plan.split_after, made.plan.then.split_after, made.plan.then.then.split_after] == ["mma", "mma", None]
     assert parse_plan(made.text("plan")) == made.plan
     found, arrays = ran(made)
     np.testing.assert_array_equal(found, tilewright.compile(three_layers, target="executor")(*arrays.values()))
@@ -263,7 +263,7 @@ def test_what_lies_between_two_programs_is_not_much_more_than_their_arguments():
     """The scores of long sequences are 64 times as large as the queries: there may be no room for them."""
     sizes = {"B": 1, "H": 16, "M": 16384, "N": 16384, "D": 64, "E": 64}
     made = kernel_for(kernels.attention(64, "f32"), sizes, machine=machine("hopper"))
-    assert made.plan.apart is None
+    assert made.plan.split_after is None
     assert (
         "refused  two kernels, split after mma: 16384 MiB lie between them, 64 times their arguments" in made.explain()
     )
@@ -272,7 +272,7 @@ def test_what_lies_between_two_programs_is_not_much_more_than_their_arguments():
 def test_launches_that_take_long_are_worth_one_kernel():
     slow = row_of("hopper", launch_cycles=10_000_000, following_cycles=10_000_000)
     made = kernel_for(product_and_softmax, ROWS, machine=slow)
-    assert made.plan.apart is None
+    assert made.plan.split_after is None
     assert "refused  two kernels, split after mma: predicted at least 11428" in made.explain()
     between = {"M": 8200, "N": 512, "K": 1024}  # what is longer than moving the value, and less than two programs
     found = kernel_for(
@@ -285,14 +285,14 @@ def test_launches_that_take_long_are_worth_one_kernel():
 @pytest.mark.parametrize("name", ["x86.amx", "x86.avx512", "aarch64.neon"])
 @pytest.mark.parametrize(("kernel", "sizes"), [(layers_with_gelu, MLP), (product_and_softmax, ROWS)])
 def test_cpus_whose_cores_all_have_tasks_do_one_kernel(name, kernel, sizes):
-    assert kernel_for(kernel, sizes, machine=row_of(name, cores=64)).plan.apart is None
+    assert kernel_for(kernel, sizes, machine=row_of(name, cores=64)).plan.split_after is None
 
 
 def test_few_rows_leave_cores_of_a_cpu_idle_and_are_done_as_two_programs():
     sizes = {"M": 5, "N": 3000, "K": 640}
     many = row_of("x86.avx512", cores=64)
     made = kernel_for(scaled_by_its_largest, sizes, machine=many)
-    assert made.plan.apart == "mma"
+    assert made.plan.split_after == "mma"
     found, arrays = ran(made)
     wanted = tilewright.compile(scaled_by_its_largest, target="executor")(*arrays.values())
     np.testing.assert_array_equal(found, wanted)
@@ -318,4 +318,4 @@ def test_functions_at_the_end_run_beside_the_next_products(function, turns):
         tkw.write(tkw.cast(function(c), tkl.bf16), y)
 
     made = kernel_for(ended, {"M": 8192, "N": 4096, "K": 1024}, machine=machine("hopper"))
-    assert made.plan.roles.pingpong == turns
+    assert made.plan.pipeline.pingpong == turns

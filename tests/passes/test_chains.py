@@ -234,5 +234,5 @@ def test_rows_that_see_nothing_in_a_tile_are_no_numbers_only_where_they_see_noth
 def test_a_program_without_products_has_a_plan_on_machines_with_roles():
     sizes = {"M": 64, "N": 128}
     made = kernel_for(kernels.softmax("f32"), sizes, machine=machine("hopper"))
-    assert made.plan.roles is None
+    assert made.plan.pipeline is None
     assert "it has" in made.explain()

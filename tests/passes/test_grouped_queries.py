@@ -43,7 +43,7 @@ def inputs(sizes):
 def test_heads_that_share_keys_are_done_in_roles_exactly(extents, more):
     sizes, kernel = dict(zip(NAMES, extents, strict=True)), grouped_query(64, **more)
     made = kernel_for(kernel, sizes, machine=machine("hopper"))
-    assert made.plan.roles is not None
+    assert made.plan.pipeline is not None
     assert len(made.module.programs) == 1
     arrays = inputs(sizes)
     expected = tilewright.compile(kernel, target="executor")(*arrays)

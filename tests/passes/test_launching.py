@@ -63,11 +63,11 @@ def test_all_programs_of_a_plan_are_launched_as_it_says_and_are_exact(name, way)
     kernel, sizes, row = CASES[name]
     chosen = kernel_for(kernel, sizes, machine=row)
     assert chosen.plan.early
-    assert (chosen.plan.split is not None) == (name == "gemm in parts")
+    assert (chosen.plan.parts is not None) == (name == "gemm in parts")
     text = chosen.text("plan").replace("launch early", f"launch {way}")
     made = kernel_for(kernel, sizes, machine=row, plan=text)
     assert made.text("plan") == text
-    assert launches(made) == [way == "early"] * (1 if made.plan.split is None else 2)
+    assert launches(made) == [way == "early"] * (1 if made.plan.parts is None else 2)
     exact(made, kernel)
 
 
@@ -76,8 +76,8 @@ def test_other_schedules_are_exact_in_both_ways(name, way):
     kernel, sizes, row = CASES[name]
     small = replace(row, limits=replace(row.limits, cores=3))  # a worker has several tasks
     every = kernel_for(kernel, sizes, machine=small).choice.candidates
-    turns = [plan for plan in every if plan.roles.pingpong][:1]
-    halo = [plan for plan in every if plan.roles.halo][:1]
+    turns = [plan for plan in every if plan.pipeline.pingpong][:1]
+    halo = [plan for plan in every if plan.pipeline.halo_stages][:1]
     turned = [plan for plan in every if plan.products[0].transposed][:1]
     assert turns
     assert halo or name == "gemm"

@@ -36,9 +36,9 @@ def is_one_kernel(made):
     plan = made.plan
     atoms = [each.atom or "" for each in plan.products]
     return (
-        (len(made.module.programs), plan.apart, plan.split) == (1, None, None)
-        and plan.roles is not None
-        and plan.roles.load[0] == 1
+        (len(made.module.programs), plan.split_after, plan.parts) == (1, None, None)
+        and plan.pipeline is not None
+        and plan.pipeline.producer[0] == 1
         and all(name.startswith("wgmma") for name in atoms)
         and made.text("block").count("by tma.load") >= len(atoms)
     )
@@ -102,7 +102,7 @@ def test_weights_are_widened_in_registers_of_one_kernel(dtype, rows):
     packed = dtype == "four bits"
     sizes = {"M": rows, "N": 4096, "K": 4096, "S": 32, **({"H": 2048} if packed else {})}
     made = kernel_for(widened("u8" if packed else dtype, 128, packed=packed), sizes, machine=HOPPER)
-    assert is_one_kernel(made) if rows > 16 else made.plan.split is not None and made.plan.split[0] == "K"
+    assert is_one_kernel(made) if rows > 16 else made.plan.parts is not None and made.plan.parts[0] == "K"
     assert ".ra, tile" in made.text("plan")
     assert " transposed" in made.text("plan")  # weights are the atom's rows
     assert all("scratch" not in str(program) for program in made.module.programs.values())
@@ -138,7 +138,7 @@ def test_a_sum_of_computed_factors_that_is_taken_apart_is_exact():
     sizes = {"M": 9, "N": 72, "K": 1024, "S": 8, "H": 512}
     kernel = widened("u8", 128, packed=True)
     found = kernel_for(kernel, sizes, machine=LATE)
-    whole = next(plan for plan in found.choice.candidates if plan.split is None)
+    whole = next(plan for plan in found.choice.candidates if plan.parts is None)
     plan = (
         kernel_for(kernel, sizes, machine=LATE, plan=whole)
         .text("plan")

@@ -37,7 +37,7 @@ def exact(made, kernel):
 def patched(kernel, sizes, chosen=lambda plan: True):
     """The first candidate with a halo tile of which something holds, run and found exact."""
     best = kernel_for(kernel, sizes, machine=SMALL)
-    plans = [p for p in best.choice.candidates if p.roles.halo and chosen(p)]
+    plans = [p for p in best.choice.candidates if p.pipeline.halo_stages and chosen(p)]
     made = kernel_for(kernel, sizes, machine=SMALL, plan=plans[0])
     exact(made, kernel)
     assert "halo" in made.text("block")
@@ -45,11 +45,11 @@ def patched(kernel, sizes, chosen=lambda plan: True):
 
 
 def stays(plan):
-    return plan.placed[1].at == "start"
+    return plan.values[1].at == "start"
 
 
 def in_turn(plan):
-    return plan.roles.pingpong
+    return plan.pipeline.pingpong
 
 
 CASES = [
@@ -180,7 +180,7 @@ def test_a_plan_with_a_halo_tile_is_read_back_and_may_be_pinned():
 def test_rows_that_do_not_overlap_have_no_halo_tile(taps, stride, why):
     kernel = kernels.conv(taps, "bf16", stride=stride)
     made = kernel_for(kernel, {"N": 4, "H": 9, "W": 11, "C": 64, "F": 64}, machine=HOPPER)
-    assert made.plan.roles.halo == 0
+    assert made.plan.pipeline.halo_stages == 0
     assert why in made.explain()
 
 
@@ -188,10 +188,10 @@ def test_the_machine_decides_whether_a_halo_tile_pays():
     """A halo tile takes less, unless boxes waste too much; were copies slower, it would even then."""
     kernel, sizes = kernels.conv((3, 3), "bf16", padding=1), {"N": 32, "H": 56, "W": 56, "C": 64, "F": 64}
     made = kernel_for(kernel, sizes, machine=HOPPER)
-    assert made.plan.roles.halo
+    assert made.plan.pipeline.halo_stages
     assert stays(made.plan)
     slow = replace(HOPPER, limits=replace(HOPPER.limits, l2_rate=HOPPER.limits.l2_rate / 2))
     small = {"N": 32, "H": 14, "W": 14, "C": 256, "F": 256}
-    halos = [kernel_for(kernel, small, machine=each).plan.roles.halo for each in (HOPPER, slow)]
+    halos = [kernel_for(kernel, small, machine=each).plan.pipeline.halo_stages for each in (HOPPER, slow)]
     assert not halos[0]
     assert halos[1]

@@ -53,7 +53,7 @@ def test_a_product_is_loaded_by_one_role_and_multiplied_by_another(sizes):
 @pytest.mark.parametrize("sizes", [(1, 200, 136), (70, 1, 72), (1, 1, 77)])
 def test_a_single_row_or_column_is_a_tile_too(sizes):
     """A dimension of one element is none that tasks cut: such products were done by one wave a task."""
-    assert planned(kernels.gemm("nt", "bf16", "bf16"), dict(zip("MNK", sizes, strict=True))).plan.roles is not None
+    assert planned(kernels.gemm("nt", "bf16", "bf16"), dict(zip("MNK", sizes, strict=True))).plan.pipeline is not None
 
 
 @pytest.mark.parametrize("transposes", ["nn", "tn", "tt"])
@@ -81,7 +81,7 @@ def test_halves_of_those_who_multiply_take_tasks_in_turn():
     small = replace(HOPPER, limits=replace(HOPPER.limits, cores=2))
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 300, "N": 136, "K": 72}
     plans = kernel_for(kernel, sizes, machine=small).choice.candidates
-    made = planned(kernel, sizes, machine=small, plan=next(p for p in plans if p.roles.pingpong))
+    made = planned(kernel, sizes, machine=small, plan=next(p for p in plans if p.pipeline.pingpong))
     assert "overlap pingpong" in made.text("block")
     assert ", pingpong\n" in made.text("plan")
     assert kernel_for(kernel, sizes, machine=small, plan=made.text("plan")).text("block") == made.text("block")
@@ -99,7 +99,9 @@ CONVS = [
 def test_a_convolution_is_loaded_tap_by_tap(shape, how):
     kernel, sizes = kernels.conv((3, 3), "bf16", **how), dict(zip("NHWCF", shape, strict=True))
     plans = kernel_for(kernel, sizes, machine=HOPPER).choice.candidates
-    made = planned(kernel, sizes, plan=next(p for p in plans if not p.roles.halo and not p.products[0].transposed))
+    made = planned(
+        kernel, sizes, plan=next(p for p in plans if not p.pipeline.halo_stages and not p.products[0].transposed)
+    )
     assert "by tma.load.im2col" in made.text("block")
 
 
@@ -127,7 +129,7 @@ def test_a_product_whose_rows_are_no_multiple_of_16_bytes_is_copied_by_waves():
 def test_a_plan_with_roles_is_read_back_and_may_be_pinned():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 136, "K": 200}
     text = kernel_for(kernel, sizes, machine=HOPPER).text("plan")
-    assert parse_plan(text).roles is not None
+    assert parse_plan(text).pipeline is not None
     assert planned(kernel, sizes, plan=text).text("plan") == text
     (block,) = parse_plan(text).products
     other = re.sub(r"axis M = (.*): task \d+", r"axis M = \1: task 128", text)
@@ -145,7 +147,7 @@ def test_a_plan_whose_waves_copy_themselves_is_read_back():
     """Such a plan fitted none of the candidates, which were those of the machine's own copies."""
     kernel, sizes = kernels.gemm("nt", "bf16", "f32"), {"M": 70, "N": 72, "K": 50}
     first = planned(kernel, sizes)
-    assert first.plan.roles.load[0] == 4
+    assert first.plan.pipeline.producer[0] == 4
     assert planned(kernel, sizes, plan=first.text("plan")).plan == first.plan
     other = first.choice.candidates[-1]
     assert planned(kernel, sizes, plan=other).plan == other
@@ -155,7 +157,7 @@ def test_few_long_sums_are_taken_apart_and_added_up():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), {"M": 40, "N": 24, "K": 1300}
     near = replace(HOPPER, limits=replace(HOPPER.limits, following_cycles=0, cores=4))  # a second program costs little
     made = planned(kernel, sizes, machine=near)
-    _, parts = made.plan.split
+    _, parts = made.plan.parts
     assert parts > 2
     assert f"%partial_sums = workspace global f32 ({parts}, 40, 24)" in made.text("host")
     text = made.text("plan")
@@ -170,7 +172,7 @@ def test_few_long_sums_are_taken_apart_and_added_up():
             re.sub("K_split \\d+", "K_split 4", re.sub("K_part \\d+", "K_part 384", text)),
         ),
     )
-    assert fewer.plan.split == ("K", 4)
+    assert fewer.plan.parts == ("K", 4)
 
 
 def test_parts_that_are_many_are_added_up_in_parts_themselves():
@@ -190,7 +192,7 @@ def test_parts_that_are_many_are_added_up_in_parts_themselves():
 def test_parts_are_added_up_by_all_cores():
     """Tasks of functions of elements were so large that a few cores had all of them."""
     made = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": 512, "N": 512, "K": 16384}, machine=HOPPER)
-    assert made.plan.split is not None
+    assert made.plan.parts is not None
     assert re.search(r"launch gemm\(%c, %partial_sums\) workers 132", made.text("host"))
 
 
@@ -204,7 +206,7 @@ def test_results_in_narrow_rows_cost_more():
 
 def test_a_sum_is_not_taken_apart_where_there_are_tasks_enough():
     made = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": 2048, "N": 2048, "K": 2048}, machine=HOPPER)
-    assert made.plan.split is None
+    assert made.plan.parts is None
 
 
 def test_roles_that_do_not_fit_are_refused():
@@ -255,7 +257,7 @@ def test_rows_that_are_written_where_data_say_are_not_extended():
         tkw.write(total, c, mapping=rows, mapping_dynamic_vals=(tkw.read(where),))
 
     made = kernel_for(scattered, {"M": 70, "N": 72, "K": 72}, machine=HOPPER)
-    assert made.plan.roles is None
+    assert made.plan.pipeline is None
     assert "it writes where data say" in made.explain()
 
 
@@ -270,8 +272,8 @@ def test_rows_that_are_written_where_data_say_are_not_extended():
 def test_sums_that_shared_memory_does_not_hold_are_brought_in_parts(kernel, sizes):
     """All of a sum was brought at once by programs that are not done in roles, and refused where that was too much."""
     made = planned(kernel, sizes)
-    assert made.plan.roles is None
-    assert any(cut.role == "loop" for axis in made.plan.axes if axis.name == "K" for cut in axis.cuts)
+    assert made.plan.pipeline is None
+    assert any(split.level == "loop" for axis in made.plan.axes if axis.name == "K" for split in axis.splits)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +289,7 @@ def test_sums_that_shared_memory_does_not_hold_are_brought_in_parts(kernel, size
 def test_f32_is_multiplied_by_lanes_from_shared_memory(kernel, sizes):
     """Factors as they lie, rows that TMA does not read, ends of all dimensions."""
     made = planned(kernel, sizes)
-    assert made.plan.roles is not None
+    assert made.plan.pipeline is not None
     assert made.plan.products[0].atom.startswith("fma.m64n")
 
 
@@ -295,7 +297,7 @@ def test_f32_that_may_be_rounded_to_tf32_is_multiplied_so_from_shared_memory():
     """Factors were rounded in shared memory before, in a program without roles."""
     made = planned(kernels.gemm("nt", "f32", "f32", precision="tf32"), {"M": 70, "N": 40, "K": 100})
     assert ".tf32" in made.plan.products[0].atom
-    assert made.plan.roles is not None
+    assert made.plan.pipeline is not None
     planned(kernels.conv((3,), "f32", padding=1, precision="tf32"), {"N": 2, "W": 9, "C": 32, "F": 24})
     a = np.array([[1 + 2.0**-10, 1 + 2.0**-11, 1 + 2.0**-11 + 2.0**-12, -1 - 2.0**-11]], np.float32)
     found = np.full((1, 4), np.nan, np.float32)

@@ -99,7 +99,7 @@ def test_long_sums_of_few_rows_are_taken_apart():
     near = replace(HOPPER, limits=replace(HOPPER.limits, following_cycles=0, cores=8))
     made = planned(PRODUCT, sizes_of(3, 72, 1312), machine=near)
     assert made.plan.products[0].transposed
-    assert made.plan.split is not None
+    assert made.plan.parts is not None
     text = made.text("host")
     assert text.count("launch programmatic") == len(re.findall(r"launch \w+\(", text)) == 2
 

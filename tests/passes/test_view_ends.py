@@ -176,7 +176,7 @@ def test_parts_of_a_sum_that_end_within_a_slab_are_exact(monkeypatch: pytest.Mon
     kernel, sizes = kernels.conv((3, 3), "i8", "i32", padding=1), {"N": 2, "H": 3, "W": 3, "C": 256, "F": 64}
     for module in (choosing, binding):
         monkeypatch.setattr(module, "step_of", lambda program, machine: 64)  # slabs of 128
-    plans = {plan.split: plan for plan in kernel_for(kernel, sizes, machine=HOPPER).choice.candidates}
+    plans = {plan.parts: plan for plan in kernel_for(kernel, sizes, machine=HOPPER).choice.candidates}
     found = kernel_for(kernel, sizes, machine=HOPPER, plan=str(plans["K_0", 4]))
     assert by_tma(found)
     require_exact(kernel, found, arguments(found))
@@ -216,7 +216,9 @@ def test_channels_beside_those_of_a_convolution_are_not_summed_with_a_halo_tile_
     sizes = {"N": 2, "H": 5, "W": 9, "V": 104, "F": 24}
     plans = kernel_for(kernel, sizes, machine=HOPPER).choice.candidates
     for halo in (True, False):
-        plan = next(p for p in plans if p.roles is not None and bool(p.roles.halo) == halo and p.split is None)
+        plan = next(
+            p for p in plans if p.pipeline is not None and bool(p.pipeline.halo_stages) == halo and p.parts is None
+        )
         found = kernel_for(kernel, sizes, machine=HOPPER, plan=str(plan))
         assert by_tma(found)
         arrays = arguments(found)

@@ -51,8 +51,8 @@ def tile(made):
 def ring_bytes(made):
     """Shared memory that the stages of a plan's ring take."""
     rows, columns = tile(made)
-    (depth,) = (a.cut("loop").size for a in made.plan.axes if a.name in ("K", "K_0", "K_part"))
-    return made.plan.roles.stages * (rows + columns) * depth * 2
+    (depth,) = (a.split("loop").size for a in made.plan.axes if a.name in ("K", "K_0", "K_part"))
+    return made.plan.pipeline.stages * (rows + columns) * depth * 2
 
 
 def test_without_an_atom_the_next_best_multiplies():
@@ -87,7 +87,7 @@ def test_half_the_shared_memory_gives_smaller_rings(work):
         return
     assert ring_bytes(after) <= half
     if ring_bytes(before) > half:
-        assert prod(tile(after)) < prod(tile(before)) or after.plan.roles.stages < before.plan.roles.stages
+        assert prod(tile(after)) < prod(tile(before)) or after.plan.pipeline.stages < before.plan.pipeline.stages
 
 
 def test_faster_memory_shortens_what_memory_limits():
@@ -119,7 +119,7 @@ def test_slower_memory_asks_for_tiles_that_read_less():
 def test_fewer_cores_take_a_sum_less_apart():
     work = (PRODUCT, {"M": 128, "N": 128, "K": 65536})
     plans = [planned(work, with_limits(cores=n)).plan for n in (132, 66, 16)]
-    parts = [1 if plan.split is None else plan.split[1] for plan in plans]
+    parts = [1 if plan.parts is None else plan.parts[1] for plan in plans]
     assert parts == sorted(parts, reverse=True)
     assert parts[0] > parts[-1]
 
@@ -158,7 +158,7 @@ def test_boxes_of_positions_are_counted_as_tasks():
     """Each position of the last two digits was one: 100352 instead of 1568."""
     sizes = {"N": 32, "H": 56, "W": 56, "C": 64, "F": 64}
     made = kernel_for(kernels.conv((3, 3), "bf16", padding=1), sizes, machine=HOPPER)
-    assert made.plan.roles.halo
+    assert made.plan.pipeline.halo_stages
     assert last_wave(HOPPER, made.plan)[0] == 32 * 7 * 7
 
 

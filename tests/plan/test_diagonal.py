@@ -212,7 +212,7 @@ def test_programs_that_have_no_such_form_say_why(name: str, why: str, monkeypatc
 def with_halos(kernel: Any, sizes: Sizes, block: str = "") -> list[str]:
     """The plans with a halo tile, of those with a block; the one that should take least first."""
     found = kernel_for(kernel, sizes, machine=HOPPER).choice.candidates
-    return [str(x) for x in found if x.roles is not None and x.roles.halo and block in str(x.products[0])]
+    return [str(x) for x in found if x.pipeline is not None and x.pipeline.halo_stages and block in str(x.products[0])]
 
 
 @pytest.mark.parametrize("options", [{"padding": 1, "bias": True}, {"padding": 2, "dilation": 2}])
@@ -404,7 +404,7 @@ def test_one_image_has_tiles_that_go_past_its_end(monkeypatch: pytest.MonkeyPatc
     kernel, sizes = conv(8, 16, 16, padding=1, bias=True)
     sizes["N"] = 1
     plan = planned(kernel, sizes, 4, monkeypatch)
-    assert parse_plan(plan).roles is not None
+    assert parse_plan(plan).pipeline is not None
     require_exact(kernel, sizes, plan)
 
 
@@ -412,7 +412,7 @@ def test_halo_tiles_have_columns_of_one_group() -> None:
     """Behind the 48 columns of a group lie those of the next."""
     problem = conv(2, 64, 48, padding=1)
     for text in with_halos(*problem)[:40]:
-        width = parse_plan(text).axis("FG").cut("task")
+        width = parse_plan(text).axis("FG").split("task")
         assert width is not None
         assert 48 % width.size == 0
     require_exact(*problem, with_halos(*problem)[0])

@@ -250,8 +250,8 @@ def test_tasks_and_blocks_of_one_product_are_ranked_as_a_contractions(sizes):
         plans.append(parse_plan(run.text("plan", named)))
     contraction, general = plans
     for axis, dim, size in (("rows", "M", sizes[0]), ("columns", "N", sizes[1])):
-        task, loop, *_ = contraction.axis(axis).cuts
-        assert general.axis(dim).cuts == (replace(task, size=min(task.size, size)), loop)
+        task, loop, *_ = contraction.axis(axis).splits
+        assert general.axis(dim).splits == (replace(task, size=min(task.size, size)), loop)
 
 
 @pytest.mark.parametrize(

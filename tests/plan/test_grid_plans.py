@@ -14,7 +14,7 @@ import tilewright
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine
-from tilewright.plan.plan import Plan
+from tilewright.plan.schedule import Schedule
 from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
@@ -24,14 +24,16 @@ STAY = "task 32, loop {rows}", "task 32, loop {columns}", "loop {deep}"
 PARTS = "task 32", "task 32", "loop {deep}"
 
 
-def planned(row: Machine, k: int, tile: int = 128) -> Plan:
-    found: Plan = kernel_for(grid_gemm(tile), {"M": 1024, "N": 1024, "K": k}, target="interpreter", machine=row).plan
+def planned(row: Machine, k: int, tile: int = 128) -> Schedule:
+    found: Schedule = kernel_for(
+        grid_gemm(tile), {"M": 1024, "N": 1024, "K": k}, target="interpreter", machine=row
+    ).plan
     return found
 
 
-def is_in_parts(plan: Plan) -> bool:
+def is_in_parts(plan: Schedule) -> bool:
     """Whether sums lie in memory between parts of K: blocks are no loops over M and N then."""
-    inside = [[c.size for c in plan.axis(name).cuts if c.role == "loop"] for name in "MN"]
+    inside = [[c.size for c in plan.axis(name).splits if c.level == "loop"] for name in "MN"]
     (product,) = plan.products
     assert inside in ([[], []], [[product.rows], [product.columns]])
     return inside == [[], []]
@@ -48,7 +50,7 @@ def test_sums_stay_in_registers_where_the_second_cache_keeps_what_a_workgroup_re
 def test_parts_of_k_are_those_that_the_second_cache_keeps(row: Machine, k: int) -> None:
     plan = planned(row, k)
     assert is_in_parts(plan)
-    (deep,) = (c.size for c in plan.axis("K").cuts)
+    (deep,) = (c.size for c in plan.axis("K").splits)
     ((_, columns),) = ((p.rows, p.columns) for p in plan.products)
     kept = row.limits.l2_bytes or 0
     assert columns * deep * 4 <= kept < (128 + columns) * k * 4
@@ -66,13 +68,13 @@ def test_factors_of_another_type_are_converted_once() -> None:
     numbers = {"M": 256, "N": 256, "K": 1024}
     made = kernel_for(grid_gemm(128, "bf16"), numbers, target="interpreter", machine=NEON)
     assert is_in_parts(made.plan)
-    assert not made.plan.axis("K").cuts
+    assert not made.plan.axis("K").splits
     panel = made.text("block").split("for f in")[0]
     assert "alloc shared f32 (128, 1024)" in panel
     assert not is_in_parts(kernel_for(grid_gemm(128), numbers, target="interpreter", machine=NEON).plan)
 
 
-def edited(plan: Plan, words: tuple[str, str, str], **numbers: int) -> str:
+def edited(plan: Schedule, words: tuple[str, str, str], **numbers: int) -> str:
     """A plan with other cuts of M, N and K."""
     lines = plan.lines()
     for name, cuts in zip("MNK", words, strict=True):
@@ -143,5 +145,5 @@ def test_a_plan_with_other_axes_is_refused() -> None:
 def test_the_tile_of_a_free_loop_is_said_as_it_is_done() -> None:
     run = tilewright.compile(grid_gemm(32), target="cpu")
     text = run.text("plan", {"M": 64, "N": 64, "K": 1024})
-    deep = [c.size for c in parse_plan(text).axis("K").cuts]
+    deep = [c.size for c in parse_plan(text).axis("K").splits]
     assert f"{deep[0]}*k_K" in run.text("block", {"M": 64, "N": 64, "K": 1024})

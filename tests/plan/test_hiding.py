@@ -39,7 +39,7 @@ def planned(batch, heads, length, head=64, **options):
 
 def test_tasks_that_differ_are_as_many_together_as_keep_all_cores_busy():
     """A round of them, the longest first, lasts as long as the longest: else cores wait for the last round's."""
-    assert [planned(*shape).plan.group for shape in ((16, 32, 512), (8, 32, 1024), (1, 16, 16384))] == [128, 64, 4]
+    assert [planned(*shape).plan.raster for shape in ((16, 32, 512), (8, 32, 1024), (1, 16, 16384))] == [128, 64, 4]
     text = planned(8, 32, 1024).text("block")
     assert "tasks group in 0..4, back in 0..8, t_B in 0..2, t_H in 0..32 schedule dynamic" in text
 
@@ -52,4 +52,4 @@ def test_rows_of_a_task_are_fewer_where_masks_would_waste_them():
 def test_a_group_that_does_not_divide_what_stands_before_the_rows_is_refused():
     made = planned(2, 6, 512)
     with pytest.raises(ArgumentError, match="raster 5"):
-        planned(2, 6, 512, plan=made.text("plan").replace(f"raster {made.plan.group}", "raster 5")).text("block")
+        planned(2, 6, 512, plan=made.text("plan").replace(f"raster {made.plan.raster}", "raster 5")).text("block")

@@ -162,7 +162,7 @@ def test_products_of_ragged_rows_are_exact(transposes: str, sizes: tuple[int, in
     given = [x.T if t == "t" else x for x, t in zip((a, b), transposes, strict=True)]
     given = [np.ascontiguousarray(x).astype(bf16) for x in given]
     askew = [name for name, x in zip("ab", given, strict=True) if x.shape[1] % 8]
-    said = [p.name for p in found.plan.placed]
+    said = [p.name for p in found.plan.values]
     assert said == askew
     found.bind({"a": given[0], "b": given[1], "c": c})()
     assert np.array_equal(c, a @ b)
@@ -209,8 +209,8 @@ def test_the_host_program_of_rows_runs_as_text() -> None:
 def test_long_sums_of_ragged_rows_are_taken_apart() -> None:
     kernel, sizes = kernels.gemm("nt", "bf16", "f32"), {"M": 40, "N": 48, "K": 2050}
     found = kernel_for(kernel, sizes, machine=PATIENT)
-    assert found.plan.split is not None
-    assert [p.name for p in found.plan.placed] == ["a", "b"]
+    assert found.plan.parts is not None
+    assert [p.name for p in found.plan.values] == ["a", "b"]
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-1, 2, (n, 2050)).astype(np.float32) for n in (40, 48))
     bf16 = found.module.host.args[0].type.dtype.numpy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.errors import ArgumentError
-from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
+from tilewright.plan.schedule import Axis, Digit, Schedule, Split, ValuePlacement
 from tilewright.plan.text import parse_plan
 
 TEXT = """axis m_2 = (m_2 3): task 1
@@ -30,10 +30,10 @@ def test_a_plan_is_its_text():
     assert plan.axis("rows") == Axis(
         "rows",
         (Digit("m_1", 56, 56), Digit("m_0", 56, 57)),
-        (Cut("task", 28, "m_1"), Cut("loop", 32), Cut("unit", 16)),
+        (Split("task", 28, "m_1"), Split("loop", 32), Split("unit", 16)),
     )
-    assert plan.operand("x") == Placed("x", "task", "strip", "stream")
-    assert (plan.schedule, plan.overlap, plan.tasks) == ("contiguous", "delayed store", ("m_2", "rows", "columns"))
+    assert plan.operand("x") == ValuePlacement("x", "task", "strip", "stream")
+    assert (plan.order, plan.overlap, plan.grid) == ("contiguous", "delayed store", ("m_2", "rows", "columns"))
 
 
 @pytest.mark.parametrize("line", range(len(TEXT.splitlines())))
@@ -80,6 +80,6 @@ def test_what_is_wrong_with_a_text_is_said(text):
 
 def test_differences_are_statements():
     one = parse_plan(TEXT)
-    other = Plan(one.axes, one.tasks, ("rows", "columns", "depth"), one.placed, one.atom, one.schedule, "none")
+    other = Schedule(one.axes, one.grid, ("rows", "columns", "depth"), one.values, one.atom, one.order, "none")
     assert other.differs(one) == "loops rows, columns, depth; overlap none"
     assert one.differs(one) == ""

@@ -76,7 +76,7 @@ def test_blocks_divide_what_a_workgroup_has_of_n(row: Machine, tile: int) -> Non
 def test_logical_programs_and_grids_have_the_same_blocks() -> None:
     for row, k in ((AMX, 1024), (AMX, 2048)):
         plan = kernel_for(kernels.gemm("nt"), {"M": 1024, "N": 1024, "K": k}, target="interpreter", machine=row).plan
-        (rows,), (columns,) = ([c.size for c in plan.axis(a).cuts if c.role == "loop"] for a in ("rows", "columns"))
+        (rows,), (columns,) = ([c.size for c in plan.axis(a).splits if c.level == "loop"] for a in ("rows", "columns"))
         assert (rows, columns) == block(row, grid_gemm(128), k)
 
 

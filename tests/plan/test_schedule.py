@@ -11,7 +11,7 @@ import pytest
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.plan.plan import Axis, Cut, Digit, Hop, LaneTile, Occupancy, Placed
+from tilewright.plan.schedule import Axis, Digit, Hop, LaneTile, Occupancy, Split, ValuePlacement
 from tilewright.plan.text import parse_plan
 from tilewright.plan.version1 import as_version_2
 from tilewright.targets.registry import machine
@@ -258,18 +258,18 @@ def test_every_line_is_part_of_a_plan(name):
 def test_the_types_hold_what_the_text_says():
     plan = parse_plan(PLANS["GEMM on Ampere, asynchronous copies without roles"])
     route = Hop("cp.async.16", "shared", 3), Hop("ldmatrix.x4", "register", 2)
-    assert plan.operand("a") == Placed("a", None, "tile", route=route)
+    assert plan.operand("a") == ValuePlacement("a", None, "tile", route=route)
     assert plan.operand("c").route == (Hop("st.global.16", "shared", 1, out=True),)
     assert plan.operand("c").reuse
     assert plan.occupancy == Occupancy(workgroups=1, registers=216)
     box = parse_plan(PLANS["attention, a box of (group, query) rows"]).axis("rows")
     assert box == Axis(
-        "rows", (Digit("GQ", 4, 4), Digit("M", 4096, 4096)), (Cut("task", 192, box=(4, 48)), Cut("wave", 96))
+        "rows", (Digit("GQ", 4, 4), Digit("M", 4096, 4096)), (Split("task", 192, box=(4, 48)), Split("wave", 96))
     )
     assert parse_plan(PLANS["boxes of lanes"]).lanes == LaneTile(2, (2, 2))
     direct = parse_plan(PLANS["direct convolution in grid, thread-group and iteration blocks"])
     assert direct.axis("rows").peeled == (1, 1)
-    assert [cut.unroll for cut in direct.axis("rows").cuts] == [1, 1, 1, 2, 1]
+    assert [cut.unroll for cut in direct.axis("rows").splits] == [1, 1, 1, 2, 1]
 
 
 # -- version 1 --------------------------------------------------------------------------------------------------------

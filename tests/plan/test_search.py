@@ -96,7 +96,7 @@ def test_sums_of_few_columns_are_done_in_parts(corpus):
     ranking, _, today = ranked(corpus, "rows", "f32 column_sums 65536x256")
     plan, _ = best_plan(ranking)
     assert plan.lines() == today.plan.splitlines()
-    assert plan.split == ("M", 16)
+    assert plan.parts == ("M", 16)
 
 
 @pytest.mark.parametrize(

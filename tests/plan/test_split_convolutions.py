@@ -23,8 +23,8 @@ def candidates(kernel: Any, sizes: dict[str, int]) -> dict[tuple[str, int], str]
     """The best plan for each way in which the sum is taken apart."""
     found: dict[tuple[str, int], str] = {}
     for plan in kernel_for(kernel, sizes, machine=HOPPER).choice.candidates:
-        if plan.split is not None:
-            found.setdefault(plan.split, str(plan))
+        if plan.parts is not None:
+            found.setdefault(plan.parts, str(plan))
     return found
 
 
@@ -43,7 +43,7 @@ def test_every_way_is_exact(options: dict[str, Any], expected: set[tuple[str, in
     rng = np.random.default_rng(2)
     for way in sorted(expected):
         made = kernel_for(kernel, SIZES, machine=HOPPER, plan=found[way])
-        assert made.plan.split == way
+        assert made.plan.parts == way
         assert any("by tma.load" in str(program) for program in made.module.programs.values())
         arrays = {
             a.name: rng.integers(-2, 3, [int(n) for n in a.type.shape]).astype(a.type.dtype.numpy)
@@ -84,9 +84,9 @@ def test_what_has_a_block_for_each_of_the_result_is_not_taken_apart(blocks: str,
 def test_few_tasks_are_split_and_many_are_not() -> None:
     kernel = kernels.conv((3, 3), "bf16", padding=1)
     few = kernel_for(kernel, {"N": 1, "H": 7, "W": 7, "C": 512, "F": 512}, machine=HOPPER)
-    assert few.plan.split is not None
-    assert f"parts {few.plan.split[0]} {few.plan.split[1]}" in str(few.plan)
-    assert kernel_for(kernel, {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128}, machine=HOPPER).plan.split is None
+    assert few.plan.parts is not None
+    assert f"parts {few.plan.parts[0]} {few.plan.parts[1]}" in str(few.plan)
+    assert kernel_for(kernel, {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128}, machine=HOPPER).plan.parts is None
 
 
 @pytest.mark.parametrize(

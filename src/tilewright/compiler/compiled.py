@@ -114,7 +114,7 @@ class Compiled:
 
     def explain(self) -> str:
         """The chosen plan, its predicted time and what limits it, and what was refused."""
-        told = self.why and self.contraction is None and self.plan.roles is None
+        told = self.why and self.contraction is None and self.plan.pipeline is None
         why = f"no single contraction: {self.why}" if told else ""
         return "\n".join(filter(None, [self.choice.explain(), why]))
 

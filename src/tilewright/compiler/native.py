@@ -27,7 +27,7 @@ from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
 from tilewright.passes.places import Size
 from tilewright.passes.tile.opened import opened as opened_sizes
-from tilewright.plan.plan import Plan
+from tilewright.plan.schedule import Schedule
 from tilewright.plan.text import as_plan
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import known_level, named_values
@@ -52,7 +52,7 @@ class NativeExecutable(Executable):
         program: Program,
         known: Mapping[Symbol, Expr],
         target: str,
-        plan: str | Plan | None = None,
+        plan: str | Schedule | None = None,
         dynamic: Collection[Symbol] = (),
         require_atoms: bool = False,
         lenient: bool = False,
@@ -350,7 +350,7 @@ def kernel_for(
     *,
     target: str = CPU,
     machine: Machine | None = None,
-    plan: str | Plan | None = None,
+    plan: str | Schedule | None = None,
     dynamic: Collection[str] = (),
     constant: Collection[str] = (),
 ) -> Compiled:
@@ -370,7 +370,7 @@ def kernel_for(
 def _restored(
     program: Program,
     target: str,
-    plan: str | Plan | None,
+    plan: str | Schedule | None,
     dynamic: tuple[str, ...],
     require_atoms: bool,
     lenient: bool,

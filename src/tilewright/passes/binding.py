@@ -38,30 +38,30 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import dims_of
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.microkernel import names_of
-from tilewright.plan.plan import LAUNCH, Plan
 from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import LAUNCH, Schedule
 from tilewright.plan.terms import box_said, product_by_terms
 
 Choose = Callable[[Job], None]
 """The pass that plans a job, and binds its plan."""
 
 
-def bind_plan(job: Job, plan: Plan, choose: Choose, planned: object = None) -> None:
+def bind_plan(job: Job, plan: Schedule, choose: Choose, planned: object = None) -> None:
     """Gives a job what the lowering reads: rewritten programs, and the parameters of its kernel.
 
     `planned` are the jobs of several kernels, where they are planned already.
     """
     job.parts = job.aligned = job.split = job.patched = job.looped = None
-    plan = plan.opened(()) if plan.apart is not None else replace(plan.opened(()), early=None)
+    plan = plan.opened(()) if plan.split_after is not None else replace(plan.opened(()), early=None)
     if job.workgroups is not None:
         job.cuts = bind_grid(job.program, job.sizes, job.machine, job.free, job.open_extents, plan)
-    elif plan.apart is not None:
-        job.parts = planned if isinstance(planned, tuple) else bound_apart(job, plan, plan.apart, choose)
-    elif any(line.at == LAUNCH for line in plan.placed):
+    elif plan.split_after is not None:
+        job.parts = planned if isinstance(planned, tuple) else bound_apart(job, plan, plan.split_after, choose)
+    elif any(line.at == LAUNCH for line in plan.values):
         job.aligned = planned if isinstance(planned, InRows) else repacked(job, plan, choose)
-    elif plan.split is not None:
-        _bind_split(job, plan, *plan.split)
-    elif plan.roles is not None and plan.roles.halo:
+    elif plan.parts is not None:
+        _bind_split(job, plan, *plan.parts)
+    elif plan.pipeline is not None and plan.pipeline.halo_stages:
         job.patched, job.cuts = bind_halo(job, plan)
     else:
         _bind_one(job, plan)
@@ -73,7 +73,7 @@ def kernel_of(job: Job, program: Program, sizes: Mapping[Symbol, int], free: Col
     return KernelProgram(program, sizes, job.machine, free, opened, job.typical, job.logs, is_ordered(program))
 
 
-def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:
+def _bind_split(job: Job, plan: Schedule, name: str, count: int) -> None:
     """A reduction in parts: of products, or of a program without any."""
     line = f"parts {name} {count}"
     if names_of(job.program):
@@ -95,24 +95,24 @@ def _bind_split(job: Job, plan: Plan, name: str, count: int) -> None:
         there = f"`axis {name}_split = ({name}_split {count}): task 1` and `axis {name}_part`"
         raise refused((line, *parts), f"its axes are {there}")
     job.split = split
-    job.cuts = bind(kernel_of(job, split.first, {**job.sizes, **split.sizes}, ()), replace(plan, split=None))
+    job.cuts = bind(kernel_of(job, split.first, {**job.sizes, **split.sizes}, ()), replace(plan, parts=None))
 
 
-def _bind_one(job: Job, plan: Plan) -> None:
+def _bind_one(job: Job, plan: Schedule) -> None:
     """One kernel on the program as it is, on boxes of lanes, or with a loop between two MMAs."""
     _take_program(job, plan)
-    if plan.roles is None:
+    if plan.pipeline is None:
         _take_steps(job, plan)
-    if plan.roles is None and _bind_lanes(job, plan):
+    if plan.pipeline is None and _bind_lanes(job, plan):
         return
     program = job.program
-    if plan.roles is not None:
+    if plan.pipeline is not None:
         program = _with_loop_between(job, plan)
         job.looped = None if program is job.program else program
     job.cuts = bind(kernel_of(job, program, job.sizes, job.free), plan)
 
 
-def _take_program(job: Job, plan: Plan) -> None:
+def _take_program(job: Job, plan: Schedule) -> None:
     """Takes the program over flat dimensions where the plan's axes are those, and not their digits."""
     if job.undivided is None:
         return
@@ -122,11 +122,11 @@ def _take_program(job: Job, plan: Plan) -> None:
         job.program, job.free = job.undivided
 
 
-def _take_steps(job: Job, plan: Plan) -> None:
+def _take_steps(job: Job, plan: Schedule) -> None:
     """Takes the program with a loop around products that sum a dimension at once, where the plan has a loop there."""
     for axis in plan.axes:
         d = next((d for d in dims_of(job.program) if str(d) == axis.name), None)
-        loop = axis.cut("loop")
+        loop = axis.split("loop")
         if d is None or loop is None or loop.size >= job.size(d) or not products_over(job.program, d):
             continue
         if any(op.name == "iterate" and op.attrs["axis"] is d for op in job.program.walk()):
@@ -137,7 +137,7 @@ def _take_steps(job: Job, plan: Plan) -> None:
         job.program, job.free = stepped
 
 
-def _bind_lanes(job: Job, plan: Plan) -> bool:
+def _bind_lanes(job: Job, plan: Schedule) -> bool:
     """Whether lanes compute the one product without an atom, each for results of its own or for a box of them."""
     by_loops = bool(plan.products) and all(line.atom is None for line in plan.products)
     if job.machine.lanes is None or job.opened or job.logs or not by_loops or is_ordered(job.program):
@@ -159,11 +159,11 @@ def _bind_lanes(job: Job, plan: Plan) -> bool:
     return True
 
 
-def _with_loop_between(job: Job, plan: Plan) -> Program:
+def _with_loop_between(job: Job, plan: Schedule) -> Program:
     """The program with a loop over a dimension between two MMAs, where the plan has a loop there."""
     for d in summed_between(job.program):
         axis = next((a for a in plan.axes if a.name == str(d)), None)
-        loop = None if axis is None else axis.cut("loop")
+        loop = None if axis is None else axis.split("loop")
         looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in job.program.walk())
         if axis is None or loop is None or looped or loop.size not in _columns_along(job, plan, d):
             continue  # else it is a K step of the second product
@@ -174,7 +174,7 @@ def _with_loop_between(job: Job, plan: Plan) -> Program:
     return job.program
 
 
-def _columns_along(job: Job, plan: Plan, d: Expr) -> list[int]:
+def _columns_along(job: Job, plan: Schedule, d: Expr) -> list[int]:
     """The columns of products whose accumulator ends in a dimension."""
     products = names_of(job.program)
     lines = [(line, products[line.name]) for line in plan.products if line.name in products]

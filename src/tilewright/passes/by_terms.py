@@ -19,10 +19,10 @@ from tilewright.plan.lane_boxes import TermCost, cost_by_terms, lane_boxes, with
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import cores
 from tilewright.plan.patches import ends
-from tilewright.plan.plan import Digit, Plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.refusals import refused
 from tilewright.plan.rows import smallest
+from tilewright.plan.schedule import Digit, Schedule
 from tilewright.plan.term_boxes import Terms, tasks_of_boxes
 from tilewright.plan.terms import BoxedRows, TermProduct, product_by_terms
 
@@ -162,7 +162,7 @@ class LaneRows:
         )
         return PlannedTerms(replace(found, plan=boxed.said(found.plan)), patched)
 
-    def bound(self, plan: Plan, box: dict[str, int]) -> tuple[Terms, Patched, Plan]:
+    def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[Terms, Patched, Schedule]:
         """What a plan says of boxes of lanes: how they compute, the program over boxes, and the plan of that."""
         axis = plan.axis(self.name)
         unknown = [d for d in box if d not in map(str, self.digits)]
@@ -175,7 +175,7 @@ class LaneRows:
                 raise refused(axis, f"a lane's box of {n} is longer than {d}, which has {size(d)}")
             if size(d) % n and not ends(d, self.program, size):
                 raise refused(axis, f"{d} ends within a box, and what lies past it is not outside the result")
-        loop = plan.axis(str(self.terms.summed)).cut("loop")
+        loop = plan.axis(str(self.terms.summed)).split("loop")
         terms = replace(self.terms, sizes=sizes, tile=size(self.terms.summed) if loop is None else loop.size)
         terms = with_window(terms, self.read, self.digits, size)
         patched, boxed = self._over_boxes(terms)

@@ -34,10 +34,10 @@ from tilewright.plan.grids import plan_of_grid
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import copying, cores, element_bytes
 from tilewright.plan.pinned import Known, naming
-from tilewright.plan.plan import LAUNCH, REVERSED, Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.rows import beside_rows, tasks_of
+from tilewright.plan.schedule import LAUNCH, REVERSED, Schedule, Split
 from tilewright.plan.sums import wider_sums
 from tilewright.plan.unlowered import refuse_unlowered
 from tilewright.plan.validate import validate
@@ -70,10 +70,10 @@ def choose_plan(job: Job) -> None:
         raise naming(fault, job.given, alone.plan, known) from None
 
 
-def _take_given(job: Job, given: Plan) -> None:
+def _take_given(job: Job, given: Schedule) -> None:
     """Binds the plan that is given."""
     refuse_unlowered(given)
-    if given.schedule == REVERSED and (given.products or given.atom or job.opened):
+    if given.order == REVERSED and (given.products or given.atom or job.opened):
         raise ArgumentError(f"plan: `raster {REVERSED}` is for programs without products whose sizes are numbers")
     if job.contraction is not None:
         if _planned(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
@@ -143,7 +143,7 @@ def _perhaps_copied(job: Job, forms: Collection[str]) -> GeneralChoice | None:
             return None
         return replace(found, refused=(*found.refused, Refusal(COPIED, copied)))
     if found is not None and found.cycles <= copied.cycles:
-        said = ", ".join(str(p) for p in copied.plan.placed if p.at == LAUNCH)
+        said = ", ".join(str(p) for p in copied.plan.values if p.at == LAUNCH)
         other = Refusal(f"{COPIED}, {said}", f"{copied.cycles / found.cycles:.2f} of the time")
         return replace(found, refused=(*found.refused, other))
     took = job.no_roles if found is None else f"{found.cycles / copied.cycles:.2f} of the time"
@@ -205,9 +205,9 @@ def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
     return replace(found, candidates=tuple(plan for _, plan in every), costs=tuple(cost for cost, _ in every))
 
 
-def _tasks(plan: Plan) -> int:
+def _tasks(plan: Schedule) -> int:
     """How many tasks a plan has."""
-    return prod(plan.axis(name).tasks for name in plan.tasks)
+    return prod(plan.axis(name).tasks for name in plan.grid)
 
 
 def _in_patches(job: Job, found: GeneralChoice) -> GeneralChoice:
@@ -234,7 +234,7 @@ def _split(job: Job, axis: Expr, count: int) -> GeneralChoice | None:
     found = plan_with_roles(parts.first, sizes, numbers_of(sizes), job.machine, (), job.gathered, alone=True)
     if isinstance(found, str):
         return None
-    plan = replace(found.plan, split=(str(axis), parts.parts))
+    plan = replace(found.plan, parts=(str(axis), parts.parts))
     cycles = found.cycles + adding_up(parts, job.machine)
     return replace(found, plan=plan, cycles=cycles, candidates=(), costs=())
 
@@ -252,19 +252,19 @@ def _without_roles(job: Job, opened: Opened) -> GeneralChoice:
         return _parted(job, parts)
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
-    if job.backward and not found.plan.products and found.plan.tasks:
-        found = replace(found, plan=replace(found.plan, schedule=REVERSED))
+    if job.backward and not found.plan.products and found.plan.grid:
+        found = replace(found, plan=replace(found.plan, order=REVERSED))
     return found
 
 
-def nearer(plan: Plan, free: Collection[Op]) -> Plan | None:
+def nearer(plan: Schedule, free: Collection[Op]) -> Schedule | None:
     """The plan with less of its sums brought at a time by loops that only add products; None: there is no such."""
     summed = {str(op.attrs["axis"]) for op in free if only_adds(op)}
     for axis in plan.axes:
-        loop = axis.cut("loop")
+        loop = axis.split("loop")
         tile = axis.walked if loop is None else loop.size
-        if axis.name in summed and axis.name not in plan.tasks and tile > SHALLOWEST:
-            cut = replace(axis, cuts=(Cut("loop", max(SHALLOWEST, tile // 2 // SHALLOWEST * SHALLOWEST)),))
+        if axis.name in summed and axis.name not in plan.grid and tile > SHALLOWEST:
+            cut = replace(axis, splits=(Split("loop", max(SHALLOWEST, tile // 2 // SHALLOWEST * SHALLOWEST)),))
             return replace(plan, axes=tuple(cut if a is axis else a for a in plan.axes))
     return None
 
@@ -305,7 +305,7 @@ def _parted(job: Job, count: int) -> GeneralChoice:
     sizes = {**job.sizes, **halves.sizes}
     found = plan_general(halves.first, sizes, numbers_of(sizes), job.machine, ())
     (axis,) = (str(op.attrs["dim"]) for op in job.program.walk() if op.name in REDUCTIONS)
-    return replace(found, plan=replace(found.plan, split=(axis, count)))
+    return replace(found, plan=replace(found.plan, parts=(axis, count)))
 
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
@@ -364,7 +364,7 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
     return None
 
 
-def _notes(job: Job, plan: Plan) -> tuple[str, ...]:
+def _notes(job: Job, plan: Schedule) -> tuple[str, ...]:
     """The notes of `explain` on a job's plan: constraints that it does not follow, and accumulator types."""
     nothing = (
         () if any(op.name in WRITES for op in job.program.walk()) else ("nothing is written: nothing is launched",)

@@ -17,18 +17,18 @@ from tilewright.plan.general import Cuts, dims_of
 from tilewright.plan.legality import check_registers, check_roles, check_sharing, groups_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
 from tilewright.plan.patches import SlidingWindow, ends, factors, patch_cycles, patch_work, rows_of, window
-from tilewright.plan.plan import Axis, Multiplied, Placed, Plan
 from tilewright.plan.refusals import refused, tasks_line
 from tilewright.plan.rings import atoms_of, bound_by_memory, product_of
+from tilewright.plan.schedule import Axis, Product, Schedule, ValuePlacement
 from tilewright.plan.tiled import Walk
 
 
-def bind_halo(job: Job, plan: Plan) -> tuple[Patched, Cuts]:
+def bind_halo(job: Job, plan: Schedule) -> tuple[Patched, Cuts]:
     """The program over boxes that a plan says, and what its lowering reads."""
     return _HaloTile.of(job, plan).bound()
 
 
-def halo_cycles(job: Job, plan: Plan, cuts: Cuts, machine: Machine) -> tuple[float, float]:
+def halo_cycles(job: Job, plan: Schedule, cuts: Cuts, machine: Machine) -> tuple[float, float]:
     """(cycles that a bound kernel with halo tiles should take, those that memory alone takes)."""
     tile = _HaloTile.of(job, plan)
     size, slides = numbers_of(tile.sizes), tile.window()
@@ -49,7 +49,7 @@ class _HaloTile:
     """A plan with a halo tile, and the program whose rows are counted in digits."""
 
     job: Job
-    plan: Plan
+    plan: Schedule
     program: Program
     sizes: dict[Symbol, int]
     digits: tuple[Symbol, ...]
@@ -58,21 +58,21 @@ class _HaloTile:
     rows: Axis
 
     @classmethod
-    def of(cls, job: Job, plan: Plan) -> _HaloTile:
+    def of(cls, job: Job, plan: Schedule) -> _HaloTile:
         """The program in digits; refuses one that has no rows that overlap."""
         products = list(names_of(job.program).values())
         if len(products) != 1:
-            raise refused(plan.roles, "a halo tile is for one product")
+            raise refused(plan.pipeline, "a halo tile is for one product")
         axes = axes_in(products[0], numbers_of(job.sizes))
         if isinstance(axes, str):
-            raise refused(plan.roles, axes)
+            raise refused(plan.pipeline, axes)
         counted = digits_of(job.program, job.sizes, job.free, axes.m)
         if counted is None:
-            raise refused(plan.roles, f"{axes.m} does not count in digits")
+            raise refused(plan.pipeline, f"{axes.m} does not count in digits")
         program, sizes, digits, _ = counted
         found = product_of(program, numbers_of(sizes), ())
         if isinstance(found, str):
-            raise refused(plan.roles, found)
+            raise refused(plan.pipeline, found)
         return cls(job, plan, program, sizes, digits, *found, plan.axis(str(axes.m)))
 
     def bound(self) -> tuple[Patched, Cuts]:
@@ -86,8 +86,8 @@ class _HaloTile:
         self._check_axes()
         atom = self._atom(line)
         slides = self.window()
-        assert self.plan.roles is not None
-        roles, machine = self.plan.roles, self.job.machine
+        assert self.plan.pipeline is not None
+        roles, machine = self.plan.pipeline, self.job.machine
         check_roles(roles, machine)
         how = Microkernel(
             atom, line.rows, line.columns, groups_of(roles, line, atom, machine), blocks=self.op.attrs.get("blocks", 1)
@@ -102,9 +102,9 @@ class _HaloTile:
         cuts = Cuts(
             widths,
             products={product: how},
-            roles=self.plan.roles,
-            group=self.plan.group,
-            schedule=self.plan.schedule,
+            roles=self.plan.pipeline,
+            group=self.plan.raster,
+            schedule=self.plan.order,
             halo=self._offsets(),
             walk=walk,
         )
@@ -114,7 +114,7 @@ class _HaloTile:
         """The width of a task along each dimension, in the order of the line `grid`: boxes stand for their rows. What
         lies within a box is no number of tasks; it stands first, so that groups are of the last two axes."""
         names = {self.rows.name if d is patched.outer else str(d): d for d in product.operands[2].type.dims}
-        tasks = {names[name]: how.columns if names[name] is self.axes.n else 1 for name in self.plan.tasks}
+        tasks = {names[name]: how.columns if names[name] is self.axes.n else 1 for name in self.plan.grid}
         return {patched.inner[0]: how.rows, **tasks}
 
     def _check_axes(self) -> None:
@@ -126,11 +126,11 @@ class _HaloTile:
         for d in others:
             axis = named.pop(str(d), None)
             if axis is None:
-                raise refused(plan.roles, f"no line says how {d} is split: `axis {d} = ({d} {size(d)}): whole`")
+                raise refused(plan.pipeline, f"no line says how {d} is split: `axis {d} = ({d} {size(d)}): whole`")
             if [x.extent for x in axis.digits] != [size(d)]:
                 raise refused(axis, f"plans are for sizes: here {d} has {size(d)}")
-            levels = [cut.role for cut in axis.cuts]
-            if d in tasks and (levels != ["task"] or axis.cuts[0].size != self._width(d)):
+            levels = [cut.level for cut in axis.splits]
+            if d in tasks and (levels != ["task"] or axis.splits[0].size != self._width(d)):
                 lines = (axis, *plan.products) if d is self.axes.n else axis
                 raise refused(lines, f"a task has {self._width(d)} of {d}")
             if d not in tasks and levels not in (["loop"], []):
@@ -139,10 +139,10 @@ class _HaloTile:
         for axis in named.values():
             raise refused(axis, f"there is no dimension {axis.name}")
         grid = [self.rows.name, *map(str, tasks)]
-        if sorted(plan.tasks) != sorted(grid):
+        if sorted(plan.grid) != sorted(grid):
             raise refused(tasks_line(plan), f"the axes with a task are {', '.join(grid)}: `grid` orders these")
         order = (self.axes.k, *self.axes.deep)
-        if plan.order != tuple(map(str, order)):
+        if plan.loops != tuple(map(str, order)):
             there = ", ".join(map(str, order))
             raise refused(plan.line("loops"), f"a halo tile serves all taps of a K step: `loops {there}`")
         if [x.name for x in self.rows.digits] != list(map(str, self.digits)) or [
@@ -156,7 +156,7 @@ class _HaloTile:
     def _width(self, d: Expr) -> int:
         return self.plan.products[0].columns if d is self.axes.n else 1
 
-    def _atom(self, line: Multiplied) -> MultiplyAtom:
+    def _atom(self, line: Product) -> MultiplyAtom:
         atoms = atoms_of(self.program, self.job.machine, self.op, self.axes)
         if isinstance(atoms, str):
             raise refused(line, atoms)
@@ -173,32 +173,32 @@ class _HaloTile:
     def window(self) -> SlidingWindow:
         reads = factors(self.op, self.axes, self.program)
         if reads is None:
-            raise refused(self.plan.roles, "an operand is computed")
+            raise refused(self.plan.pipeline, "an operand is computed")
         slides = window(reads[0], self.axes, self.digits, numbers_of(self.sizes))
         if isinstance(slides, str):
             raise refused(self._line(0), slides)
         return slides
 
-    def _line(self, side: int) -> Placed:
+    def _line(self, side: int) -> ValuePlacement:
         """The line of operand A or B."""
         reads = factors(self.op, self.axes, self.program)
         assert reads is not None
         name = reads[side].operands[0].name or "ab"[side]
         form = ("halo", "panel")[side]
-        line = next((p for p in self.plan.placed if p.name == name), None)
-        if line is None or line.form != form or line.hint != "keep" or len(self.plan.placed) != 2:
-            others = tuple(p for p in self.plan.placed if p.form not in ("halo", "panel"))
-            raise refused(others or line or self.plan.roles, f"a halo tile needs `{name} {form} at ...`")
+        line = next((p for p in self.plan.values if p.name == name), None)
+        if line is None or line.form != form or line.hint != "keep" or len(self.plan.values) != 2:
+            others = tuple(p for p in self.plan.values if p.form not in ("halo", "panel"))
+            raise refused(others or line or self.plan.pipeline, f"a halo tile needs `{name} {form} at ...`")
         return line
 
     def box(self, slides: SlidingWindow, how: Microkernel) -> tuple[tuple[int, ...], Walk | None]:
         """The box of digits that a task has, and how rows run on from line to line, where they do."""
         rows, size = self.rows, numbers_of(self.sizes)
-        sizes = {cut.digit: cut.size for cut in rows.cuts if cut.role == "task"}
+        sizes = {cut.digit: cut.size for cut in rows.splits if cut.level == "task"}
         extents = [self.sizes[d] for d in self.digits]
         walked = [digit.walked != digit.extent for digit in rows.digits]
         whole = any(walked)
-        if len(sizes) != len(rows.cuts) or None in sizes:
+        if len(sizes) != len(rows.splits) or None in sizes:
             raise refused(rows, "a box has a task for each of its digits")
         box = tuple(sizes.get(str(d), self.sizes[d] if whole else 1) for d in self.digits)
         walk = slides.lines(extents) if whole else None
@@ -239,7 +239,7 @@ class _HaloTile:
             return loops[last] if isinstance(last, Symbol) else 1
         raise refused(b, f"B is a panel at start, {', '.join(order[-2:])}")
 
-    def _check_start(self, b: Placed, loops: dict[Symbol, int]) -> None:
+    def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
         """Refuses a B that stays for all tasks where these read other parts of it, or several taps at a time."""
         for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
             if self._width(d) < numbers_of(self.sizes)(d):

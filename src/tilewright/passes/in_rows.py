@@ -23,11 +23,11 @@ from tilewright.passes.tile.neighbours import neighbours
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.model import element_bytes, microseconds
-from tilewright.plan.plan import ALIGNED, DIAGONAL, LAUNCH, PADDED, PANELS, Placed, Plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.refusals import refused
 from tilewright.plan.ring_costs import columns_of
 from tilewright.plan.rings import pitch_of
+from tilewright.plan.schedule import ALIGNED, DIAGONAL, LAUNCH, PADDED, PANELS, Schedule, ValuePlacement
 
 Choose = Callable[[Job], None]
 """The pass that plans a job."""
@@ -37,10 +37,10 @@ ONCE = "its factors lie in rows already"
 """Why a program on copies, or one that copies, is not asked again."""
 
 
-def repacked(job: Job, plan: Plan, choose: Choose) -> InRows:
+def repacked(job: Job, plan: Schedule, choose: Choose) -> InRows:
     """The jobs of the copies that a plan names, and of the kernel on these, bound to the plan's other lines."""
-    lines = sorted((p for p in plan.placed if p.at == LAUNCH), key=lambda p: not p.form.startswith(DIAGONAL))
-    rest = replace(plan, placed=tuple(p for p in plan.placed if p.at != LAUNCH))
+    lines = sorted((p for p in plan.values if p.at == LAUNCH), key=lambda p: not p.form.startswith(DIAGONAL))
+    rest = replace(plan, values=tuple(p for p in plan.values if p.at != LAUNCH))
     found = _in_rows(job, rest, lines[0].form)
     if isinstance(found, str):
         raise refused(lines[0], found)
@@ -160,7 +160,7 @@ def _shapes(job: Job) -> dict[Value, tuple[int, ...]]:
     return {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
 
 
-def _in_rows(job: Job, given: Plan | None, form: str) -> InRows | str:
+def _in_rows(job: Job, given: Schedule | None, form: str) -> InRows | str:
     """The jobs that copy, and the one that works on copies; or why there are none."""
     loads = _loads(job)
     if not loads or job.opened or job.single or job.lenient:
@@ -177,7 +177,7 @@ def _in_rows(job: Job, given: Plan | None, form: str) -> InRows | str:
     copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes, no_rows=ONCE) for each in made.copies)
     main = Job(job.machine, made.program, made.sizes, made.shapes, made.free, given=given, single=True, no_rows=ONCE)
     forms = (form, *(PADDED if form.startswith(DIAGONAL) else form for _ in made.sources[1:]))
-    placed = tuple(Placed(name, LAUNCH, own) for name, own in zip(made.sources, forms, strict=True))
+    placed = tuple(ValuePlacement(name, LAUNCH, own) for name, own in zip(made.sources, forms, strict=True))
     return InRows(copies, main, placed, tuple(map(str, made.copies)))
 
 
@@ -203,7 +203,7 @@ def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice | str:
 def not_by_blocks(found: InRows) -> str:
     """Why blocks on a diagonal are not multiplied by themselves, where that is so."""
     plan = found.main.plan
-    if plan is None or plan.roles is not None or not any(p.form.startswith(DIAGONAL) for p in found.placed):
+    if plan is None or plan.pipeline is not None or not any(p.form.startswith(DIAGONAL) for p in found.placed):
         return ""
     return f"no plan multiplies blocks by themselves: {found.main.no_roles}"
 
@@ -226,7 +226,7 @@ def choice_in_rows(job: Job, found: InRows) -> GeneralChoice:
         copied = max(copied, launch) if can_be_early(machine) else copied + launch
     # as if launched plainly: how it is, is chosen with the whole
     cycles = main.cycles + copied + launching(machine, early=False) - launch
-    plans = [replace(plan, placed=(*found.placed, *plan.placed), early=None) for plan in (main.plan, *main.candidates)]
+    plans = [replace(plan, values=(*found.placed, *plan.values), early=None) for plan in (main.plan, *main.candidates)]
     costs = tuple(cost - main.cycles + cycles for cost in main.costs)
     return replace(
         main,

@@ -18,8 +18,8 @@ from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.general import Cuts, GeneralChoice
-from tilewright.plan.plan import Placed, Plan
 from tilewright.plan.planner import Choice
+from tilewright.plan.schedule import Schedule, ValuePlacement
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class InRows:
 
     copies: tuple[Job, ...]
     main: Job
-    placed: tuple[Placed, ...]
+    placed: tuple[ValuePlacement, ...]
     notes: tuple[str, ...]
 
     def often(self, constant: Collection[str]) -> list[Job]:
@@ -48,7 +48,7 @@ class Job:
     free: Collection[Op] = ()
     """Loops that give the same for every tile size."""
     logs: bool = False
-    given: Plan | None = None
+    given: Schedule | None = None
     general_only: bool = False
     workgroups: Mapping[Symbol, Expr] | None = None
     """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
@@ -67,7 +67,7 @@ class Job:
     whole: Program | None = None
     """The program with what has no elements, and is not computed."""
     choice: Choice | GeneralChoice | None = None
-    plan: Plan | None = None
+    plan: Schedule | None = None
     split: Halves | None = None
     """The program in two halves, where parts of its sum are added up by a program of their own."""
     single: bool = False
@@ -94,11 +94,11 @@ class Job:
     """Why all waves do everything, where some could load in a role of their own."""
     undivided: tuple[Program, Collection[Op]] | None = None
     """The program, and its free loops, before its dimensions were written as digits."""
-    nearer: Plan | None = None
+    nearer: Schedule | None = None
     """A plan with smaller tiles than the best, because shared memory does not hold what that brings at a time."""
     narrowed: int = 0
     """How often tasks were halved, because shared memory did not hold what one of them works on."""
-    tried: list[Plan] = field(default_factory=list)
+    tried: list[Schedule] = field(default_factory=list)
     """Plans whose tasks shared memory does not hold."""
     cuts: Cuts | None = None
     """What the lowering of its one kernel reads, bound from the plan."""

@@ -21,7 +21,7 @@ from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.passes.tile.general import Lowered
 from tilewright.plan.general import GeneralChoice
-from tilewright.plan.plan import LAUNCHES, Plan
+from tilewright.plan.schedule import LAUNCHES, Schedule
 
 EARLY = "programmatic"
 """The launch of a block program that begins while the one before ends."""
@@ -38,7 +38,7 @@ def launching(machine: Machine, early: bool) -> float:
     return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
 
 
-def with_known_launch(given: Plan, machine: Machine) -> Plan:
+def with_known_launch(given: Schedule, machine: Machine) -> Schedule:
     """A plan that is given; where the machine launches in one way, it is refused if it says the other."""
     if can_be_early(machine):
         return given

@@ -21,10 +21,10 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import GeneralChoice, only_adds
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import cores, element_bytes, l2, microseconds
-from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.refusals import refused
 from tilewright.plan.rows import tasks_of
+from tilewright.plan.schedule import Schedule
 
 SURE = 4
 """How much longer one kernel should take than two programs, for these to be done where both are modelled roughly."""
@@ -36,7 +36,9 @@ Choose = Callable[[Job], None]
 """The pass that plans a job."""
 
 
-def parts_of(job: Job, halves: Halves, first: Plan | None = None, second: Plan | None = None) -> tuple[Job, Job]:
+def parts_of(
+    job: Job, halves: Halves, first: Schedule | None = None, second: Schedule | None = None
+) -> tuple[Job, Job]:
     """The jobs of two programs with memory between them, to be planned as these plans say, or each by itself.
 
     Loops that give the same for all tiles do so in both; so does what is left of them, where that only adds products.
@@ -44,7 +46,7 @@ def parts_of(job: Job, halves: Halves, first: Plan | None = None, second: Plan |
     free = [op.attrs["axis"] for op in job.free]
     sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
 
-    def part(program: Program, given: Plan | None, single: bool) -> Job:
+    def part(program: Program, given: Schedule | None, single: bool) -> Job:
         loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free]
         loops = [op for op in loops if op in job.free or only_adds(op)]
         return Job(job.machine, program, sizes, shapes, loops, given=given, lenient=job.lenient, single=single)
@@ -52,7 +54,7 @@ def parts_of(job: Job, halves: Halves, first: Plan | None = None, second: Plan |
     return part(halves.first, first, True), part(halves.second, second, False)
 
 
-def bound_apart(job: Job, plan: Plan, name: str, choose: Choose) -> tuple[Job, Job]:
+def bound_apart(job: Job, plan: Schedule, name: str, choose: Choose) -> tuple[Job, Job]:
     """The jobs of the two programs that a plan says, each bound to its lines; without lines the second is planned."""
     found = apart(job.program, job.sizes)
     if isinstance(found, str):
@@ -61,7 +63,7 @@ def bound_apart(job: Job, plan: Plan, name: str, choose: Choose) -> tuple[Job, J
         raise refused(
             f"split kernel after {name}", f"the first kernel ends with the first product: `split kernel after {here}`"
         )
-    parts = _last_first(parts_of(job, found, replace(plan, apart=None, then=None), plan.then), found)
+    parts = _last_first(parts_of(job, found, replace(plan, split_after=None, then=None), plan.then), found)
     for part in parts:
         choose(part)
     return parts
@@ -113,12 +115,12 @@ def in_parts(job: Job, parts: tuple[Job, Job]) -> GeneralChoice:
     one, two = (part.choice for part in parts)
     assert isinstance(one, GeneralChoice)
     assert isinstance(two, GeneralChoice)
-    plan = replace(one.plan, apart=_last_product(parts[0].program), then=two.plan)
+    plan = replace(one.plan, split_after=_last_product(parts[0].program), then=two.plan)
     took, least = one.cycles + two.cycles, one.bound + two.bound
     return GeneralChoice(job.machine, job.program.name, plan, took, least, parts=(one, two), jobs=parts)
 
 
-def _atoms(plan: Plan | None) -> int:
+def _atoms(plan: Schedule | None) -> int:
     """How many products an atom does, in all programs of a plan."""
     return 0 if plan is None else sum(x.atom is not None for x in plan.products) + _atoms(plan.then)
 

@@ -107,7 +107,7 @@ def general(job: Job) -> None:
         try:
             _lower(job, job.choice)
         except ProgramError as fault:
-            roles = None if job.plan is None else job.plan.roles
+            roles = None if job.plan is None else job.plan.pipeline
             if roles is None:
                 raise
             if job.given is not None:
@@ -126,7 +126,7 @@ def general(job: Job) -> None:
         else:
             if job.parts is None and job.aligned is None:
                 _narrow(job)
-    if job.machine.lanes is not None and job.parts is None and (job.plan is None or job.plan.roles is None):
+    if job.machine.lanes is not None and job.parts is None and (job.plan is None or job.plan.pipeline is None):
         job.lowered = outside(job.lowered, job.machine)
 
 
@@ -144,10 +144,12 @@ def _narrow(job: Job) -> None:
         if _is_chosen(job):
             return
         plan = job.plan
-        lines = list(map(str, [plan.roles] if plan.roles else [*(a for a in plan.axes if a.cuts), *plan.products]))
+        lines = list(
+            map(str, [plan.pipeline] if plan.pipeline else [*(a for a in plan.axes if a.splits), *plan.products])
+        )
         raise ArgumentError(f"plan: `{'`, `'.join(lines)}`: {over.what}")
     before, lowered, choice = job.plan, job.lowered, job.choice
-    if job.machine.lanes is not None and before.roles is None and not job.workgroups:
+    if job.machine.lanes is not None and before.pipeline is None and not job.workgroups:
         if job.undivided is not None and job.undivided[0] is not job.program:
             (job.program, job.free), job.lowered = job.undivided, None
             choose_plan(job)

@@ -15,12 +15,12 @@ from tilewright.passes.tile.splitting import WRITTEN_OUT
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import Cuts, GeneralChoice
 from tilewright.plan.model import element_bytes
-from tilewright.plan.plan import Plan
 from tilewright.plan.rating import kernel_cycles
 from tilewright.plan.ring_costs import moving
+from tilewright.plan.schedule import Schedule
 
 
-def rated(job: Job, plan: Plan) -> GeneralChoice:
+def rated(job: Job, plan: Schedule) -> GeneralChoice:
     """The choice of a plan that is bound, with what it should take."""
     if job.parts is not None:
         return in_parts(job, job.parts)
@@ -28,7 +28,7 @@ def rated(job: Job, plan: Plan) -> GeneralChoice:
         return choice_in_rows(job, job.aligned)
     cycles, bound = _cycles(job, plan, job.machine)
     choice = GeneralChoice(job.machine, job.program.name, plan, cycles, bound)
-    if plan.roles is None:
+    if plan.pipeline is None:
         return choice
     return replace(choice, predicted=lambda machine: _cycles(job, plan, machine)[0])
 
@@ -50,7 +50,7 @@ def adding_up(parts: Halves, machine: Machine) -> float:
     return moving(machine, moved) + launches * machine.limits.following_cycles
 
 
-def _cycles(job: Job, plan: Plan, machine: Machine) -> tuple[float, float]:
+def _cycles(job: Job, plan: Schedule, machine: Machine) -> tuple[float, float]:
     """(cycles of a job's one kernel, those that memory alone takes), on a machine like its own."""
     cuts = job.cuts
     assert cuts is not None

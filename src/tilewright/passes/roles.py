@@ -35,13 +35,13 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.verifier import verify
 from tilewright.machine import CopyRefusal, Machine
-from tilewright.plan.plan import Roles
+from tilewright.plan.schedule import Pipeline
 
 LOAD, MULTIPLY = "load", "multiply"
 
 
 def with_roles(
-    program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Roles, machine: Machine
+    program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Pipeline, machine: Machine
 ) -> tuple[Program, tuple[str, ...]]:
     """The program in two roles. `loads` are copies from arguments to shared memory, by the `ring` or the one of `halo`
     tiles, or once, at the `start`; `stores` are those back to arguments.
@@ -51,7 +51,7 @@ def with_roles(
     """
     with building():
         made = _Split(program, loads, stores, roles, machine).run()
-        notes = _by_atoms(made, machine, required=roles.load[0] == 1)
+        notes = _by_atoms(made, machine, required=roles.producer[0] == 1)
         verify(made)
         if (over := past_shared_memory(made, machine)) is not None:
             raise over
@@ -77,7 +77,7 @@ class _Channel:
 
 class _Split:
     def __init__(
-        self, program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Roles, machine: Machine
+        self, program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Pipeline, machine: Machine
     ):
         self.program, self.roles = program, roles
         self.alignment = machine.spaces["shared"].alignment
@@ -86,7 +86,7 @@ class _Split:
         self.once = {op for op in program.body.ops if op.name == "fill"}
         """What is done to tiles before the first task: to every stage of them, before roles begin."""
         self._bodies: dict[int, Block] = {}
-        self.counts = {"ring": roles.stages, "halo": roles.halo, "start": 1, "stored": roles.stored}
+        self.counts = {"ring": roles.stages, "halo": roles.halo_stages, "start": 1, "stored": roles.epilogue_stages}
         self.filled = self._channels(loads, 1)
         """By the identity of a body: the channels that copies in it fill."""
         self.emptied = self._channels(dict.fromkeys(stores, "stored"), 0)
@@ -97,9 +97,11 @@ class _Split:
             ):
                 once += [channel for channel in channels if channel.ring == "ring"]
         for channel in once:
-            channel.stages = roles.once
-        if roles.once > 1 and not once:
-            raise ProgramError(f"`resident stages {roles.once}`: nothing is brought once for all rounds of a loop")
+            channel.stages = roles.resident_stages
+        if roles.resident_stages > 1 and not once:
+            raise ProgramError(
+                f"`resident stages {roles.resident_stages}`: nothing is brought once for all rounds of a loop"
+            )
         self.tiles = {t for found in (self.filled, self.emptied) for cs in found.values() for c in cs for t in c.tiles}
         self.b = Builder(BLOCK)
         self.values: dict[Value, Value] = {}
@@ -117,9 +119,7 @@ class _Split:
             ring = next(iter(own.values()))
             new = _Channel([], [], ring, self.counts[ring])
             mates = found.setdefault(id(body), {})
-            joined = (
-                next((c for c in mates.values() if c.ring == ring == "ring"), None) if self.roles.together else None
-            )
+            joined = next((c for c in mates.values() if c.ring == ring == "ring"), None) if self.roles.joint else None
             channel = mates.setdefault(first, joined or new)
             channel.tiles.append(tile)
             channel.copies += moved
@@ -151,10 +151,10 @@ class _Split:
             self._open(channel, LOAD)
         if self.once:
             self.b.emit("barrier")
-        with self.b.inside("role", attrs=_role(LOAD, *self.roles.load)):
+        with self.b.inside("role", attrs=_role(LOAD, *self.roles.producer)):
             self._brought(self.program.body)
         self.values = {}
-        with self.b.inside("role", attrs=_role(MULTIPLY, *self.roles.multiply)):
+        with self.b.inside("role", attrs=_role(MULTIPLY, *self.roles.consumer)):
             for channel in _all(self.emptied) if not self.roles.pingpong else ():
                 self._open(channel, MULTIPLY)
             self._computed(self.program.body)
@@ -171,7 +171,7 @@ class _Split:
             held.append(self.b.emit("alloc", attrs={"type": kind}, names=(f"{tile.name}_ring",)).result)
             self._prepare(tile, held[-1])
         attrs = {"stages": as_expr(channel.stages), "producer": producer, "consumer": MULTIPLY}
-        if producer == MULTIPLY and self.roles.apart:
+        if producer == MULTIPLY and self.roles.per_group_store:
             attrs["apart"] = True
         name = "ring" if producer == LOAD else "out"
         count = sum(c.value is not None for c in (*_all(self.filled), *_all(self.emptied)))

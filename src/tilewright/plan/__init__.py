@@ -4,7 +4,7 @@
 |-------------|-----------------------------------------------------------------------------|
 | contraction | a product and sum recognised in a tile program by its accesses, in digits   |
 | sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side |
-| plan        | the schedule as data: axes, splits, grid, loops, values, products, pipeline |
+| schedule    | the schedule as data: axes, splits, grid, loops, values, products, pipeline |
 | text        | plans from their text, and what is wrong with one                           |
 | version1    | statements of version 1 of the text, in words of version 2                  |
 | unlowered   | what a plan can say, and the lowering lacks                                 |

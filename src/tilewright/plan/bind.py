@@ -27,26 +27,26 @@ from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import check_length
 from tilewright.plan.microkernel import Microkernel, axes_in, products_of
 from tilewright.plan.model import Size
-from tilewright.plan.plan import Axis, Plan
 from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import Axis, Schedule
 from tilewright.plan.term_boxes import Terms, written_out
 
 
-def bind(kernel: KernelProgram, plan: Plan, terms: Terms | None = None) -> Cuts:
+def bind(kernel: KernelProgram, plan: Schedule, terms: Terms | None = None) -> Cuts:
     """The parameters that a plan gives for a kernel; with `terms`, lanes compute products without atoms."""
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
     axes = axes_of(kernel, plan)
     parallel = terms.dims if terms is not None and terms.dims else kernel.parallel
     widths = widths_of(kernel, plan, axes, parallel)
-    if plan.roles is not None:
+    if plan.pipeline is not None:
         return bind_pipeline(kernel, plan, axes, widths)
     return _without_pipeline(kernel, plan, axes, widths, parallel, terms)
 
 
 def _without_pipeline(
     kernel: KernelProgram,
-    plan: Plan,
+    plan: Schedule,
     axes: Mapping[Expr, Axis],
     widths: dict[Expr, int],
     parallel: tuple[Expr, ...],
@@ -80,7 +80,7 @@ def _without_pipeline(
         free,
         products,
         extended=padded,
-        schedule=plan.schedule,
+        schedule=plan.order,
         packed=bool(kernel.opened),
         waves=waves,
     )
@@ -91,19 +91,19 @@ def _without_pipeline(
     return replace(cuts, terms=written_out(terms, widths, waves, machine), lane_box=terms.box)
 
 
-def _refuse_pipeline_lines(plan: Plan) -> None:
+def _refuse_pipeline_lines(plan: Schedule) -> None:
     """Refuses lines that only a kernel with a pipeline has."""
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
-    if plan.group > 1:
+    if plan.raster > 1:
         raise refused(plan.line("raster"), "only a plan with `producer` has a raster")
-    for line in (*plan.placed, *([plan.line("loops")] if plan.order else [])):
+    for line in (*plan.values, *([plan.line("loops")] if plan.loops else [])):
         raise refused(line, "only halo tiles, copies made first and contractions on a CPU have this line")
     for product in (p for p in plan.products if p.transposed):
         raise refused(product, "only products of a pipeline are transposed")
 
 
-def _waves(plan: Plan, products: Mapping[Op, Microkernel | None], machine: Machine, terms: Terms | None) -> int:
+def _waves(plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, terms: Terms | None) -> int:
     """How many waves compute a task, where no atom decides that."""
     decides = any(how is not None for how in products.values()) or (bool(products) and terms is None)
     if plan.waves > 1 and (decides or machine.lanes is None):
@@ -134,7 +134,7 @@ def _blocks(
 
 def _check_loops(
     kernel: KernelProgram,
-    plan: Plan,
+    plan: Schedule,
     axes: Mapping[Expr, Axis],
     products: Mapping[Op, Microkernel | None],
     blocks: Mapping[Expr, int],

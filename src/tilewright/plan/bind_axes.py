@@ -11,14 +11,14 @@ from tilewright.limits import did_you_mean
 from tilewright.plan.boxes import why_whole
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.pinned import FRESH
-from tilewright.plan.plan import Axis, Plan
 from tilewright.plan.refusals import refused, tasks_line
+from tilewright.plan.schedule import Axis, Schedule
 
 LEVELS = ("task", "loop")
 """The levels of an axis, outermost first. Lane boxes and boxes of digits are rewritten before a kernel is bound."""
 
 
-def axes_of(kernel: KernelProgram, plan: Plan) -> dict[Expr, Axis]:
+def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
     """The axis of every dimension. Every dimension has one axis, of its own extent."""
     axes: dict[Expr, Axis] = {}
     for axis in plan.axes:
@@ -45,37 +45,37 @@ def axes_of(kernel: KernelProgram, plan: Plan) -> dict[Expr, Axis]:
 
 
 def widths_of(
-    kernel: KernelProgram, plan: Plan, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
+    kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
 ) -> dict[Expr, int]:
     """The width of a task along each dimension that tasks split, in the order of the line `grid`."""
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():
-        levels = [cut.role for cut in axis.cuts]
+        levels = [cut.level for cut in axis.splits]
         if levels != [level for level in LEVELS if level in levels]:
             raise refused(axis, f"its levels are {', '.join(levels)}; here they are at most one task, then one loop")
-        if levels == [*LEVELS] and axis.cuts[0].size < min(axis.cuts[1].size, kernel.size(d)):
+        if levels == [*LEVELS] and axis.splits[0].size < min(axis.splits[1].size, kernel.size(d)):
             raise refused(
-                axis, f"a level is a part of the one before it; `{axis.cuts[1]}` is more than `{axis.cuts[0]}`"
+                axis, f"a level is a part of the one before it; `{axis.splits[1]}` is more than `{axis.splits[0]}`"
             )
         if levels[:1] != ["task"]:
             continue
         if d not in parallel and kernel.size(d) > 1:
-            cut = axis.cuts[0]
+            cut = axis.splits[0]
             raise ArgumentError(
                 f"plan: axis {axis.name}: {cut}: tasks cannot split it, because {why_whole(kernel.program, d)}; "
                 f"in `{axis}`"
             )
-        width = axis.cuts[0].size
-        is_tile = plan.roles is not None or len(levels) > 1
+        width = axis.splits[0].size
+        is_tile = plan.pipeline is not None or len(levels) > 1
         widths[axis.name] = d, width if is_tile else min(width, max(1, kernel.size(d)))  # a longer task has all of it
-    if sorted(widths) != sorted(plan.tasks):
+    if sorted(widths) != sorted(plan.grid):
         raise refused(tasks_line(plan), f"the axes with a task are {', '.join(widths) or 'none'}: `grid` orders these")
-    return dict(widths[name] for name in plan.tasks)
+    return dict(widths[name] for name in plan.grid)
 
 
 def loop_of(axis: Axis) -> int | None:
     """The tile of an axis's loop; None: it has no loop."""
-    cut = axis.cut("loop")
+    cut = axis.split("loop")
     return None if cut is None else cut.size
 
 

@@ -20,11 +20,11 @@ from tilewright.plan.blocking import (
 )
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.pinned import FRESH
-from tilewright.plan.plan import DELAYED, Axis, Plan
 from tilewright.plan.refusals import raster_line, refused, tasks_line
+from tilewright.plan.schedule import DELAYED, Axis, Schedule
 
 
-def bind_contraction(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocking:
+def bind_contraction(c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
     """The blocking that a plan says of a contraction; refuses a line that breaks a rule."""
     return _Lines(c, plan, atom).blocking()
 
@@ -32,7 +32,7 @@ def bind_contraction(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) 
 class _Lines:
     """The lines of a plan, beside the contraction and what multiplies."""
 
-    def __init__(self, c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit):
+    def __init__(self, c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit):
         self.c, self.plan, self.atom = c, plan, atom
         self.lanes = isinstance(atom, LaneUnit)
         self.tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
@@ -56,9 +56,9 @@ class _Lines:
     def _check_lines(self) -> None:
         """Refuses lines that only other plans have."""
         plan = self.plan
-        others = (*plan.products, *([plan.roles] if plan.roles else []))
+        others = (*plan.products, *([plan.pipeline] if plan.pipeline else []))
         more = [*map(str, others), *([plan.line("waves")] if plan.waves > 1 else [])]
-        more += [f"parts {plan.split[0]} {plan.split[1]}"] if plan.split else []
+        more += [f"parts {plan.parts[0]} {plan.parts[1]}"] if plan.parts else []
         for line in more:
             raise refused(line, "a contraction with a line `atom` has no such line")
 
@@ -75,9 +75,9 @@ class _Lines:
     def _check_tasks(self) -> None:
         """Tasks go over batches, rows and columns, in any order; workers take them one after the other."""
         plan, every = self.plan, [*self.singles, *list(self.axes)[:2]]
-        if sorted(plan.tasks) != sorted(every):
+        if sorted(plan.grid) != sorted(every):
             raise refused(tasks_line(plan), f"tasks go over {', '.join(every)}, in any order")
-        if plan.group > 1:
+        if plan.raster > 1:
             raise refused(raster_line(plan), "workers of a CPU take tasks in order; only a GPU's are grouped")
 
     def _check_levels(self) -> None:
@@ -87,22 +87,22 @@ class _Lines:
         self._check_blocks(across, self.atom.shape[1])
         for name in self.singles:
             axis = self.plan.axis(name)
-            if [cut.role for cut in axis.cuts] != ["task"]:
+            if [cut.level for cut in axis.splits] != ["task"]:
                 raise refused(axis, f"tasks take some of {name}: `task 1`")
-        if self.lanes and [(x.role, x.size) for x in self.plan.axis(COLUMNS).cuts] != [("loop", 1)]:
+        if self.lanes and [(x.level, x.size) for x in self.plan.axis(COLUMNS).splits] != [("loop", 1)]:
             raise refused(self.plan.axis(COLUMNS), "lanes compute one column after the other: `loop 1`")
-        for cut in self.plan.axis(DEPTH).cuts:
-            if cut.role == "task":
+        for cut in self.plan.axis(DEPTH).splits:
+            if cut.level == "task":
                 raise refused(self.plan.axis(DEPTH), "tasks over the depth would add to one result")
 
     def _check_blocks(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
         """Tasks, loops over whole blocks of sums, and a unit that is the atom's."""
-        levels = [cut.role for cut in axis.cuts]
+        levels = [cut.level for cut in axis.splits]
         wanted = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
         if levels != wanted:
             said = f"its levels are {', '.join(levels) or 'none'}; it takes {', '.join(wanted)}"
             raise refused((axis, f"atom {self.atom.name}"), said)
-        loop, last = axis.cuts[-2:]
+        loop, last = axis.splits[-2:]
         if last.size != unit:
             raise refused((axis, f"atom {self.atom.name}"), f"the atom takes `unit {unit}`")
         if loop.size % last.size:
@@ -110,18 +110,18 @@ class _Lines:
 
     def _check_order(self) -> None:
         """Sums stay in registers over the depth, which is last."""
-        line = f"loops {', '.join(self.plan.order)}"
-        if self.lanes and self.plan.order != (*BY_LANES, DEPTH):
+        line = f"loops {', '.join(self.plan.loops)}"
+        if self.lanes and self.plan.loops != (*BY_LANES, DEPTH):
             raise refused(
                 line, f"lanes lie within rows, and sums stay in registers: `loops {', '.join(BY_LANES)}, {DEPTH}`"
             )
-        if not self.lanes and (sorted(self.plan.order) != [COLUMNS, DEPTH, ROWS] or self.plan.order[-1] != DEPTH):
+        if not self.lanes and (sorted(self.plan.loops) != [COLUMNS, DEPTH, ROWS] or self.plan.loops[-1] != DEPTH):
             raise refused(line, "rows and columns in either order, then depth: sums stay in registers")
 
     def _check_operands(self) -> None:
         """Rows are read in place or, for tiles, staged; columns lie packed; only loads of tiles have hints."""
         a, b = (self.plan.operand(operand.name) for operand in (self.c.a, self.c.b))
-        for line in self.plan.placed:
+        for line in self.plan.values:
             if line not in (a, b):
                 raise refused(line, f"the operands are {a.name} and {b.name}")
             if self.lanes and line.hint != "keep":

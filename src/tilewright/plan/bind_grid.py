@@ -12,8 +12,8 @@ from tilewright.plan.bind_axes import loop_of
 from tilewright.plan.bind_products import taken
 from tilewright.plan.general import Cuts, blocks_of
 from tilewright.plan.grids import Grid
-from tilewright.plan.plan import Axis, Plan
 from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import Axis, Schedule
 
 
 def bind_grid(
@@ -22,7 +22,7 @@ def bind_grid(
     machine: Machine,
     free: Collection[Op],
     opened: Collection[Expr],
-    plan: Plan,
+    plan: Schedule,
 ) -> Cuts:
     """The parameters that a plan gives for a grid program."""
     grid = Grid(program, sizes, machine, free, opened)
@@ -46,7 +46,7 @@ def bind_grid(
     return Cuts(blocks=blocks, products=products, tiles=grid.tiles)
 
 
-def _axes(grid: Grid, plan: Plan) -> tuple[dict[str, Axis], dict[str, Axis]]:
+def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
     """(the axes of workgroups, those of loops), by dimension; workgroup tiles are the constraints'."""
     names = {word: name for name, word in grid.words.items()}
     axes: dict[str, Axis] = {}
@@ -59,9 +59,9 @@ def _axes(grid: Grid, plan: Plan) -> tuple[dict[str, Axis], dict[str, Axis]]:
         extent = next((n for s, n in grid.sizes.items() if s.name == name), axis.digits[0].extent)
         if [d.extent for d in axis.digits] != [max(1, extent)]:
             raise refused(axis, f"plans are for sizes: here {name} has {extent}")
-        levels = [cut.role for cut in axis.cuts]
+        levels = [cut.level for cut in axis.splits]
         if name in grid.tasks and (name in axes) < (name not in grid.loops or levels[:1] == ["task"]):
-            if levels not in (["task"], ["task", "loop"]) or axis.cuts[0].size != grid.tasks[name]:
+            if levels not in (["task"], ["task", "loop"]) or axis.splits[0].size != grid.tasks[name]:
                 raise refused(axis, f"its constraint says `task {grid.tasks[name]}`, then perhaps a loop")
             axes[name] = axis
         elif levels not in ([], ["loop"]):
@@ -72,10 +72,10 @@ def _axes(grid: Grid, plan: Plan) -> tuple[dict[str, Axis], dict[str, Axis]]:
     for word, name in names.items():
         if (name in grid.tasks and name not in axes) or (name in grid.loops and name not in loops):
             raise refused(plan.lines()[0], f"no line says `axis {word}`")
-    if plan.tasks != tuple(grid.words[name] for name in grid.tasks):
+    if plan.grid != tuple(grid.words[name] for name in grid.tasks):
         there = ", ".join(grid.words[name] for name in grid.tasks)
         raise refused(plan.line("grid"), f"workgroups are ordered by the constraints: `grid {there}`")
-    for line in (*plan.placed, *([plan.roles] if plan.roles else [])):
+    for line in (*plan.values, *([plan.pipeline] if plan.pipeline else [])):
         raise refused(line, "a grid program's plan has no such line")
     return axes, loops
 

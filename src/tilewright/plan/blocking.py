@@ -12,7 +12,7 @@ from tilewright.algebra.expr import Symbol
 from tilewright.ir.dtypes import DType
 from tilewright.machine import MultiplyAtom, OpaqueOperand
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
+from tilewright.plan.schedule import Axis, Digit, Schedule, Split, ValuePlacement
 from tilewright.plan.sliding import halo_of, lane_digit
 
 ROWS, COLUMNS, DEPTH, LANES = "rows", "columns", "depth", "lanes"
@@ -60,7 +60,7 @@ class Blocking:
     strip: int
     task_columns: int
     order: tuple[str, ...]
-    steps: tuple[Cut, ...]
+    steps: tuple[Split, ...]
     tasks: tuple[str, ...]
     schedule: str
     stage: str = ""
@@ -108,7 +108,7 @@ def axes_in_order(c: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...
     return {**lanes, ROWS: c.rows[-1:] if by_lanes else c.rows[-2:], COLUMNS: c.columns, DEPTH: c.depth}
 
 
-def plan_of(c: Contraction, s: Blocking) -> Plan:
+def plan_of(c: Contraction, s: Blocking) -> Schedule:
     """The plan that says these numbers of a contraction."""
     (m, n, k), axes = s.atom.shape, axes_in_order(c, s.by_lanes)
     across, last = (LANES, kept_digit(c)) if s.by_lanes else (COLUMNS, c.columns[0])
@@ -116,42 +116,47 @@ def plan_of(c: Contraction, s: Blocking) -> Plan:
     if s.stage == "strip" and (halo := halo_of(c)) is not None:
         walked[c.rows[-1]] = halo.pitch
     lines = axes[ROWS][0].name if len(axes[ROWS]) > 1 else None
-    within = (Cut("loop", 1, lines),) if lines is not None and not s.in_tiles else ()  # blocks of sums end with a line
+    within = (
+        (Split("loop", 1, lines),) if lines is not None and not s.in_tiles else ()
+    )  # blocks of sums end with a line
     cuts = {
-        COLUMNS: (Cut("loop", 1),),
-        ROWS: (Cut("task", s.strip, lines), *within, Cut("loop", s.rows), Cut("unit", m)),
-        across: (Cut("task", s.task_columns), Cut("loop", s.columns), Cut("unit", n)),
+        COLUMNS: (Split("loop", 1),),
+        ROWS: (Split("task", s.strip, lines), *within, Split("loop", s.rows), Split("unit", m)),
+        across: (Split("task", s.task_columns), Split("loop", s.columns), Split("unit", n)),
         DEPTH: s.steps,
     }
     taken = dict(s.singles)
     made = [
-        Axis(d.name, (Digit(d.name, size(d), size(d)),), (Cut("task", taken.get(d.name, 1)),))
+        Axis(d.name, (Digit(d.name, size(d), size(d)),), (Split("task", taken.get(d.name, 1)),))
         for d in single_digits(c, s.by_lanes)
     ]
     for name, digits in axes.items():
         made.append(Axis(name, tuple(Digit(d.name, size(d), walked.get(d, size(d))) for d in digits), cuts[name]))
     a, b = ("stream" if name in s.streams else "keep" for name in "ab")
-    placed = Placed(c.a.name, "task" if s.stage else None, s.stage, a), Placed(c.b.name, "bind", "packed", b)
-    return Plan(tuple(made), s.tasks, (*s.order, DEPTH), placed, s.atom.name, s.schedule, s.overlap)
+    placed = (
+        ValuePlacement(c.a.name, "task" if s.stage else None, s.stage, a),
+        ValuePlacement(c.b.name, "bind", "packed", b),
+    )
+    return Schedule(tuple(made), s.tasks, (*s.order, DEPTH), placed, s.atom.name, s.schedule, s.overlap)
 
 
-def blocking_of(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocking:
+def blocking_of(c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
     """The numbers that a plan says of a contraction; lanes have one order of loops, and no hints."""
     lanes = isinstance(atom, LaneUnit)
-    rows, columns = (plan.axis(name).cuts for name in (ROWS, LANES if lanes else COLUMNS))
-    steps = tuple(replace(x, digit=x.digit or c.depth[-1].name) for x in plan.axis(DEPTH).cuts)
+    rows, columns = (plan.axis(name).splits for name in (ROWS, LANES if lanes else COLUMNS))
+    steps = tuple(replace(x, digit=x.digit or c.depth[-1].name) for x in plan.axis(DEPTH).splits)
     a, b = plan.operand(c.a.name), plan.operand(c.b.name)
-    singles = [(d.name, min(plan.axis(d.name).cuts[0].size, size(d))) for d in single_digits(c, lanes)]
+    singles = [(d.name, min(plan.axis(d.name).splits[0].size, size(d))) for d in single_digits(c, lanes)]
     return Blocking(
         atom,
         rows[-2].size,
         columns[-2].size,
         rows[0].size,
         columns[0].size,
-        BY_LANES if lanes else tuple(name for name in plan.order if name != DEPTH),
+        BY_LANES if lanes else tuple(name for name in plan.loops if name != DEPTH),
         steps,
-        plan.tasks,
-        plan.schedule,
+        plan.grid,
+        plan.order,
         a.form if a.at is not None else "",
         "".join(name for name, operand in (("a", a), ("b", b)) if operand.hint == "stream" and not lanes),
         plan.overlap,

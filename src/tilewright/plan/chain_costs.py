@@ -19,8 +19,8 @@ from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.hiding import hiding, rounds_of_tasks, uneven
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import Size, element_bytes
-from tilewright.plan.plan import Roles
 from tilewright.plan.ring_costs import ENOUGH
+from tilewright.plan.schedule import Pipeline
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ChainedProducts:
         return prod(self.size(d) for d in self.axes[op].deep) * ceil(deep / how.deep(deep))
 
 
-def chain_cycles(found: ChainedProducts, products: Mapping[Op, Microkernel], roles: Roles, overlap: str) -> float:
+def chain_cycles(found: ChainedProducts, products: Mapping[Op, Microkernel], roles: Pipeline, overlap: str) -> float:
     """Cycles of all tasks."""
     how = next(iter(products.values()))
     limits, size = found.machine.limits, found.size
@@ -103,7 +103,7 @@ def chain_cycles(found: ChainedProducts, products: Mapping[Op, Microkernel], rol
     return ceil(around * len(rounds) / cores) * (rounds[0][0] * step + rest) + fixed
 
 
-def _once(found: ChainedProducts, products: Mapping[Op, Microkernel], roles: Roles) -> tuple[float, float]:
+def _once(found: ChainedProducts, products: Mapping[Op, Microkernel], roles: Pipeline) -> tuple[float, float]:
     """Cycles of a task that has one round: its products, what follows them element by element, and the way out; and
     those until the first tile of the first product is there."""
     limits, total, before = found.machine.limits, 0.0, 0.0
@@ -122,7 +122,9 @@ def _once(found: ChainedProducts, products: Mapping[Op, Microkernel], roles: Rol
         if not how.at_once:  # a stage is multiplied, and filled again, while the others of its ring are multiplied
             filled = brought + blocks * found.steps(op, how) * limits.copy_latency
             took = max(took, (max(multiplied, read) + filled) / roles.stages)
-        if how.at_once and blocks == 1 and (roles.once if turning else roles.stages) == 1:  # it comes all before
+        if (
+            how.at_once and blocks == 1 and (roles.resident_stages if turning else roles.stages) == 1
+        ):  # it comes all before
             took = max(multiplied, read) + brought
         total += took * (limits.shallow_ring if roles.stages < ENOUGH and not how.at_once else 1)
         before = before or brought / found.steps(op, how)

@@ -43,10 +43,10 @@ from tilewright.plan.microkernel import (
     types_of,
 )
 from tilewright.plan.model import Size, element_bytes, l2
-from tilewright.plan.plan import Cut, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ring_costs import ENOUGH, row_bytes
 from tilewright.plan.rings import GROUPS, MOST, SHOWN, bound_by_memory, is_along, registers_of
+from tilewright.plan.schedule import Pipeline, Split
 
 WAITING = ((2, 2), (2, 1), (1, 2), (1, 1))
 """Stages of what is brought once a task, and in which results wait to leave: what fits, the best first. With two of the
@@ -62,7 +62,7 @@ class ProductChain:
     """A candidate: how each product is done, the roles, and the cycles it should take."""
 
     products: dict[Op, Microkernel]
-    roles: Roles
+    roles: Pipeline
     overlap: str
     cycles: float
 
@@ -296,7 +296,7 @@ def _microkernel(
 
 def _roles(
     found: ChainedProducts, products: Mapping[Op, Microkernel], shared: int, bits: int, gathered: bool
-) -> Roles | None:
+) -> Pipeline | None:
     """The roles, if registers hold what is alive at a time, and shared memory enough stages."""
     how = next(iter(products.values()))
     lanes, machine, size = how.atom.c.lanes, found.machine, found.size
@@ -337,7 +337,9 @@ def _roles(
     waves, stages = lanes // machine.lanes, min(MOST, room[count, stored])
     load = waves if gathered else 1
     load_, multiply = (load, spare), (waves * how.groups, own)
-    return Roles(load_, multiply, stages, stored, once=count if once else 1, apart=how.waves[0] > 1)
+    return Pipeline(
+        load_, multiply, stages, stored, resident_stages=count if once else 1, per_group_store=how.waves[0] > 1
+    )
 
 
 def _alive(found: ChainedProducts, products: Mapping[Op, Microkernel]) -> int:
@@ -399,17 +401,17 @@ def _choice(chain: ProductChain, found: ChainedProducts, sizes: Mapping[Symbol, 
     blocks = {found.axes[op].n: found.blocks(op, how) for op, how in chain.products.items()}
     widths = {d: chain.rows if d is found.row else columns.get(d, 1) * blocks.get(d, 1) for d in dims}
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
-    cut: dict[Expr, tuple[Cut, ...]] = {d: (Cut("task", widths[d]),) for d in dims}
-    cut |= {d: (*cut[d], Cut("loop", columns[d])) for d in dims if blocks.get(d, 1) > 1}
-    cut |= {d: (Cut("loop", tile),) for d, tile in found.looped.items()}
+    cut: dict[Expr, tuple[Split, ...]] = {d: (Split("task", widths[d]),) for d in dims}
+    cut |= {d: (*cut[d], Split("loop", columns[d])) for d in dims if blocks.get(d, 1) > 1}
+    cut |= {d: (Split("loop", tile),) for d, tile in found.looped.items()}
     for op, how in chain.products.items():
         if not how.at_once:
-            cut |= {d: (Cut("loop", 1),) for d in found.axes[op].deep}
-            cut |= {found.axes[op].k: (Cut("loop", how.deep(1)),)}
+            cut |= {d: (Split("loop", 1),) for d in found.axes[op].deep}
+            cut |= {found.axes[op].k: (Split("loop", how.deep(1)),)}
     plan = drafted((*dims, *whole), size, cut, dims)
-    plan = replace(plan, products=as_plan(chain.products, program), roles=chain.roles, overlap=chain.overlap)
+    plan = replace(plan, products=as_plan(chain.products, program), pipeline=chain.roles, overlap=chain.overlap)
     if uneven(program, found.row):
         together = 1 if opened else _together(chain, found)  # it divides the tasks that there are
-        plan = replace(plan, schedule="dynamic", group=together)
+        plan = replace(plan, order="dynamic", raster=together)
     bound = bound_by_memory(program, size, machine)
     return GeneralChoice(machine, program.name, plan, max(chain.cycles, bound), bound)

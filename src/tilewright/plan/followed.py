@@ -16,7 +16,7 @@ from tilewright.plan.contraction import Contraction
 from tilewright.plan.fixed import wave_parts
 from tilewright.plan.general import words_for
 from tilewright.plan.microkernel import axes_in, names_of
-from tilewright.plan.plan import Axis, Plan
+from tilewright.plan.schedule import Axis, Schedule
 
 ONE_WORKER = "a workgroup is one worker here"
 
@@ -29,7 +29,7 @@ class Followed:
     """
 
     program: Program
-    plan: Plan
+    plan: Schedule
     machine: Machine
     sizes: Mapping[Symbol, int]
     axes: Mapping[str, str]
@@ -55,7 +55,7 @@ class Followed:
     def axis(self, dim: Expr) -> Axis | None:
         """The axis of a dimension, in the plan of the first program that has one."""
         name = self.axes.get(str(dim), str(dim))
-        plan: Plan | None = self.plan
+        plan: Schedule | None = self.plan
         while plan is not None:
             axis = next((axis for axis in plan.axes if axis.name == name), None)
             if axis is not None:
@@ -66,16 +66,16 @@ class Followed:
     @property
     def waves(self) -> int:
         """How many waves compute a task."""
-        roles = self.plan.roles
+        roles = self.plan.pipeline
         if roles is None:
             return self.plan.waves
-        return roles.multiply[0] // 2 if roles.pingpong else roles.multiply[0]
+        return roles.consumer[0] // 2 if roles.pingpong else roles.consumer[0]
 
     def shared(self) -> dict[str, int] | None:
         """In how many parts waves share each dimension of a task, those in one part left out; None: not said."""
         if self.machine.waves == 1 or self.waves == 1:
             return {}
-        if self.plan.roles is None or not self.plan.products or self.plan.products[0].atom is None:
+        if self.plan.pipeline is None or not self.plan.products or self.plan.products[0].atom is None:
             return None
         product = self.plan.products[0]
         columns = product.rows if product.transposed else product.columns
@@ -88,7 +88,7 @@ class Followed:
 
 def not_followed(
     program: Program,
-    plan: Plan,
+    plan: Schedule,
     machine: Machine,
     sizes: Mapping[Symbol, int],
     contraction: Contraction | None = None,
@@ -118,7 +118,7 @@ def _workgroup(on: Followed, record: Op) -> Iterator[str]:
     if axis is None:
         yield f"{name}: the plan has no axis of {record.attrs['dim']}"
         return
-    cuts = [c for c in axis.cuts if c.role == "task"]
+    cuts = [c for c in axis.splits if c.level == "task"]
     boxes = {c.digit: c.size for c in cuts if c.digit is not None}
     whole = _extent(axis)
     taken = prod(boxes.get(d.name, d.extent) for d in axis.digits) if boxes else cuts[0].size if cuts else whole
@@ -135,7 +135,7 @@ def _tiling(on: Followed, record: Op) -> Iterator[str]:
     name = f"the constraint's loop tile of {record.attrs['dim']}, {tile}, is left aside"
     if axis is None:
         yield f"{name}: the plan has no axis of {record.attrs['dim']}"
-    elif tile < _extent(axis) and all(cut.size != tile for cut in axis.cuts if cut.role != "task"):
+    elif tile < _extent(axis) and all(cut.size != tile for cut in axis.splits if cut.level != "task"):
         yield f"{name}: no loop of `{axis}` goes so far"
 
 

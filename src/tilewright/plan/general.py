@@ -23,11 +23,11 @@ from tilewright.plan.lane_boxes import cost_by_terms
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of
 from tilewright.plan.model import Size, cores, us
-from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import ranked
 from tilewright.plan.rows import in_a_line, rows_and_waves, smallest
+from tilewright.plan.schedule import Axis, Digit, Pipeline, Schedule, Split
 from tilewright.plan.term_boxes import Terms, tasks_of_boxes
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
@@ -54,7 +54,7 @@ class Cuts:
     """The tile of each loop that gives the same for all tiles."""
     products: dict[Op, Microkernel | None] = field(default_factory=dict)
     """How each product is done: by an atom and blocks of sums, or, None, by loops."""
-    roles: Roles | None = None
+    roles: Pipeline | None = None
     """Who loads and who multiplies; None: all waves do both. Tasks then all have the same width: those at the edges
     compute more than there is, and what is too much is not stored."""
     group: int = 1
@@ -101,12 +101,12 @@ class GeneralChoice:
 
     machine: Machine
     name: str
-    plan: Plan
+    plan: Schedule
     cycles: float
     bound: float
     refused: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
-    candidates: tuple[Plan, ...] = ()
+    candidates: tuple[Schedule, ...] = ()
     """Plans that fit, the one that should be fastest first, where there are several."""
     predicted: Predicted | None = field(default=None, compare=False, repr=False)
     """What the model says of this plan on a machine with other rates, where it says more than bytes and operations."""
@@ -126,14 +126,14 @@ class GeneralChoice:
             sums = " + ".join(us(part.cycles, self.machine) for part in self.parts)
             return "\n".join(
                 [
-                    f"{self.name} on {self.machine.name} as two kernels, split after {self.plan.apart}: predicted "
-                    f"{took} us, {sums}",
+                    f"{self.name} on {self.machine.name} as two kernels, split after {self.plan.split_after}: "
+                    f"predicted {took} us, {sums}",
                     *self.notes,
                     *(f"refused  {r}" for r in self.refused),
                     *(part.explain() for part in self.parts),
                 ]
             )
-        way = "by the general path" if self.plan.roles is None else "in roles"
+        way = "by the general path" if self.plan.pipeline is None else "in roles"
         return "\n".join(
             [
                 f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {way}",
@@ -239,10 +239,10 @@ def plan_general(
             blocks, products = best[1], dict.fromkeys(products, best[2])
     _widened(program, widths, blocks, size, opened, workgroups, machine)
 
-    cut = {d: tuple(Cut(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
-    cut |= {d: (Cut("loop", n),) if (n := at_a_time().get(d, size(d))) < size(d) else () for d in whole}
+    cut = {d: tuple(Split(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
+    cut |= {d: (Split("loop", n),) if (n := at_a_time().get(d, size(d))) < size(d) else () for d in whole}
     plan = drafted((*dims, *whole), size, cut, widths)
-    plan = replace(plan, products=as_plan(products, program), schedule=schedule, waves=waves)
+    plan = replace(plan, products=as_plan(products, program), order=schedule, waves=waves)
     cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
     if terms is not None:
         (tile,) = tiles.values()
@@ -332,13 +332,15 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
     return {text: found[text] for text in every}
 
 
-def drafted(dims: Sequence[Expr], size: Size, cuts: Mapping[Expr, tuple[Cut, ...]], tasks: Iterable[Expr]) -> Plan:
+def drafted(
+    dims: Sequence[Expr], size: Size, cuts: Mapping[Expr, tuple[Split, ...]], tasks: Iterable[Expr]
+) -> Schedule:
     """A plan whose axes are these dimensions, cut so, and whose tasks go over some of them."""
     words = words_for(map(str, dims))
     axes = tuple(axis_of(words[str(d)], size(d), cuts.get(d, ())) for d in dims)
-    return Plan(axes, tuple(words[str(d)] for d in tasks))
+    return Schedule(axes, tuple(words[str(d)] for d in tasks))
 
 
-def axis_of(word: str, extent: int, cuts: tuple[Cut, ...]) -> Axis:
+def axis_of(word: str, extent: int, cuts: tuple[Split, ...]) -> Axis:
     """An axis of one digit."""
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), cuts)

@@ -42,7 +42,7 @@ from tilewright.plan.microkernel import (
     rows_apart,
 )
 from tilewright.plan.model import element_bytes, l2, reading
-from tilewright.plan.plan import Cut, Plan
+from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.vectors import UNROLLED
 
 NOTE = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
@@ -110,7 +110,7 @@ def plan_of_grid(
     return GeneralChoice(machine, program.name, plan, 0.0, 0.0, (), (NOTE,))
 
 
-def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Plan:
+def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Schedule:
     """The plan as it is printed."""
     inner = {str(d): n for d, n in blocks.items()}
     chosen = {str(op.attrs["axis"]): n for op, n in grid.tiles.items()}
@@ -118,12 +118,12 @@ def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microker
     for role, tiles in (("task", grid.tasks), ("loop", grid.loops)):
         for name, tile in tiles.items():
             extent = next((n for s, n in grid.sizes.items() if s.name == name), tile)
-            cuts = [Cut(role, tile if role == "task" else chosen.get(name, tile))]
-            cuts += [Cut("loop", inner[name])] if role == "task" and name in inner else []
+            cuts = [Split(role, tile if role == "task" else chosen.get(name, tile))]
+            cuts += [Split("loop", inner[name])] if role == "task" and name in inner else []
             whole = role == "loop" and name in chosen and chosen[name] >= extent
             axes.append(axis_of(grid.words[name], extent, () if whole else tuple(cuts)))
     tasks = tuple(grid.words[name] for name in grid.tasks)
-    return Plan(tuple(axes), tasks, products=as_plan(products, grid.program))
+    return Schedule(tuple(axes), tasks, products=as_plan(products, grid.program))
 
 
 def _depth(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:

@@ -14,7 +14,7 @@ from tilewright.plan.blocking import BY_LANES, LANES, ROWS, Blocking, LaneUnit, 
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes
-from tilewright.plan.plan import Cut
+from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import lane_digit
 
 WRITTEN = 16
@@ -78,7 +78,7 @@ def lane_blockings(c: Contraction, machine: Machine, fixed: Fixed = FREE) -> Ite
                     yield Blocking(unit, rows, width, strip, per * width, BY_LANES, steps, tasks, "contiguous")
 
 
-def _fits(c: Contraction, rows: int, vectors: int, steps: tuple[Cut, ...], machine: Machine) -> bool:
+def _fits(c: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine) -> bool:
     """Whether the registers hold the sums, what waits for a later tap, and filters; at edges, all that a tap reads."""
     waiting = max(1, window(c, rows, steps)[1] + (c.a.dtype is not c.sum_dtype))
     if any(c.rows[-1] in x.symbols for _, x in c.a.conditions):
@@ -95,14 +95,14 @@ def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> lis
     return [-(-full // min(full, 4 * workers)) * rows] if flat and full > 1 else [line]
 
 
-def default_steps(c: Contraction) -> tuple[Cut, ...]:
+def default_steps(c: Contraction) -> tuple[Split, ...]:
     """Every digit of the depth one by one; written out where it depends on the row whether there is a tap.
 
     Tap by tap it is then known which rows fall outside, and rows share what they load.
     """
     last = c.depth[-1]
     written = [t for t in c.depth if t in c.coupled or (t is last and size(t) <= WRITTEN)]
-    return tuple(Cut("unit" if t in written else "loop", 1, t.name) for t in c.depth)
+    return tuple(Split("unit" if t in written else "loop", 1, t.name) for t in c.depth)
 
 
 def registers(rows: int, vectors: int) -> int:
@@ -146,13 +146,13 @@ def own_rounds(c: Contraction, rows: int) -> tuple[int, int]:
     return found if sum(found) <= ALONE else (0, 0)
 
 
-def written_taps(c: Contraction, steps: tuple[Cut, ...]) -> int:
+def written_taps(c: Contraction, steps: tuple[Split, ...]) -> int:
     """Taps of the last digit of the depth that stand side by side in the program."""
     last = c.depth[-1]
     return size(last) if any(s.written for s in steps if s.digit == last.name) else 1
 
 
-def window(c: Contraction, rows: int, steps: tuple[Cut, ...]) -> tuple[int, int]:
+def window(c: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
     """(elements along the line that so many rows read for the taps written out, the most that wait for a later tap)."""
     line, tap = c.rows[-1], c.depth[-1]
     taps = written_taps(c, steps)

@@ -11,46 +11,46 @@ from math import gcd
 from tilewright.ir.core import Op
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.microkernel import Microkernel
-from tilewright.plan.plan import DELAYED, ORDERED, Axis, Multiplied, Plan, Roles
 from tilewright.plan.refusals import raster_line, refused, tasks_line
+from tilewright.plan.schedule import DELAYED, ORDERED, Axis, Pipeline, Product, Schedule
 
 
-def check_roles(roles: Roles, machine: Machine) -> None:
+def check_roles(roles: Pipeline, machine: Machine) -> None:
     """Refuses registers and stages that no pipeline of the machine has."""
     file = machine.register_file
     unit, least, most = file.role_unit, file.role_least, machine.limits.registers
     why = None
     if machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         why = f"{machine.name} has no asynchronous copies to shared memory"
-    elif any(n % unit or not least <= n <= most for _, n in (roles.load, roles.multiply)):
+    elif any(n % unit or not least <= n <= most for _, n in (roles.producer, roles.consumer)):
         why = f"registers are given in multiples of {unit}, at least {least}, at most {most // unit * unit}"
-    elif roles.stages < 1 or roles.stored < 1:
+    elif roles.stages < 1 or roles.epilogue_stages < 1:
         why = "a ring has at least one stage"
     if why is not None:
         raise refused(roles, why)
 
 
-def groups_of(roles: Roles, line: Multiplied, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
+def groups_of(roles: Pipeline, line: Product, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
     """The groups of waves that compute a task, each of which starts the atom by itself."""
     assert machine.lanes is not None
     group = atom.c.lanes // machine.lanes
-    count, halves = roles.multiply[0], 2 if roles.pingpong else 1
+    count, halves = roles.consumer[0], 2 if roles.pingpong else 1
     if count % (group * halves) or count < group * halves:
         many = f"waves that multiply are multiples of {group * halves}"
         raise refused((roles, line), f"{atom.name} takes {group} waves: {many}")
-    if roles.load[0] not in (1, group):
+    if roles.producer[0] not in (1, group):
         raise refused(roles, f"1 wave starts asynchronous copies, or {group} copy by themselves")
-    waves = -(-roles.load[0] // group) * group + count
+    waves = -(-roles.producer[0] // group) * group + count
     if waves > machine.waves:
         raise refused(roles, f"{waves} waves, of at most {machine.waves} in a workgroup")
-    if roles.pingpong and (not atom.asynchronous or roles.load[0] > 1 or products > 1):
+    if roles.pingpong and (not atom.asynchronous or roles.producer[0] > 1 or products > 1):
         raise refused(roles, "only one asynchronous product whose operands one wave copies is done in pingpong")
     if not atom.asynchronous and count == group:
         raise refused((roles, line), f"{atom.name} is done by lanes: a second group multiplies while one loads")
     return count // group // halves
 
 
-def check_sharing(roles: Roles, line: Multiplied, how: Microkernel) -> None:
+def check_sharing(roles: Pipeline, line: Product, how: Microkernel) -> None:
     """Refuses a tile that groups of waves do not share in whole atoms."""
     m, n, _ = how.atom.shape
     across = how.columns // n if how.groups > 1 and how.blocks == 1 else 1
@@ -61,8 +61,8 @@ def check_sharing(roles: Roles, line: Multiplied, how: Microkernel) -> None:
 
 
 def check_registers(
-    roles: Roles,
-    lines: Iterable[Multiplied],
+    roles: Pipeline,
+    lines: Iterable[Product],
     products: Mapping[Op, Microkernel],
     machine: Machine,
     held: int | None = None,
@@ -78,17 +78,17 @@ def check_registers(
     assert file is not None
     groups = how.groups * (2 if roles.pingpong else 1)
     each = file // machine.register_file.word_bytes // how.atom.c.lanes // (groups + 1) // unit * unit
-    used, there = roles.load[1] + groups * roles.multiply[1], (groups + 1) * each
+    used, there = roles.producer[1] + groups * roles.consumer[1], (groups + 1) * each
     if used > there:
         begin = f"{groups + 1} groups begin with {each} each, {there} in all"
         raise refused(roles, f"lanes of {groups} groups and one that loads take {used} registers; {begin}")
     sums = [how.sums for how in products.values()]
     most = max(sums) if held is None else sum(sums) + held
-    if roles.multiply[1] <= most:
-        raise refused((*lines, roles), f"a lane's sums alone take {most} registers of {roles.multiply[1]}")
+    if roles.consumer[1] <= most:
+        raise refused((*lines, roles), f"a lane's sums alone take {most} registers of {roles.consumer[1]}")
 
 
-def k_rows(axis: Axis, step: int, extent: int, line: Multiplied, row: int) -> int:
+def k_rows(axis: Axis, step: int, extent: int, line: Product, row: int) -> int:
     """The rows of shared memory that a K step has; refuses one that has no whole rows, or more than there are."""
     if step % row:
         why = f"a K step of {step} is no multiple of a row of shared memory, {row}"
@@ -98,20 +98,20 @@ def k_rows(axis: Axis, step: int, extent: int, line: Multiplied, row: int) -> in
     return step // row
 
 
-def check_group(plan: Plan, rows: str) -> None:
+def check_group(plan: Schedule, rows: str) -> None:
     """Refuses a group that is no whole tasks of the axes before rows, where tasks are taken one by one."""
-    if plan.group > 1 and len(plan.tasks) < 2:
+    if plan.raster > 1 and len(plan.grid) < 2:
         raise refused(tasks_line(plan), "a group is of the last two axes with a task; here is one")
-    if plan.schedule != "dynamic" or rows not in plan.tasks:
+    if plan.order != "dynamic" or rows not in plan.grid:
         return
-    left, around = plan.group, plan.tasks[: plan.tasks.index(rows)]
+    left, around = plan.raster, plan.grid[: plan.grid.index(rows)]
     for name in reversed(around):
         left //= gcd(left, plan.axis(name).tasks)
     if left > 1:
         there = f"along the axes before {rows}, {', '.join(around) or 'none'}"
         raise refused(
             (tasks_line(plan), raster_line(plan)),
-            f"dynamic tasks are grouped {there}: {plan.group} do not divide theirs",
+            f"dynamic tasks are grouped {there}: {plan.raster} do not divide theirs",
         )
 
 
@@ -121,13 +121,13 @@ def check_length(axis: Axis, tile: int, extent: int, unit: int) -> None:
         raise refused(axis, f"`loop {tile}` is longer than the axis: it has {extent}")
 
 
-def lines_of_stages(plan: Plan) -> tuple[str, ...]:
+def lines_of_stages(plan: Schedule) -> tuple[str, ...]:
     """The lines that say how much shared memory stages take: tiles, K steps, the ring."""
-    loops = [axis for axis in plan.axes if not any(cut.role == "task" for cut in axis.cuts)]
-    return tuple(map(str, (*loops, *plan.products, *([plan.roles] if plan.roles else []))))
+    loops = [axis for axis in plan.axes if not any(cut.level == "task" for cut in axis.splits)]
+    return tuple(map(str, (*loops, *plan.products, *([plan.pipeline] if plan.pipeline else []))))
 
 
-def check_overlap(plan: Plan, looped: bool, products: Mapping[Op, Microkernel]) -> None:
+def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkernel]) -> None:
     """Refuses an overlap of products that do not run one after the other in a loop."""
     if plan.overlap == "none":
         return
@@ -138,5 +138,5 @@ def check_overlap(plan: Plan, looped: bool, products: Mapping[Op, Microkernel]) 
         raise refused(line, "a loop with two products, each with all of its K at once, has this line")
     if plan.overlap == ORDERED and next(iter(products.values())).groups < 2:
         raise refused(line, "groups of waves take turns; here is one")
-    if plan.roles is not None and plan.roles.together:
-        raise refused(plan.roles, "what products use one ahead of the other is not handed over together")
+    if plan.pipeline is not None and plan.pipeline.joint:
+        raise refused(plan.pipeline, "what products use one ahead of the other is not handed over together")

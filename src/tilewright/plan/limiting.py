@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.machine import Machine
 from tilewright.plan.model import us
-from tilewright.plan.plan import Plan
+from tilewright.plan.schedule import Schedule
 
 RATES = {
     "shared memory": ("shared_rate",),
@@ -46,14 +46,14 @@ def alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def last_wave(machine: Machine, plan: Plan) -> tuple[int, int, float]:
+def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
     """(tasks, rounds in which all cores take one each, how full the last of them is)."""
-    tasks, cores = prod(plan.axis(name).tasks for name in plan.tasks), machine.limits.cores or 1
+    tasks, cores = prod(plan.axis(name).tasks for name in plan.grid), machine.limits.cores or 1
     rounds = ceil(tasks / cores)
     return tasks, rounds, (tasks - (rounds - 1) * cores) / cores
 
 
-def limiting(machine: Machine, plan: Plan, predicted: Predicted) -> list[str]:
+def limiting(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
     """What limits a plan, in words: the longest of what takes time by itself, and the rest of it; the last round."""
     (first, longest), *rest = alone(machine, predicted).items()
     others = ", ".join(f"{what} {us(cycles, machine)}" for what, cycles in rest)

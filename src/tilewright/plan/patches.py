@@ -38,7 +38,6 @@ from tilewright.plan.epilogue import after_product
 from tilewright.plan.general import axis_of, dims_of, words_for
 from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
 from tilewright.plan.model import Size
-from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, Roles
 from tilewright.plan.ring_costs import ENOUGH, columns_of, cycles, leaving, overlapping, row_bytes, row_cycles, served
 from tilewright.plan.rings import (
     ATOMS,
@@ -53,6 +52,7 @@ from tilewright.plan.rings import (
     result_pitch,
     waves_of_roles,
 )
+from tilewright.plan.schedule import Axis, Digit, Pipeline, Schedule, Split, ValuePlacement
 from tilewright.plan.tiled import Walk
 
 HALOS = (4, 3, 2)
@@ -68,7 +68,7 @@ class Patch:
     how: Microkernel
     box: tuple[int, ...]
     offsets: int
-    roles: Roles
+    roles: Pipeline
     cycles: float
 
 
@@ -295,13 +295,13 @@ def _rings(machine: Machine, how: Microkernel, work: PatchWork, box: tuple[int, 
         if ring * once >= ENOUGH and ring > 1:
             stages = min(MOST, ring)
             halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
-            roles = Roles(*regs, stages, stored, halos, turns)
+            roles = Pipeline(*regs, stages, stored, halos, turns)
             yield Patch(how, box, once, roles, patch_cycles(machine, work, how, roles, box, once))
             break
     for stored in STORED:
         left = room - halves * stored * how.rows * row - every
         if ceil(columns / how.columns) == 1 and around == 1 and left >= HALOS[-1] * halo:
-            roles = Roles(*regs, 1, stored, min(HALOS[0], left // halo), turns)
+            roles = Pipeline(*regs, 1, stored, min(HALOS[0], left // halo), turns)
             yield Patch(how, box, 0, roles, patch_cycles(machine, work, how, roles, box, 0))
             break
 
@@ -310,7 +310,7 @@ def patch_cycles(
     machine: Machine,
     work: PatchWork,
     how: Microkernel,
-    roles: Roles,
+    roles: Pipeline,
     box: tuple[int, ...],
     offsets: int,
     walk: Walk | None = None,
@@ -336,7 +336,7 @@ def patch_cycles(
 
 def plan_of(
     patch: Patch, op: Op, program: Program, m: str, digits: tuple[Symbol, ...], sizes: Mapping[Symbol, int], size: Size
-) -> Plan:
+) -> Schedule:
     """The plan of a candidate; M is called `m`."""
     left, right, total = (v.type.dims for v in op.operands)
     axes = axes_of(left, right, total, size)
@@ -349,22 +349,25 @@ def plan_of(
     words = words_for([m, *map(str, [*tasks, *whole])])
     word = words[m]
     box = [Digit(str(d), sizes[d], sizes[d]) for d in digits]
-    cuts = [Cut("task", n, str(d)) for d, n in zip(digits, patch.box, strict=True)]
+    cuts = [Split("task", n, str(d)) for d, n in zip(digits, patch.box, strict=True)]
     own = Axis(word, tuple(box), tuple(cuts))
-    cut: dict[Expr, Cut] = {d: Cut("task", patch.how.columns if d is axes.n else 1) for d in tasks}
-    cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", patch.how.slab or 1)}
+    cut: dict[Expr, Split] = {d: Split("task", patch.how.columns if d is axes.n else 1) for d in tasks}
+    cut |= {d: Split("loop", 1) for d in axes.deep} | {axes.k: Split("loop", patch.how.slab or 1)}
     around = [d for d in tasks if d is not axes.n]
     order = [axes.k, *axes.deep]
     at = "start" if patch.offsets == 0 else words[str(order[-1] if patch.offsets == 1 else order[-2])]
     if patch.offsets > 1:
-        cut[order[-1]] = Cut("loop", patch.offsets)
+        cut[order[-1]] = Split("loop", patch.offsets)
     every = [*(axis_of(words[str(d)], size(d), (cut[d],)) for d in around), own]
     every += [axis_of(words[str(d)], size(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)]
-    return Plan(
+    return Schedule(
         tuple(every),
         (*(words[str(d)] for d in around), word, words[str(axes.n)]),
         tuple(words[str(d)] for d in order),
-        (Placed(a.operands[0].name or "a", words[str(axes.k)], "halo"), Placed(b.operands[0].name or "b", at, "panel")),
+        (
+            ValuePlacement(a.operands[0].name or "a", words[str(axes.k)], "halo"),
+            ValuePlacement(b.operands[0].name or "b", at, "panel"),
+        ),
         products=as_plan({op: patch.how}, program),
-        roles=patch.roles,
+        pipeline=patch.roles,
     )

@@ -10,7 +10,7 @@ from math import prod
 from tilewright.errors import ArgumentError
 from tilewright.limits import did_you_mean
 from tilewright.plan.blocking import LANES
-from tilewright.plan.plan import LAUNCH, Plan
+from tilewright.plan.schedule import LAUNCH, Schedule
 
 FRESH = 'without plan=, executable.text("plan") prints the plan for these sizes'
 """How a plan is found that is for the sizes at hand."""
@@ -18,7 +18,7 @@ _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
 """The end of a digit's name: which digit of its dimension it is."""
 
 
-def naming(fault: ArgumentError, given: Plan, chosen: Plan | None, known: Known | None = None) -> ArgumentError:
+def naming(fault: ArgumentError, given: Schedule, chosen: Schedule | None, known: Known | None = None) -> ArgumentError:
     """A refusal of a plan that names the line: the axis it speaks of, and where that is as it would be chosen, what
     differs from the plan that is chosen. A plan for other sizes is refused as that; of names that the program does not
     have, near ones are said.
@@ -52,7 +52,7 @@ class Known:
     atoms: Collection[str]
 
 
-def other_sizes(given: Plan, chosen: Plan, sizes: Mapping[str, int]) -> str:
+def other_sizes(given: Schedule, chosen: Schedule, sizes: Mapping[str, int]) -> str:
     """Which sizes a plan says that are neither the program's nor those of the plan chosen for it, which may be padded;
     nothing where all are.
 
@@ -61,14 +61,14 @@ def other_sizes(given: Plan, chosen: Plan, sizes: Mapping[str, int]) -> str:
     >>> print(other_sizes(plan, here, {"M": 500}))
     plan: it is for other sizes: `axis rows = (m_1 4, m_0 128): whole` says m_0 128, the program has m_0 125 ...
     """
-    copied = [[(p.name, p.form) for p in plan.placed if p.at == LAUNCH] for plan in (given, chosen)]
+    copied = [[(p.name, p.form) for p in plan.values if p.at == LAUNCH] for plan in (given, chosen)]
     if copied[0] != copied[1]:  # on copies dimensions may have other extents than in the program
         return ""
     said, here = _extents(given), _extents(chosen)
     program = {name.lower(): (name, size) for name, size in sizes.items()}
     wrong = []
     for dim, digits in said.items():
-        if given.split is not None and dim == _dim_of(given.split[0]):  # parts are whole steps
+        if given.parts is not None and dim == _dim_of(given.parts[0]):  # parts are whole steps
             continue
         total = prod(digits.values())
         name, size = program.get(dim, ("", None))
@@ -93,7 +93,7 @@ def _list(digits: Mapping[str, int], names: Iterable[str]) -> str:
     return ", ".join(f"{name} {digits[name]}" for name in names)
 
 
-def _extents(plan: Plan) -> dict[str, dict[str, int]]:
+def _extents(plan: Schedule) -> dict[str, dict[str, int]]:
     """The extents of a plan's digits, by the dimension whose digits they are: `m_1` is one of m."""
     found: dict[str, dict[str, int]] = {}
     for digit in (d for axis in plan.axes for d in axis.digits):
@@ -105,7 +105,7 @@ def _dim_of(digit: str) -> str:
     return _PART.sub("", digit, count=1).lower()
 
 
-def near_names(given: Plan, chosen: Plan, known: Known) -> str:
+def near_names(given: Schedule, chosen: Schedule, known: Known) -> str:
     """The end of a refusal: of each name in a plan that its program or machine does not have, a near one.
 
     >>> from tilewright.plan.text import parse_plan
@@ -120,7 +120,7 @@ def near_names(given: Plan, chosen: Plan, known: Known) -> str:
         ([a.name for a in given.axes], [a.name for a in chosen.axes]),
         (digits[0], digits[1]),
         (products[0], products[1]),
-        ([p.name for p in given.placed], known.arguments),
+        ([p.name for p in given.values], known.arguments),
         (atoms, known.atoms),
     ]
     found = []

@@ -13,7 +13,7 @@ from tilewright.plan.contraction import Contraction, joined, joined_depth, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.lanes import lane_blockings, lane_unit, why_no_lanes
 from tilewright.plan.model import Cost, Roofline, cores, microseconds, roofline, us
-from tilewright.plan.plan import Cut, Plan
+from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.sliding import halo_of
 from tilewright.plan.tiles import tile_blockings
 from tilewright.plan.validate import cost_of, impossible, too_much, unfit
@@ -36,7 +36,7 @@ class Candidate:
     cost: Cost
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> Schedule:
         """The plan that says the blocking."""
         return plan_of(self.contraction, self.blocking)
 
@@ -47,7 +47,7 @@ class Refusal:
 
     what: str
     why: str
-    plan: Plan | None = None
+    plan: Schedule | None = None
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
@@ -178,9 +178,9 @@ def _larger(how: Blocking, c: Contraction, more: int) -> Iterator[Blocking]:
     yield replace(how, columns=columns, task_columns=up(how.task_columns, columns))
 
 
-def _all_written(steps: tuple[Cut, ...]) -> tuple[Cut, ...]:
+def _all_written(steps: tuple[Split, ...]) -> tuple[Split, ...]:
     kept = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
-    return tuple(replace(s, role="unit") for s in kept)
+    return tuple(replace(s, level="unit") for s in kept)
 
 
 def _slower(choice: Choice) -> Iterator[Refusal]:

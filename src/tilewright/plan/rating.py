@@ -57,7 +57,7 @@ def _pipelined(
     if not others and not why_no_pipeline(program, size, free) and not how.at_once:
         axes = axes_in(op, size)
         assert not isinstance(axes, str)
-        work = ring_work(program, machine, size, op, how.oriented(axes), (how.atom,), roles.load[0] > 1)
+        work = ring_work(program, machine, size, op, how.oriented(axes), (how.atom,), roles.producer[0] > 1)
         if not isinstance(work, str):
             return max(ring_cycles(machine, work, how, roles), bound + machine.limits.launch_cycles), bound
     found = chained_products(program, sizes, size, machine, free)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.errors import ArgumentError
-from tilewright.plan.plan import Plan
+from tilewright.plan.schedule import Schedule
 
 
 def refused(lines: object, why: str) -> ArgumentError:
@@ -18,11 +18,11 @@ def refused(lines: object, why: str) -> ArgumentError:
     return ArgumentError(f"plan: {', '.join(f'`{line}`' for line in every)}: {why}")
 
 
-def tasks_line(plan: Plan) -> str:
+def tasks_line(plan: Schedule) -> str:
     """The line that orders tasks, as the plan says it; without one, the last axis."""
     return plan.line("grid") or plan.lines()[len(plan.axes) - 1]
 
 
-def raster_line(plan: Plan) -> str:
+def raster_line(plan: Schedule) -> str:
     """The line that groups tasks, or says in which order workers take them; without one, that of the grid."""
     return plan.line("raster") or tasks_line(plan)

@@ -15,7 +15,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Program, Value
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.microkernel import Microkernel
-from tilewright.plan.plan import Roles
+from tilewright.plan.schedule import Pipeline
 
 ENOUGH = 4
 """Stages of a ring beyond which more help little."""
@@ -83,7 +83,7 @@ class RingWork:
         whole = overlapping(machine, how, self.boxed[side]) if over else row_bytes(how)
         return whole if side else whole * self.thin
 
-    def gathered(self, machine: Machine, how: Microkernel, roles: Roles, steps: int) -> float:
+    def gathered(self, machine: Machine, how: Microkernel, roles: Pipeline, steps: int) -> float:
         """Cycles in which waves copy what so many steps of K take; past the end of K are zeros."""
         if not self.alone:
             return 0.0
@@ -93,7 +93,7 @@ class RingWork:
         words = sum(n * row_bytes(how) / (gcd(vector, pitch) if pitch else each) for n, pitch in sides)
         inside = k / (ceil(k / (how.slab or 1)) * (how.slab or 1))
         took = limits.gather_cycles + inside * limits.gather_latency
-        return steps * words / (roles.load[0] * (machine.lanes or 1)) * took
+        return steps * words / (roles.producer[0] * (machine.lanes or 1)) * took
 
     def surplus(self, machine: Machine, how: Microkernel, tasks: int) -> Surplus:
         """What is beside a block's own bytes, where a core has so many tasks."""
@@ -209,7 +209,7 @@ def row_bytes(how: Microkernel) -> int:
 def cycles(
     machine: Machine,
     how: Microkernel,
-    roles: Roles,
+    roles: Pipeline,
     tiles: int,
     steps: int,
     filled: float,
@@ -234,7 +234,7 @@ def cycles(
     multiplied = steps * deep * atoms * atom.cycles * (limits.lone_group if lone else 1)
     multiplied = max(multiplied, made) + min(multiplied, made) / how.groups
     fed = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate
-    shallow = roles.stages < ENOUGH and (not roles.halo or roles.stages > 1)
+    shallow = roles.stages < ENOUGH and (not roles.halo_stages or roles.stages > 1)
 
     def stepped(brought: float) -> float:
         return (max(multiplied, fed, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)

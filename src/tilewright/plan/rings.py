@@ -42,9 +42,9 @@ from tilewright.plan.microkernel import (
     types_of,
 )
 from tilewright.plan.model import element_bytes
-from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ring_costs import ENOUGH, RingWork, columns_of, cycles, is_boxed, moving, row_bytes
+from tilewright.plan.schedule import Pipeline, Schedule, Split
 
 GROUPS, ATOMS = (1, 2, 3), (1, 2, 3, 4)
 """Groups of waves that multiply, and the atoms that each has one below the other."""
@@ -65,7 +65,7 @@ class RingCandidate:
     bytes that all of its tasks bring."""
 
     how: Microkernel
-    roles: Roles
+    roles: Pipeline
     cycles: float
     brought: float
 
@@ -125,7 +125,7 @@ def plan_with_roles(
 def _shared(x: RingCandidate, axes: Axes) -> dict[str, int] | None:
     """In how many parts the waves of a candidate share its rows; None where they share its columns too."""
     columns = x.how.tile[0 if x.how.transposed else 1]
-    waves = x.roles.multiply[0] // (2 if x.roles.pingpong else 1)
+    waves = x.roles.consumer[0] // (2 if x.roles.pingpong else 1)
     return None if columns > x.how.atom.shape[1] else {str(axes.n if x.how.transposed else axes.m): waves}
 
 
@@ -162,14 +162,14 @@ def _choices(
         group = _together(machine, how, size(axes.m), size(axes.n))
         walked = _walked(program, dims) if limited and how.tile[1] >= size(axes.n) else dims
         widths = {d: dict(zip((axes.m, axes.n), how.tile, strict=True)).get(d, 1) for d in walked}
-        cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
-        cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", how.slab or 1)}
-        plan = Plan(
+        cut: dict[Expr, Split] = {d: Split("task", widths[d]) for d in dims}
+        cut |= {d: Split("loop", 1) for d in axes.deep} | {axes.k: Split("loop", how.slab or 1)}
+        plan = Schedule(
             tuple(axis_of(word, size(d), (cut[d],) if d in cut else ()) for d, word in named),
             tuple(words[str(d)] for d in walked),
             products=as_plan({op: how}, program),
-            roles=ring.roles,
-            group=group,
+            pipeline=ring.roles,
+            raster=group,
         )
         found.append(GeneralChoice(machine, program.name, plan, ring.cycles, bound))
     return found
@@ -206,7 +206,7 @@ def _good(ring: RingCandidate, least: float, m: int, n: int) -> tuple[float, ...
     meanwhile, since cores that read the same share what brings it.
     """
     how, roles = ring.how, ring.roles
-    deep = -min(roles.stages, ENOUGH), -roles.stored
+    deep = -min(roles.stages, ENOUGH), -roles.epilogue_stages
     rows, columns = how.tile
     took = round(max(ring.cycles, least)), roles.pingpong
     return (
@@ -422,7 +422,7 @@ def rings(
                 yield RingCandidate(how, roles, ring_cycles(machine, work, how, roles), tiles * filled)
 
 
-def ring_cycles(machine: Machine, work: RingWork, how: Microkernel, roles: Roles) -> float:
+def ring_cycles(machine: Machine, work: RingWork, how: Microkernel, roles: Pipeline) -> float:
     """The cycles of some work by a microkernel and its roles."""
     m, n, _ = work.sizes
     tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
@@ -477,7 +477,9 @@ def waves_of_roles(
     return (waves if gathered else 1, spare), (waves * groups, own)
 
 
-def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool, turns: bool, thin: float) -> Roles | None:
+def _roles(
+    machine: Machine, how: Microkernel, shared: int, gathered: bool, turns: bool, thin: float
+) -> Pipeline | None:
     """The roles of a block, if registers hold its sums and shared memory enough stages."""
     found = waves_of_roles(machine, how, gathered=gathered, turns=turns)
     if found is None:
@@ -488,4 +490,4 @@ def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool, turn
     stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
     under_way = 2 * machine.limits.copy_latency * machine.limits.l2_rate / stage
     stages = ceil(min(max(MOST, under_way), room[stored]))
-    return None if stages < FEWEST else Roles(*found, stages, stored, pingpong=turns)
+    return None if stages < FEWEST else Pipeline(*found, stages, stored, pingpong=turns)

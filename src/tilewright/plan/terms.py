@@ -20,8 +20,8 @@ from tilewright.machine import Machine
 from tilewright.plan.general import only_adds
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import Size, element_bytes
-from tilewright.plan.plan import Axis, Cut, Digit, Plan
 from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import Axis, Digit, Schedule, Split
 from tilewright.plan.sums import summed_in
 from tilewright.plan.term_boxes import Terms
 
@@ -87,44 +87,44 @@ class BoxedRows:
     def axis(self) -> Axis:
         """The rows, without a task: each digit walked in whole boxes."""
         walked = [replace(d, walked=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
-        units = [Cut("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
+        units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
         return Axis(self.name, tuple(walked), tuple(units))
 
-    def said(self, plan: Plan) -> Plan:
+    def said(self, plan: Schedule) -> Schedule:
         """A plan of the program over boxes, as one of the program over rows."""
-        task = plan.axis(self.outer).cut("task")
+        task = plan.axis(self.outer).split("task")
         cuts = () if task is None else (replace(task, size=task.size * prod(self.sizes)),)
-        own = replace(self.axis, cuts=(*cuts, *self.axis.cuts))
+        own = replace(self.axis, splits=(*cuts, *self.axis.splits))
         axes = [own if a.name == self.outer else a for a in plan.axes if a.name not in self.inner]
-        tasks = [self.name if t == self.outer else t for t in plan.tasks if t not in self.inner]
-        return replace(plan, axes=tuple(axes), tasks=tuple(tasks))
+        tasks = [self.name if t == self.outer else t for t in plan.grid if t not in self.inner]
+        return replace(plan, axes=tuple(axes), grid=tuple(tasks))
 
-    def meant(self, plan: Plan) -> Plan:
+    def meant(self, plan: Schedule) -> Schedule:
         """A plan of the program over rows, as one of the program over boxes: what `said` makes that plan of."""
         own, count = plan.axis(self.name), prod(self.sizes)
-        task = own.cut("task")
+        task = own.split("task")
         if own.digits != self.axis.digits:
             there = ", ".join(map(str, self.axis.digits))
             raise refused(own, f"boxes go on to the end of the last one: `({there})`")
         if task is None or task.size % count:
             raise refused(own, f"a task has whole boxes of lanes: a multiple of {count}")
-        if own.cuts[1:] != self.axis.cuts:
-            raise refused(own, f"behind the task stand the digits of a box: `{', '.join(map(str, self.axis.cuts))}`")
+        if own.splits[1:] != self.axis.splits:
+            raise refused(own, f"behind the task stand the digits of a box: `{', '.join(map(str, self.axis.splits))}`")
         boxes = prod(d.walked for d in own.digits) // count
         lengths = [n for n in self.sizes if n > 1]
         inner = [
-            Axis(word, (Digit(word, n, n),), (Cut("task", n),)) for word, n in zip(self.inner, lengths, strict=True)
+            Axis(word, (Digit(word, n, n),), (Split("task", n),)) for word, n in zip(self.inner, lengths, strict=True)
         ]
         outer = Axis(self.outer, (Digit(self.outer, boxes, boxes),), (replace(task, size=task.size // count),))
         axes = [x for a in plan.axes for x in ([outer, *inner] if a is own else [a])]
-        tasks = [x for t in plan.tasks for x in ([self.outer, *self.inner] if t == self.name else [t])]
-        return replace(plan, axes=tuple(axes), tasks=tuple(tasks))
+        tasks = [x for t in plan.grid for x in ([self.outer, *self.inner] if t == self.name else [t])]
+        return replace(plan, axes=tuple(axes), grid=tuple(tasks))
 
 
-def box_said(plan: Plan, rows: str) -> dict[str, int] | None:
+def box_said(plan: Schedule, rows: str) -> dict[str, int] | None:
     """The box of a lane that a plan says of these rows, by digit; None where it says none."""
     axis = next((a for a in plan.axes if a.name == rows), None)
-    units = {} if axis is None else {c.digit: c.size for c in axis.cuts if c.role == "unit" and c.digit is not None}
+    units = {} if axis is None else {c.digit: c.size for c in axis.splits if c.level == "unit" and c.digit is not None}
     return units or None
 
 

@@ -1,4 +1,4 @@
-"""Schedules from their text: statements on lines of their own, or between semicolons; `plan.plan` says what they mean.
+"""Schedules from their text: statements on lines of their own, or between semicolons; `schedule` says what they mean.
 
 `str(plan)` is the other direction. Statements of version 1 (`plan.version1`) are read as those of today.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.errors import ArgumentError
 from tilewright.limits import ELEMENTS, did_you_mean, shown, written
-from tilewright.plan.plan import (
+from tilewright.plan.schedule import (
     ALIGNED,
     BETWEEN,
     BIND,
@@ -32,15 +32,15 @@ from tilewright.plan.plan import (
     SPACES,
     THEN,
     Axis,
-    Cut,
     Digit,
     Hop,
     LaneTile,
-    Multiplied,
     Occupancy,
-    Placed,
-    Plan,
-    Roles,
+    Pipeline,
+    Product,
+    Schedule,
+    Split,
+    ValuePlacement,
 )
 from tilewright.plan.version1 import SUCCESSORS, as_version_2
 from tilewright.plan.words import near_statement
@@ -109,14 +109,14 @@ NOTATION = {
 _SECOND = ("in", "at", *FORMS, PACKED, "kept", "computed", "by")
 
 
-def as_plan(given: object) -> Plan | None:
+def as_plan(given: object) -> Schedule | None:
     """The plan that a caller gives as `plan=`: a text, or a plan; None: it is to be chosen.
 
     >>> as_plan(5)
     Traceback (most recent call last):
     tilewright.errors.ArgumentError: plan=5: a plan is a text, as executable.text("plan") prints it; leave it out ...
     """
-    if given is None or isinstance(given, Plan):
+    if given is None or isinstance(given, Schedule):
         return given
     if not isinstance(given, str):
         raise ArgumentError(
@@ -126,7 +126,7 @@ def as_plan(given: object) -> Plan | None:
     return parse_plan(given)
 
 
-def parse_plan(text: str) -> Plan:
+def parse_plan(text: str) -> Schedule:
     """The schedule that a text says; statements stand on lines of their own, or between semicolons.
 
     >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; grid m; loops m; x in place; atom a.b"
@@ -141,22 +141,22 @@ def parse_plan(text: str) -> Plan:
     if place is None:
         return _parsed(statements)
     first = _parsed(statements[:place])
-    if first.apart is None:
+    if first.split_after is None:
         raise ArgumentError(
             f"plan: `{THEN}` stands between two kernels, and no `split kernel after PRODUCT` says that there are two"
         )
     return replace(first, then=parse_plan("\n".join(statements[place + 1 :])))
 
 
-Statement = Axis | Placed | Multiplied | Roles | LaneTile | Occupancy | tuple[str, ...]
+Statement = Axis | ValuePlacement | Product | Pipeline | LaneTile | Occupancy | tuple[str, ...]
 """A statement that is read: one of the types; of any other its first word and its parts."""
 
 
-def _parsed(statements: list[str]) -> Plan:
+def _parsed(statements: list[str]) -> Schedule:
     """The schedule of one kernel."""
     axes: dict[str, Axis] = {}
-    placed: dict[str, Placed] = {}
-    products: dict[str, Multiplied] = {}
+    placed: dict[str, ValuePlacement] = {}
+    products: dict[str, Product] = {}
     once: dict[str, Any] = {}
     lines: dict[str, str] = {}
     for statement in statements:
@@ -164,14 +164,14 @@ def _parsed(statements: list[str]) -> Plan:
             match part:
                 case Axis() as axis:
                     _add(axes, axis.name, axis, statement)
-                case Placed() as value:
+                case ValuePlacement() as value:
                     _add(placed, value.name, value, statement)
-                case Multiplied() as product:
+                case Product() as product:
                     _add(products, product.name, product, statement)
                 case (word, *groups):
                     _add(once, word, tuple(groups), statement)
                     lines[word] = statement
-                case Roles() | LaneTile() | Occupancy():
+                case Pipeline() | LaneTile() | Occupancy():
                     word = str(part).partition(" ")[0]
                     _add(once, word, part, statement)
                     lines[word] = statement
@@ -181,7 +181,7 @@ def _parsed(statements: list[str]) -> Plan:
             f'plan: {whole!r}: it has no axis; executable.text("plan") and `show --level plan` print plans'
         )
     count, behind, alone = once.get("raster", ("", "", ""))
-    plan = Plan(
+    plan = Schedule(
         tuple(axes.values()),
         tuple(once["grid"][0].split(", ")) if "grid" in once else (),
         tuple(once["loops"][0].split(", ")) if "loops" in once else (),
@@ -199,22 +199,22 @@ def _parsed(statements: list[str]) -> Plan:
         lanes=once.get("lanes"),
         occupancy=once.get("occupancy", Occupancy()),
     )
-    if plan.roles is not None and not products:
+    if plan.pipeline is not None and not products:
         raise ArgumentError(f"plan: `{lines['producer']}`: no line says what they multiply, {NOTATION['by']}")
-    if "raster" in lines and not plan.tasks:
+    if "raster" in lines and not plan.grid:
         raise ArgumentError(f"plan: `{lines['raster']}`: no line says the tasks that it orders, {NOTATION['grid']}")
     _check_names(plan, lines)
     return plan
 
 
-def _check_names(plan: Plan, lines: dict[str, str]) -> None:
+def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
     """Refuses axes, loops of axes, and points of copies that the plan does not have."""
     axes = {axis.name: axis for axis in plan.axes}
-    for value in (v for v in plan.placed if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
+    for value in (v for v in plan.values if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
         points = (*POINTS, *axes)
         near = did_you_mean(str(value.at), points)
         raise ArgumentError(f"plan: `{value}`: {value.at} is no point: it is one of {', '.join(points)}{near}")
-    for word, names in (("grid", plan.tasks), ("loops", plan.order)):
+    for word, names in (("grid", plan.grid), ("loops", plan.loops)):
         for full in names:
             name, _, number = full.partition(".")
             if name not in axes:
@@ -222,7 +222,7 @@ def _check_names(plan: Plan, lines: dict[str, str]) -> None:
                     f"plan: there is no axis {name}; there are {', '.join(axes)}{did_you_mean(name, axes)}; "
                     f"in `{lines[word]}`"
                 )
-            loops = sum(cut.role == "loop" for cut in axes[name].cuts)
+            loops = sum(cut.level == "loop" for cut in axes[name].splits)
             if number and not 1 <= int(number) <= loops:
                 raise ArgumentError(f"plan: {full}: `{axes[name]}` has {loops} loops; in `{lines[word]}`")
 
@@ -249,13 +249,13 @@ def _read_one(statement: str) -> Statement:
         return _axis(*given.group(1, 2, 3))
     for form, value_of in _VALUES:
         if given := form.fullmatch(statement):
-            value: Placed = value_of(given)
+            value: ValuePlacement = value_of(given)
             if value.hint not in HINTS:
                 raise ArgumentError(f"plan: {statement!r}: the hint is one of {', '.join(HINTS)}")
             return value
     if given := _PRODUCT.fullmatch(statement):
         rows, columns = (_size(digits or "1", statement) for digits in given.group(4, 5))
-        return Multiplied(given[1], given[3], rows, columns, given[6] is not None)
+        return Product(given[1], given[3], rows, columns, given[6] is not None)
     if given := _PIPELINE.fullmatch(statement):
         return _pipeline(given, statement)
     if (given := _LANES.fullmatch(statement)) and any(given.groups()):
@@ -279,28 +279,28 @@ def _notation_for(statement: str) -> str:
     return f"one begins with {begins} or {THEN}, or has {', '.join(_SECOND)} behind the name of a value or a product"
 
 
-def _in_place(given: re.Match[str]) -> Placed:
-    return Placed(given[1], None, "", given[3] or HINTS[0], (), given[2] is not None)
+def _in_place(given: re.Match[str]) -> ValuePlacement:
+    return ValuePlacement(given[1], None, "", given[3] or HINTS[0], (), given[2] is not None)
 
 
-def _between(given: re.Match[str]) -> Placed:
-    return Placed(given[1], None, given[2], given[4] or HINTS[0], (), given[3] is not None)
+def _between(given: re.Match[str]) -> ValuePlacement:
+    return ValuePlacement(given[1], None, given[2], given[4] or HINTS[0], (), given[3] is not None)
 
 
-def _copied(given: re.Match[str]) -> Placed:
+def _copied(given: re.Match[str]) -> ValuePlacement:
     name, form, at, hops, reuse, hint = given.groups()
     if form is None:
         form, at = PACKED, BIND
     if at is None and hops is None:
         raise ArgumentError(f"plan: {given[0]!r} says neither where it is copied nor by what: {_VALUE_NOTATION}")
     route = tuple(_hop(hop, given[0]) for hop in hops.strip().split(", ")) if hops else ()
-    return Placed(name, at, form, hint or HINTS[0], route, reuse is not None)
+    return ValuePlacement(name, at, form, hint or HINTS[0], route, reuse is not None)
 
 
-def _repacked(given: re.Match[str]) -> Placed:
+def _repacked(given: re.Match[str]) -> ValuePlacement:
     if given[2].startswith(DIAGONAL):
         _size(given[2].split()[1], given[0])
-    return Placed(given[1], LAUNCH, given[2], given[4] or HINTS[0], (), given[3] is not None)
+    return ValuePlacement(given[1], LAUNCH, given[2], given[4] or HINTS[0], (), given[3] is not None)
 
 
 _VALUES = ((_IN_PLACE, _in_place), (_BETWEEN, _between), (_REPACKED, _repacked), (_COPIED, _copied))
@@ -317,7 +317,7 @@ def _hop(text: str, statement: str) -> Hop:
     return Hop(copy, space, _count(buffers, statement), direction == "from")
 
 
-def _pipeline(given: re.Match[str], statement: str) -> Roles:
+def _pipeline(given: re.Match[str], statement: str) -> Pipeline:
     """Producers, consumers and their stages."""
     counts: dict[str, int] = {}
     flags: set[str] = set()
@@ -334,7 +334,7 @@ def _pipeline(given: re.Match[str], statement: str) -> Roles:
                 f"plan: {shown(statement, SHOWN)!r} has no `{word}`: it is written {_PIPELINE_NOTATION}"
             )
     waves = [_size(text, statement) for text in given.group(1, 2, 3, 4)]
-    return Roles(
+    return Pipeline(
         (waves[0], waves[1]),
         (waves[2], waves[3]),
         counts["stages"],
@@ -374,7 +374,7 @@ def _axis(name: str, digits: str, cuts: str) -> Axis:
     peeled = (_size(peel[2], cuts), _size(peel[3], cuts)) if peel else (0, 0)
     axis = Axis(name, _digits(digits), _cuts(peel[1] if peel else cuts), peeled)
     names = [d.name for d in axis.digits]
-    for cut in axis.cuts:
+    for cut in axis.splits:
         if cut.digit is not None and cut.digit not in names:
             near = did_you_mean(cut.digit, names)
             raise ArgumentError(f"plan: `{cut}` splits no digit of {name}: it has {', '.join(names)}{near}")
@@ -397,7 +397,7 @@ def _digits(text: str) -> tuple[Digit, ...]:
     return tuple(digits)
 
 
-def _cuts(text: str) -> tuple[Cut, ...]:
+def _cuts(text: str) -> tuple[Split, ...]:
     if text == "whole":
         return ()
     cuts = []
@@ -413,7 +413,7 @@ def _cuts(text: str) -> tuple[Cut, ...]:
         box = _box(sides or "", part)
         if box and prod(box) != size:
             raise ArgumentError(f"plan: {part!r}: a box {sides} has {prod(box)} elements, not {size}")
-        cuts.append(Cut(level, size, digit, box, _count(unroll or "1", part)))
+        cuts.append(Split(level, size, digit, box, _count(unroll or "1", part)))
     return tuple(cuts)
 
 

@@ -9,7 +9,7 @@ from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l1, l2, operand_bytes, reading
-from tilewright.plan.plan import Cut
+from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import halo_of, is_direct
 
 WRITTEN = 72
@@ -57,22 +57,22 @@ def stages(c: Contraction, atom: MultiplyAtom) -> list[str]:
     return ["strip", "panel"] if halo_of(c) is not None else ["panel"]
 
 
-def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Cut, ...]:
+def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
     """The steps of the depth: written out as far as that is not too much."""
     last, depth = c.depth[-1], atom.shape[2]
     chunks, taps = -(-size(last) // depth), c.extent(c.depth[:-1])
-    each = tuple(Cut("unit", 1, t.name) for t in c.depth[:-1])
-    end = Cut("unit", depth, last.name)
+    each = tuple(Split("unit", 1, t.name) for t in c.depth[:-1])
+    end = Split("unit", depth, last.name)
     if fixed.depth is not None and fixed.depth % depth == 0 and fixed.depth < chunks * depth:
-        return (Cut("loop", fixed.depth, last.name), *each, end)
+        return (Split("loop", fixed.depth, last.name), *each, end)
     if taps * chunks <= WRITTEN:
         return (*each, end)
     if chunks == 1 or taps > WRITTEN:
-        return (*(Cut("loop", 1, t.name) for t in c.depth[:-1]), Cut("loop", depth, last.name))
+        return (*(Split("loop", 1, t.name) for t in c.depth[:-1]), Split("loop", depth, last.name))
     per = max(1, WRITTEN // taps)
     while chunks % per:
         per -= 1
-    return (Cut("loop", per * depth, last.name), *each, end)
+    return (Split("loop", per * depth, last.name), *each, end)
 
 
 def _streams(
@@ -168,7 +168,7 @@ def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     )
 
 
-def _count(c: Contraction, s: Cut, how: Blocking) -> int:
+def _count(c: Contraction, s: Split, how: Blocking) -> int:
     last = c.depth[-1]
     if s.digit != last.name:
         return size(c.summed(s.digit))

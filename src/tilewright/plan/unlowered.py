@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.errors import ArgumentError
-from tilewright.plan.plan import BETWEEN, LONGEST, Occupancy, Plan
+from tilewright.plan.schedule import BETWEEN, LONGEST, Occupancy, Schedule
 
 
-def refuse_unlowered(plan: Plan) -> None:
+def refuse_unlowered(plan: Schedule) -> None:
     """Refuses a schedule with a line that no lowering does.
 
     >>> from tilewright.plan.text import parse_plan
@@ -20,23 +20,23 @@ def refuse_unlowered(plan: Plan) -> None:
         raise ArgumentError(f"plan: `{line}`: lowering lacks {what}; a plan without it is done")
 
 
-def unlowered(plan: Plan) -> Iterator[tuple[str, str]]:
+def unlowered(plan: Schedule) -> Iterator[tuple[str, str]]:
     """(line, what the lowering lacks for it) of a schedule."""
     for axis in plan.axes:
-        for cut in axis.cuts:
-            if cut.role in ("cluster", "wave"):
-                yield str(axis), f"splits by {cut.role}"
+        for cut in axis.splits:
+            if cut.level in ("cluster", "wave"):
+                yield str(axis), f"splits by {cut.level}"
             if cut.box:
                 yield str(axis), "boxes of several digits by `as`"
             if cut.unroll > 1:
                 yield str(axis), "loops that a plan unrolls"
         if any(axis.peeled):
             yield str(axis), "iterations that a plan peels"
-    if plan.schedule == LONGEST:
+    if plan.order == LONGEST:
         yield plan.line("raster"), "an order of tasks by their length"
-    for name in (name for name in plan.order if "." in name):
+    for name in (name for name in plan.loops if "." in name):
         yield plan.line("loops"), f"an order of the loops of one axis, `{name}`"
-    for value in plan.placed:
+    for value in plan.values:
         if value.route:
             yield str(value), "routes that a plan says: the machine's own is taken"
         elif value.form in BETWEEN:

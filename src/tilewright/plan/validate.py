@@ -12,8 +12,8 @@ from tilewright.plan.bind_contraction import bind_contraction
 from tilewright.plan.blocking import LANES, Blocking, LaneUnit, up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.model import Cost
-from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.sliding import halo_of, is_direct
 
 
@@ -54,7 +54,7 @@ def too_much(cost: Cost, machine: Machine) -> str | None:
     return None
 
 
-def _not_one_by_one(steps: Sequence[Cut], digits: Sequence[Symbol]) -> bool:
+def _not_one_by_one(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
     """Whether steps are not one for each digit, by 1."""
     return sorted(s.digit or "" for s in steps) != sorted(d.name for d in digits) or any(s.size != 1 for s in steps)
 
@@ -152,13 +152,13 @@ def multiplies(name: str, c: Contraction, machine: Machine) -> MultiplyAtom | La
     return atom
 
 
-def validate(plan: Plan, c: Contraction, machine: Machine) -> Blocking:
+def validate(plan: Schedule, c: Contraction, machine: Machine) -> Blocking:
     """The blocking that a plan means; raises an ArgumentError that says why it is impossible on a machine."""
     if plan.open:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")
     if plan.atom is None:
         raise ArgumentError("plan: no atom is named")
-    if any(p.at is not None and p.form == "strip" for p in plan.placed) and halo_of(c) is None:
+    if any(p.at is not None and p.form == "strip" for p in plan.values) and halo_of(c) is None:
         raise refused(plan.operand(c.a.name), "rows do not slide over two dimensions by one")
     how = bind_contraction(c, plan, multiplies(plan.atom, c, machine))
     why = impossible(c, how, machine) or too_much(cost_of(c, how, machine), machine)

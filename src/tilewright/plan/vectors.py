@@ -9,7 +9,7 @@ from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, reading, stays_near
-from tilewright.plan.plan import Cut
+from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import rows_apart
 
 UNROLLED = 4
@@ -101,15 +101,15 @@ def _rows(line: int, most: int) -> list[int]:
     return sorted(n for n in {most, *fewest_blocks} if 1 <= n <= most)
 
 
-def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Cut, ...]:
+def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
     last, group = c.depth[-1], atom.shape[2]
     most = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
     deep = max(n for n in range(1, most + 1) if size(last) % (n * group) == 0)
     if fixed.depth is not None and size(last) % fixed.depth == 0 == fixed.depth % group:
         deep = fixed.depth // group
     few = [t for t in c.depth[:-1] if t in c.coupled and size(t) * deep <= WRITTEN]
-    taps = [Cut("unit" if t in few else "loop", 1, t.name) for t in c.depth[:-1]]
-    return (*taps, Cut("loop", deep * group, last.name), Cut("unit", group, last.name))
+    taps = [Split("unit" if t in few else "loop", 1, t.name) for t in c.depth[:-1]]
+    return (*taps, Split("loop", deep * group, last.name), Split("unit", group, last.name))
 
 
 def vector_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:

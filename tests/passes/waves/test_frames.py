@@ -177,11 +177,11 @@ def test_a_reduction_in_parts(how: str) -> None:
 
 
 def test_a_long_reduction_with_few_results_is_done_in_parts() -> None:
-    assert made(kernels.reduction("sum", "rows", "bf16", "f32"), M=65536, N=256).plan.split == ("M", 32)
-    assert made(kernels.reduction("max", "rows", "f32"), M=65537, N=256).plan.split == ("M", 16)
-    assert made(kernels.reduction("sum", "columns", "bf16", "f32"), M=1, N=20_000_000).plan.split == ("N", 125)
-    assert made(kernels.reduction("sum", "rows", "bf16", "f32"), M=8192, N=8192).plan.split is None
-    assert made(kernels.softmax("f32"), M=1, N=8192).plan.split is None  # what is reduced is used again
+    assert made(kernels.reduction("sum", "rows", "bf16", "f32"), M=65536, N=256).plan.parts == ("M", 32)
+    assert made(kernels.reduction("max", "rows", "f32"), M=65537, N=256).plan.parts == ("M", 16)
+    assert made(kernels.reduction("sum", "columns", "bf16", "f32"), M=1, N=20_000_000).plan.parts == ("N", 125)
+    assert made(kernels.reduction("sum", "rows", "bf16", "f32"), M=8192, N=8192).plan.parts is None
+    assert made(kernels.softmax("f32"), M=1, N=8192).plan.parts is None  # what is reduced is used again
 
 
 @pytest.mark.parametrize("how", ["sum", "max", "min", "prod"])
@@ -303,13 +303,13 @@ def test_every_core_has_one_part_of_few_columns(kind: str, width: int, parts: in
     """There were four short parts for each core, each as wide as a wave loads at once: every one began anew."""
     found = made(kernels.reduction("sum", "rows", kind), M=65536, N=256)
     assert f"axis N = (N 256): task {width}" in str(found.plan)
-    assert found.plan.split == ("M", parts)
+    assert found.plan.parts == ("M", parts)
     assert found.plan.waves == 16
 
 
 def test_a_reduction_that_one_launch_does_as_fast_is_not_taken_apart() -> None:
     short = made(kernels.reduction("sum", "rows", "f32"), M=1100, N=70)
-    assert short.plan.split is None
+    assert short.plan.parts is None
     assert "a reduction in parts: two launches take" in short.explain()
     second = made(kernels.reduction("sum", "rows", "f32"), M=65536, N=256)
     assert second.module is not None

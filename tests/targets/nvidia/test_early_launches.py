@@ -10,7 +10,7 @@ import pytest
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.compiler.text import compile_text
-from tilewright.plan.plan import LAUNCH
+from tilewright.plan.schedule import LAUNCH
 
 GLOBAL = re.compile(r"\b(ld|st|atom|red)(\.\w+)*\.global\b|\bcp\.(reduce\.)?async|\bprefetch\.(global|L)")
 """Instructions that read or write global memory: those of lanes, and copies that go on by themselves."""
@@ -83,9 +83,9 @@ def test_every_path_waits_before_it_touches_global_memory(name: str) -> None:
     assert made.plan is not None
     assert made.module is not None
     early = [p for p in made.module.programs.values() if p.record("launch") is not None]
-    copied = any(p.at == LAUNCH for p in made.plan.placed)
+    copied = any(p.at == LAUNCH for p in made.plan.values)
     assert copied == (name == "gemm copied to rows")
-    assert len(early) == (2 if made.plan.split is not None or copied else 1)
+    assert len(early) == (2 if made.plan.parts is not None or copied else 1)
     for program in early:
         text = compile_text(str(program), "gpu:hopper").text("ptx")
         assert any(GLOBAL.search(line) for line in text[text.index(WAIT) :].splitlines())

@@ -84,8 +84,8 @@ def test_every_lane_adds_the_products_of_its_rows_and_columns(name: str, columns
 def test_products_of_f32_are_done_in_roles(transposes: str) -> None:
     """One wave had a task, and loaded its factors from global memory before every step of k."""
     made = kernel_for(kernels.gemm(transposes, "f32"), {"M": 1024, "N": 768, "K": 512}, target="gpu:hopper")
-    assert made.plan.roles is not None
-    assert not made.plan.roles.pingpong
+    assert made.plan.pipeline is not None
+    assert not made.plan.pipeline.pingpong
     assert made.plan.products[0].atom.startswith("fma.m64n")
     made = kernel_for(kernels.gemm(transposes, "f32"), {"M": 4096, "N": 2048, "K": 512}, target="gpu:hopper")
     text = made.text("asm")
@@ -105,10 +105,10 @@ def test_rows_of_such_products_are_reduced_by_a_program_of_their_own() -> None:
         tkw.write(c - tkw.max(c, dim=N), y)
 
     made = kernel_for(normalised, {"M": 4096, "N": 32, "K": 512}, target="gpu:hopper")
-    assert made.plan.apart == "mma"
+    assert made.plan.split_after == "mma"
     assert made.plan.products[0].atom.startswith("fma.m64n32k4.f32")
     assert made.plan.then is not None
-    assert made.plan.then.roles is None
+    assert made.plan.then.pipeline is None
 
 
 def test_no_two_chunks_of_a_load_share_a_bank() -> None:

@@ -80,7 +80,7 @@ def test_lowered_programs_of_open_sizes_are_right(kernel: Any, usual: Any, other
 
 def test_tasks_of_an_open_product_are_whole_blocks() -> None:
     made = kernel_for(kernels.gemm("nt", "f64"), {"M": 200, "N": 136, "K": 64}, target="gpu:hopper", dynamic=["M", "N"])
-    cuts = {axis.name: (axis.cut("task"), axis.cut("loop")) for axis in made.plan.axes}
+    cuts = {axis.name: (axis.split("task"), axis.split("loop")) for axis in made.plan.axes}
     for name in "MN":
         task, loop = cuts[name]
         assert task is not None

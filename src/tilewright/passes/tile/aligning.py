@@ -38,7 +38,7 @@ from tilewright.passes.tile.copies import (
     with_ops,
 )
 from tilewright.passes.tile.rewriting import own_name
-from tilewright.plan.plan import PADDED, PANELS
+from tilewright.plan.schedule import PADDED, PANELS
 
 SLACK = 8
 """Rows are padded to whole lines if they become longer by no more than one part in so many."""

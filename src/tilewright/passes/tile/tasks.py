@@ -23,7 +23,7 @@ from tilewright.passes.tile import inplace
 from tilewright.passes.tile.rewriting import within
 from tilewright.passes.tile.values import Part, divided, most, pieces
 from tilewright.plan.boxes import WRITES
-from tilewright.plan.plan import REVERSED
+from tilewright.plan.schedule import REVERSED
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering

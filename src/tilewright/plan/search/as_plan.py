@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.plan.plan import Placed, Plan
+from tilewright.plan.schedule import Schedule, ValuePlacement
 from tilewright.plan.search.kernel_plan import LACKS, KernelPlan
 from tilewright.plan.search.ranking import PlanCandidate, Rejected
 from tilewright.plan.search.simt import TermKernelSchedule
@@ -12,11 +12,11 @@ from tilewright.plan.search.term_plan import plan_by_terms
 from tilewright.plan.search.uniform import UniformKernelSchedule, plan_of_uniform
 
 
-def as_plan(candidate: PlanCandidate) -> Plan | Rejected:
+def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
     """The plan of a candidate; or why today's lowering does not do it."""
     plans = []
     for kernel in candidate.kernels:
-        plan: Plan | Rejected
+        plan: Schedule | Rejected
         if isinstance(kernel, TermKernelSchedule):
             plan = plan_by_terms(kernel)
         elif isinstance(kernel, UniformKernelSchedule):
@@ -30,8 +30,10 @@ def as_plan(candidate: PlanCandidate) -> Plan | Rejected:
         if rewrite.lacks:
             return Rejected(rewrite.what, f"{LACKS} {rewrite.lacks}")
     first, *others = plans
-    forms = tuple(Placed(name, "launch", form) for rewrite in candidate.rewrites for name, form in rewrite.forms)
-    first = replace(first, placed=(*forms, *first.placed))
+    forms = tuple(
+        ValuePlacement(name, "launch", form) for rewrite in candidate.rewrites for name, form in rewrite.forms
+    )
+    first = replace(first, values=(*forms, *first.values))
     if not others:
         return first
     if len(others) > 1:
@@ -39,4 +41,4 @@ def as_plan(candidate: PlanCandidate) -> Plan | Rejected:
     after = next((rewrite.after for rewrite in candidate.rewrites if rewrite.after), "")
     if not after:
         return Rejected("two kernels", f"{LACKS} a cut at a value without a product before it")
-    return replace(first, apart=after, then=others[0])
+    return replace(first, split_after=after, then=others[0])

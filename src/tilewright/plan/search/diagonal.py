@@ -8,7 +8,7 @@ from math import prod
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts, ProductFacts, ValueFacts
-from tilewright.plan.plan import DIAGONAL, PADDED
+from tilewright.plan.schedule import DIAGONAL, PADDED
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.ranking import PlanCandidate, Rewrite
 from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, copy_of, strides, with_accesses

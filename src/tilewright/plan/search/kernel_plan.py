@@ -9,7 +9,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import axis_of, words_for
 from tilewright.plan.microkernel import Axes, axes_in
-from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Placed, Plan
+from tilewright.plan.schedule import Axis, Digit, Product, Schedule, Split, ValuePlacement
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.launch import DYNAMIC, heads_together
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
@@ -40,7 +40,7 @@ class KernelPlan:
     def _names(self, d: Expr) -> tuple[str, ...]:
         return self.facts.digits.get(str(d), (str(d),))
 
-    def plan(self) -> Plan | Rejected:
+    def plan(self) -> Schedule | Rejected:
         """The plan; or what today's lowering lacks for it."""
         why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not()
         if why:
@@ -55,20 +55,20 @@ class KernelPlan:
         parts = self.kernel.parts
         if parts is not None:
             split = f"{parts.dim}_split"
-            axes = [axis_of(split, parts.count, (Cut("task", 1),)), *axes]
+            axes = [axis_of(split, parts.count, (Split("task", 1),)), *axes]
             order = [split, *order]
         group = self._raster()
         if self.kernel.order == DYNAMIC:  # how many there are of an open size, only a call tells
             group = 1 if self.facts.opened else heads_together(self.t, self._around(tasks))
-        return Plan(
+        return Schedule(
             tuple(axes),
             tuple(order),
             products=self._multiplied(),
-            roles=self.kernel.pipeline.roles,
+            pipeline=self.kernel.pipeline.roles,
             overlap=self.kernel.pipeline.overlap,
-            group=group,
-            schedule=self.kernel.order,
-            split=None if parts is None else (parts.dim, parts.count),
+            raster=group,
+            order=self.kernel.order,
+            parts=None if parts is None else (parts.dim, parts.count),
             early=True if "programmatic" in self.t.machine.launches else None,
         )
 
@@ -142,29 +142,29 @@ class KernelPlan:
     def _is_in_blocks(self, d: Expr) -> bool:
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
-    def _cuts(self, d: Expr) -> tuple[Cut, ...]:
+    def _cuts(self, d: Expr) -> tuple[Split, ...]:
         """How an axis is cut."""
         cut = d in self._tasks()
         tile = next((self.t.tile_of(n) for n in self._names(d) if n in self.t.o.class_of), None)
         if tile is None:
-            return (Cut("task", self._tile_along(d)),) if cut else self._unit_loop(d)
+            return (Split("task", self._tile_along(d)),) if cut else self._unit_loop(d)
         if tile.level == LOOP and cut:
-            return (Cut("task", tile.count * tile.size), Cut("loop", tile.size))
+            return (Split("task", tile.count * tile.size), Split("loop", tile.size))
         if cut:
-            return (Cut("task", self._tile_along(d)),)
+            return (Split("task", self._tile_along(d)),)
         if tile.level == LOOP:
             box = max(dict(tile.box)[n] for n in self._names(d) if n in self.t.size)
-            return (Cut("loop", tile.size if self._is_inner(d, tile) else box),)
+            return (Split("loop", tile.size if self._is_inner(d, tile) else box),)
         return ()
 
-    def _unit_loop(self, d: Expr) -> tuple[Cut, ...]:
+    def _unit_loop(self, d: Expr) -> tuple[Split, ...]:
         """A dimension of one element that is summed is a loop of one step."""
         for op, axes in self.axes.items():
             steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
             if isinstance(axes, Axes) and d in axes.deep and steps:
-                return (Cut("loop", 1),)
+                return (Split("loop", 1),)
             if isinstance(axes, Axes) and d is axes.k and len(self.products) == 1 and op in self.products:
-                return (Cut("loop", self.products[op].atom.slab or 1),)
+                return (Split("loop", self.products[op].atom.slab or 1),)
         return ()
 
     def _is_inner(self, d: Expr, tile: AxisTile) -> bool:
@@ -190,11 +190,11 @@ class KernelPlan:
         columns = m.columns * self.t.batch
         return (columns, m.rows) if flip else (m.rows, columns)
 
-    def _multiplied(self) -> tuple[Multiplied, ...]:
+    def _multiplied(self) -> tuple[Product, ...]:
         lines = []
         for m in self.kernel.mmas:
             flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
-            lines.append(Multiplied(m.oriented.product.name, self._atom(m), *self._block(m), flip))
+            lines.append(Product(m.oriented.product.name, self._atom(m), *self._block(m), flip))
         return tuple(lines)
 
     def _atom(self, m: MmaTile) -> str:
@@ -207,7 +207,7 @@ class KernelPlan:
 
     # -- halo tiles -----------------------------------------------------------------------------------------------
 
-    def _halo_plan(self) -> Plan | Rejected:
+    def _halo_plan(self) -> Schedule | Rejected:
         """The plan over boxes of positions: A as a halo tile, B in stages of some taps, or resident."""
         (op,), (m,) = self.products, self.kernel.mmas
         axes, offsets = self.axes[op], self.kernel.pipeline.offsets
@@ -223,22 +223,22 @@ class KernelPlan:
         loops = [axes.k, *deep]
         if offsets is not None and offsets > 1 and len(loops) < 2:
             return Rejected(self._name(), f"{LACKS} stages of several taps of a dimension that is no axis")
-        cut = {d: Cut("task", self._tile_along(d) if d is axes.n else 1) for d in total}
-        cut |= {d: Cut("loop", 1) for d in deep} | {axes.k: Cut("loop", m.atom.slab or 1)}
+        cut = {d: Split("task", self._tile_along(d) if d is axes.n else 1) for d in total}
+        cut |= {d: Split("loop", 1) for d in deep} | {axes.k: Split("loop", m.atom.slab or 1)}
         at = "start" if offsets == 0 else words[str(loops[-1] if offsets == 1 else loops[-2])]
         if offsets is not None and offsets > 1:
-            cut[loops[-1]] = Cut("loop", offsets)
-        own = Axis(word, digits, tuple(Cut("task", box[d.name], d.name) for d in digits))
+            cut[loops[-1]] = Split("loop", offsets)
+        own = Axis(word, digits, tuple(Split("task", box[d.name], d.name) for d in digits))
         every = [*(axis_of(words[str(d)], self._full(d), (cut[d],)) for d in around), own]
         every += [axis_of(words[str(d)], self._full(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)]
         a, b = (self.facts.nodes[x.reads[0]].place.memory for x in (m.oriented.a, m.oriented.b))
         b = f"{b.removesuffix('_rows')}_diagonal" if self.t.batch > 1 else b
-        return Plan(
+        return Schedule(
             tuple(every),
             (*(words[str(d)] for d in around), word, words[str(axes.n)]),
             tuple(words[str(d)] for d in loops),
-            (Placed(a, words[str(axes.k)], "halo"), Placed(b, at, "panel")),
+            (ValuePlacement(a, words[str(axes.k)], "halo"), ValuePlacement(b, at, "panel")),
             products=self._multiplied(),
-            roles=self.kernel.pipeline.roles,
+            pipeline=self.kernel.pipeline.roles,
             early=True if "programmatic" in self.t.machine.launches else None,
         )

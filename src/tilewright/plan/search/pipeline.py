@@ -9,7 +9,7 @@ from itertools import product as combinations
 from math import ceil
 
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.plan import Roles
+from tilewright.plan.schedule import Pipeline
 from tilewright.plan.search.liveness import Liveness, operand_registers
 from tilewright.plan.search.placement import HaloTile, OperandPlacement
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
@@ -37,7 +37,7 @@ class KernelPipeline:
     With a halo tile, `offsets` are the taps of a stage of B; 0: all of B is resident.
     """
 
-    roles: Roles
+    roles: Pipeline
     overlap: str = PLAIN
     keeps_a: bool = False
     offsets: int | None = None
@@ -121,7 +121,7 @@ def _roles(
     waves: tuple[tuple[int, int], tuple[int, int]],
     keeps: bool,
     pingpong: bool,
-) -> Roles | str:
+) -> Pipeline | str:
     """The roles with as many stages as shared memory holds; or that they do not fit."""
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -145,7 +145,9 @@ def _roles(
     fewest = FEWEST_STAGES if trips > 1 or (chained and t.looped) else 1
     if stages < fewest:
         return f"shared memory: {fewest} stages of {stage:.0f} bytes and {resident:.0f} once"
-    return Roles(*waves, stages, pick[1], pingpong=pingpong, once=pick[0], apart=chained and t.down > 1)
+    return Pipeline(
+        *waves, stages, pick[1], pingpong=pingpong, resident_stages=pick[0], per_group_store=chained and t.down > 1
+    )
 
 
 def _result_factor(t: Tiling, last: MmaTile) -> float:
@@ -163,7 +165,7 @@ def _exchanged(t: Tiling, m: MmaTile) -> float:
 
 def _halo_roles(
     t: Tiling, m: MmaTile, halo: HaloTile, waves: tuple[tuple[int, int], tuple[int, int]], pingpong: bool
-) -> Iterator[tuple[Roles, int]]:
+) -> Iterator[tuple[Pipeline, int]]:
     """Yield roles with halo tiles of A in stages of their own: B in stages of some taps, or all of it resident."""
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None
@@ -178,7 +180,7 @@ def _halo_roles(
         if stages * offsets >= ENOUGH_STAGES and stages > 1:
             stages = min(MOST_STAGES, stages)
             tiles = next(n for n in HALO_STAGES if n * halo.bytes + stages * offsets * halo.tap <= left)
-            yield Roles(*waves, stages, stored, tiles, pingpong), offsets
+            yield Pipeline(*waves, stages, stored, tiles, pingpong), offsets
             break
     columns = [(c, tile) for c, tile in t.pairs() if "c" in c.roles]
     if any(tile.count > 1 for _, tile in columns) or any(c.is_batch and tile.count > 1 for c, tile in t.pairs()):
@@ -186,5 +188,5 @@ def _halo_roles(
     for stored in STORED:
         left = room - halves * stored * m.rows * m.row_bytes - halo.chunks * taps * halo.tap
         if left >= HALO_STAGES[-1] * halo.bytes:
-            yield Roles(*waves, 1, stored, int(min(HALO_STAGES[0], left // halo.bytes)), pingpong), 0
+            yield Pipeline(*waves, 1, stored, int(min(HALO_STAGES[0], left // halo.bytes)), pingpong), 0
             break

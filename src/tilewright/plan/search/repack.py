@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
-from tilewright.plan.plan import ALIGNED, PADDED, PANELS
+from tilewright.plan.schedule import ALIGNED, PADDED, PANELS
 from tilewright.plan.search.diagonal import padded_blocks
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.ranking import Rewrite

@@ -7,11 +7,11 @@ from math import ceil, prod
 from tilewright.algebra.expr import Expr
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import axis_of
-from tilewright.plan.plan import Axis, Cut, Digit, Multiplied, Plan
+from tilewright.plan.schedule import Axis, Digit, Product, Schedule, Split
 from tilewright.plan.search.simt import TermKernelSchedule, digits_of_dim
 
 
-def plan_by_terms(kernel: TermKernelSchedule) -> Plan:
+def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
     """The plan of a kernel in which lanes add up terms."""
     program, facts = kernel.program, kernel.program.facts
     word = str(program.summed[0]).rpartition("_")[0] if len(program.summed) > 1 else str(program.summed[0])
@@ -22,12 +22,12 @@ def plan_by_terms(kernel: TermKernelSchedule) -> Plan:
     whole = [d for d in facts.order if d not in facts.cut and d not in program.summed]
     axes += [axis_of(str(d), _extent(facts, d), ()) for d in whole]
     tile = kernel.terms.tile
-    axes.append(axis_of(word, program.count, (Cut("loop", tile),) if tile < program.count else ()))
-    return Plan(
+    axes.append(axis_of(word, program.count, (Split("loop", tile),) if tile < program.count else ()))
+    return Schedule(
         tuple(axes),
         tuple(tasks),
-        products=(Multiplied("mma", None),),
-        schedule="contiguous" if kernel.sizes else "cyclic",
+        products=(Product("mma", None),),
+        order="contiguous" if kernel.sizes else "cyclic",
         waves=kernel.waves,
         early=True if "programmatic" in program.machine.launches else None,
     )
@@ -41,8 +41,8 @@ def _axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
     """The axis of a dimension that tasks cut; of rows in boxes, each digit in whole boxes."""
     facts = kernel.program.facts
     if d is not kernel.program.row or kernel.outer is None:
-        return axis_of(str(d), _extent(facts, d), (Cut("task", kernel.widths[d]),))
+        return axis_of(str(d), _extent(facts, d), (Split("task", kernel.widths[d]),))
     digits = [Digit(n, facts.extents[n], ceil(facts.extents[n] / b) * b) for n, b in kernel.sizes.items()]
-    units = [Cut("unit", b, n) for n, b in kernel.sizes.items() if b > 1]
-    task = Cut("task", kernel.widths[kernel.outer] * prod(kernel.sizes.values()))
+    units = [Split("unit", b, n) for n, b in kernel.sizes.items() if b > 1]
+    task = Split("task", kernel.widths[kernel.outer] * prod(kernel.sizes.values()))
     return Axis(str(d), tuple(digits), (task, *units))

@@ -12,8 +12,8 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, drafted, only_adds
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
-from tilewright.plan.plan import REVERSED, Cut, Multiplied, Plan
 from tilewright.plan.predicting import is_divided, neighbours_in_word
+from tilewright.plan.schedule import REVERSED, Product, Schedule, Split
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
@@ -187,39 +187,39 @@ def argument_bytes(facts: Facts) -> float:
     return float(sum(prod(place.shape) * place.bytes for place in places.values()))
 
 
-def plan_of_uniform(kernel: UniformKernelSchedule) -> Plan:
+def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
     """The plan of a kernel without a pipeline."""
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
     whole = [d for d in facts.order if d not in kernel.widths]
     if kernel.parts is not None:
         return _plan_in_parts(kernel, kernel.parts, whole)
     cuts = {
-        d: tuple(Cut(level, of[d]) for level, of in (("task", kernel.widths), ("loop", kernel.blocks)) if d in of)
+        d: tuple(Split(level, of[d]) for level, of in (("task", kernel.widths), ("loop", kernel.blocks)) if d in of)
         for d in kernel.widths
     }
-    cuts |= {d: (Cut("loop", n),) for d, n in kernel.loops.items() if d in whole and n < size(d)}
+    cuts |= {d: (Split("loop", n),) for d, n in kernel.loops.items() if d in whole and n < size(d)}
     plan = drafted((*kernel.widths, *whole), size, cuts, kernel.widths)
     names = {facts.nodes[p.node].source: p.name for p in facts.products}
     products = tuple(
-        Multiplied(names[op], None) if how is None else Multiplied(names[op], how.atom.name, *how.tile, how.transposed)
+        Product(names[op], None) if how is None else Product(names[op], how.atom.name, *how.tile, how.transposed)
         for op, how in kernel.products.items()
     )
     early = True if "programmatic" in kernel.machine.launches else None
-    schedule = REVERSED if kernel.backward and plan.tasks else "cyclic"
-    return replace(plan, products=products, waves=kernel.waves, early=early, schedule=schedule)
+    schedule = REVERSED if kernel.backward and plan.grid else "cyclic"
+    return replace(plan, products=products, waves=kernel.waves, early=early, order=schedule)
 
 
-def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Plan:
+def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
     """The plan of the kernel that reduces parts: their number is an axis of tasks, before all others."""
     size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
-    tasks = [axis_of(str(d), size(d), (Cut("task", n),)) for d, n in kernel.widths.items()]
+    tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]
     others = [
         axis_of(f"{d}_part", parts.width, ()) if str(d) == parts.dim else axis_of(str(d), size(d), ()) for d in whole
     ]
-    return Plan(
-        (axis_of(split, parts.count, (Cut("task", kernel.parts_of_task),)), *tasks, *others),
+    return Schedule(
+        (axis_of(split, parts.count, (Split("task", kernel.parts_of_task),)), *tasks, *others),
         (split, *(axis.name for axis in tasks)),
-        split=(parts.dim, parts.count),
+        parts=(parts.dim, parts.count),
         waves=kernel.waves,
         early=True if "programmatic" in kernel.machine.launches else None,
     )

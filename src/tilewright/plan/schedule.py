@@ -113,11 +113,11 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Split:
     """Pieces of `size` (of a digit, or of what remains of the axis), and the level of the machine that iterates over
     them."""
 
-    role: str
+    level: str
     size: int
     digit: str | None = None
     box: tuple[int, ...] = ()
@@ -129,12 +129,12 @@ class Cut:
         digit = f"{self.digit} " if self.digit else ""
         box = f" as {'x'.join(map(str, self.box))}" if self.box else ""
         unroll = f" unroll {self.unroll}" if self.unroll > 1 else ""
-        return f"{self.role} {digit}{self.size}{box}{unroll}"
+        return f"{self.level} {digit}{self.size}{box}{unroll}"
 
     @property
     def written(self) -> bool:
         """Whether it is written out, not a loop."""
-        return self.role == "unit"
+        return self.level == "unit"
 
 
 @dataclass(frozen=True)
@@ -143,18 +143,18 @@ class Axis:
 
     name: str
     digits: tuple[Digit, ...]
-    cuts: tuple[Cut, ...] = ()
+    splits: tuple[Split, ...] = ()
     peeled: tuple[int, int] = (0, 0)
     """Iterations at the front and at the end that are lowered by themselves."""
 
     def __str__(self) -> str:
         peel = [f"peel {self.peeled[0]} {self.peeled[1]}"] if any(self.peeled) else []
-        cuts = ", ".join([*map(str, self.cuts), *peel] if self.cuts else ["whole", *peel])
+        cuts = ", ".join([*map(str, self.splits), *peel] if self.splits else ["whole", *peel])
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
 
-    def cut(self, role: str, digit: str | None = None) -> Cut | None:
+    def split(self, role: str, digit: str | None = None) -> Split | None:
         """The first cut of a role, of a digit if one is named."""
-        return next((c for c in self.cuts if c.role == role and (digit is None or c.digit == digit)), None)
+        return next((c for c in self.splits if c.level == role and (digit is None or c.digit == digit)), None)
 
     @property
     def walked(self) -> int:
@@ -164,10 +164,10 @@ class Axis:
     @property
     def tasks(self) -> int:
         """How many tasks there are along it: boxes of digits, or pieces of the whole."""
-        boxes = {c.digit: c.size for c in self.cuts if c.role == "task" and c.digit is not None}
+        boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}
         if boxes:
             return prod(ceil(d.walked / boxes[d.name]) for d in self.digits if d.name in boxes)
-        cut = self.cut("task")
+        cut = self.split("task")
         return ceil(self.walked / (1 if cut is None else cut.size))
 
 
@@ -188,7 +188,7 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Placed:
+class ValuePlacement:
     """Where a value is while it is used: in place (no point, no form), or copied at a point in a form, over a route.
 
     The point is `bind`, LAUNCH (a kernel of its own repacks it), `start`, `task` or an axis. Without a route the
@@ -216,7 +216,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Multiplied:
+class Product:
     """A product by an atom, and the tile of accumulators that stays in registers; without an atom, by loops."""
 
     name: str
@@ -234,37 +234,37 @@ class Multiplied:
 
 
 @dataclass(frozen=True)
-class Roles:
+class Pipeline:
     """(waves, registers of a lane) of producers, which copy operands, and of consumers, which multiply them.
 
     `stages` lie between the two, `stored` between results and memory. Halo tiles of A have stages of their own
     (`halo`), as has what is loaded once a task (`once`).
     """
 
-    load: tuple[int, int]
-    multiply: tuple[int, int]
+    producer: tuple[int, int]
+    consumer: tuple[int, int]
     stages: int
-    stored: int
-    halo: int = 0
+    epilogue_stages: int
+    halo_stages: int = 0
     pingpong: bool = False
     """Whether halves of the consumers take tasks in turn: one stores while the other multiplies."""
-    once: int = 1
-    together: bool = False
+    resident_stages: int = 1
+    joint: bool = False
     """Whether all operands of a step are handed over at once, also where products use them one by one."""
-    apart: bool = False
+    per_group_store: bool = False
     """Whether groups of consumers store their results each by itself, and go on."""
 
     def __str__(self) -> str:
-        waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.load, self.multiply)]
+        waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.producer, self.consumer)]
         parts = [
-            f"producer {waves[0]} {self.load[1]} registers",
-            f"consumer {waves[1]} {self.multiply[1]} registers",
+            f"producer {waves[0]} {self.producer[1]} registers",
+            f"consumer {waves[1]} {self.consumer[1]} registers",
             f"stages {self.stages}",
-            *(["joint"] if self.together else []),
-            *([f"halo stages {self.halo}"] if self.halo else []),
-            *([f"resident stages {self.once}"] if self.once > 1 else []),
-            f"epilogue stages {self.stored}",
-            *(["store per group"] if self.apart else []),
+            *(["joint"] if self.joint else []),
+            *([f"halo stages {self.halo_stages}"] if self.halo_stages else []),
+            *([f"resident stages {self.resident_stages}"] if self.resident_stages > 1 else []),
+            f"epilogue stages {self.epilogue_stages}",
+            *(["store per group"] if self.per_group_store else []),
             *(["pingpong"] if self.pingpong else []),
         ]
         return ", ".join(parts)
@@ -306,28 +306,28 @@ class Occupancy:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """How a program is done. See the module's text."""
 
     axes: tuple[Axis, ...]
-    tasks: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
-    placed: tuple[Placed, ...] = ()
+    grid: tuple[str, ...] = ()
+    loops: tuple[str, ...] = ()
+    values: tuple[ValuePlacement, ...] = ()
     atom: str | None = None
-    schedule: str = CYCLIC
+    order: str = CYCLIC
     overlap: str = "none"
-    products: tuple[Multiplied, ...] = ()
-    roles: Roles | None = None
-    group: int = 1
+    products: tuple[Product, ...] = ()
+    pipeline: Pipeline | None = None
+    raster: int = 1
     """Of the first axis of tasks, so many are walked together, for the cache that cores share; where tasks are dynamic,
     of the axis before the rows."""
-    apart: str | None = None
+    split_after: str | None = None
     """The product up to which a first program goes; what is computed from it goes through memory to a second one."""
-    split: tuple[str, int] | None = None
+    parts: tuple[str, int] | None = None
     """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
     waves: int = 1
     """How many waves do a task together; those of a program with roles are said there."""
-    then: Plan | None = None
+    then: Schedule | None = None
     """The plan of the second program, where there are two; None: it is chosen."""
     early: bool | None = None
     """Whether the program is launched while the one before it ends; None: it is chosen, where the machine can."""
@@ -347,11 +347,11 @@ class Plan:
             )
         return found
 
-    def operand(self, name: str) -> Placed:
+    def operand(self, name: str) -> ValuePlacement:
         """Where an operand lies."""
-        found = next((p for p in self.placed if p.name == name), None)
+        found = next((p for p in self.values if p.name == name), None)
         if found is None:
-            names = [p.name for p in self.placed]
+            names = [p.name for p in self.values]
             raise ArgumentError(
                 f"plan: no line says where {name} lies; there are lines of {', '.join(names) or 'no operand'}"
             )
@@ -362,7 +362,7 @@ class Plan:
         """The digits that are known only when the program runs."""
         return frozenset(d.name for a in self.axes for d in a.digits if d.open)
 
-    def opened(self, names: Collection[str]) -> Plan:
+    def opened(self, names: Collection[str]) -> Schedule:
         """The plan with these digits open, and no others."""
         axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
         return replace(self, axes=tuple(axes))
@@ -379,13 +379,13 @@ class Plan:
 
     def _statements(self) -> dict[str, str]:
         """The statements that a schedule has once, by their first word."""
-        raster = [*([str(self.group)] if self.group > 1 else []), *([self.schedule] if self.schedule != CYCLIC else [])]
+        raster = [*([str(self.raster)] if self.raster > 1 else []), *([self.order] if self.order != CYCLIC else [])]
         said = {
-            "grid": ", ".join(self.tasks),
-            "raster": ", ".join(raster) if self.tasks else "",
-            "loops": ", ".join(self.order),
-            "split": f"kernel after {self.apart}" if self.apart is not None else "",
-            "parts": f"{self.split[0]} {self.split[1]}" if self.split is not None else "",
+            "grid": ", ".join(self.grid),
+            "raster": ", ".join(raster) if self.grid else "",
+            "loops": ", ".join(self.loops),
+            "split": f"kernel after {self.split_after}" if self.split_after is not None else "",
+            "parts": f"{self.parts[0]} {self.parts[1]}" if self.parts is not None else "",
             "waves": str(self.waves) if self.waves != 1 else "",
             "atom": self.atom or "",
             "overlap": self.overlap if self.overlap != "none" else "",
@@ -397,8 +397,8 @@ class Plan:
         """The schedule's statements."""
         said = self._statements()
         first = [said.pop(word) for word in ("grid", "raster", "loops") if word in said]
-        lines = [*map(str, self.axes), *first, *map(str, self.placed), *map(str, self.products)]
-        lines += [str(part) for part in (self.roles, self.lanes) if part is not None]
+        lines = [*map(str, self.axes), *first, *map(str, self.values), *map(str, self.products)]
+        lines += [str(part) for part in (self.pipeline, self.lanes) if part is not None]
         launch = said.pop("launch", "")
         lines += said.values()
         lines += [str(self.occupancy)] if self.occupancy != Occupancy() else []
@@ -408,7 +408,7 @@ class Plan:
     def __str__(self) -> str:
         return "; ".join(self.lines())
 
-    def differs(self, other: Plan) -> str:
+    def differs(self, other: Schedule) -> str:
         """The statements of this plan that another does not have.
 
         >>> from tilewright.plan.text import parse_plan
@@ -427,7 +427,7 @@ class Plan:
         if said != here:
             raise ArgumentError(f"plan: its axes are {said}; here they are {here}{more}")
 
-    def require_same(self, done: Plan) -> None:
+    def require_same(self, done: Schedule) -> None:
         """Refuses what the plan, which is given, says, by its line, where it is not what is done."""
         lines, mine = self.lines(), done.lines()
         for said, here in zip(lines, mine, strict=False):
