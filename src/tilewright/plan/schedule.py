@@ -55,7 +55,7 @@ rows` begin at whole sectors; `block-diagonal 4` does four neighbouring products
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
@@ -420,20 +420,3 @@ class Schedule:
         if self.overlap == "none" != other.overlap:
             mine.append("overlap none")
         return "; ".join(mine)
-
-    def require_axes(self, names: Iterable[str], more: str = "") -> None:
-        """Refuses the plan, which is given, where its axes are not these."""
-        said, here = ", ".join(a.name for a in self.axes), ", ".join(names)
-        if said != here:
-            raise ArgumentError(f"plan: its axes are {said}; here they are {here}{more}")
-
-    def require_same(self, done: Schedule) -> None:
-        """Refuses what the plan, which is given, says, by its line, where it is not what is done."""
-        lines, mine = self.lines(), done.lines()
-        for said, here in zip(lines, mine, strict=False):
-            if said != here:
-                raise ArgumentError(f"plan: `{said}` is not done here; it would be `{here}`")
-        if len(lines) < len(mine):
-            raise ArgumentError(f"plan: after `{lines[-1]}` it ends; here `{mine[len(lines)]}` follows")
-        if len(lines) > len(mine):
-            raise ArgumentError(f"plan: `{lines[len(mine)]}` has no meaning here: `{mine[-1]}` is the last line")
