@@ -19,7 +19,7 @@ from plan_shapes import SUM_BYTES, OperandShape, ProductShape, Shapes
 
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
-from tilewright.plan.schedule import Axis, Product, Schedule, ValuePlacement
+from tilewright.plan.schedule import Axis, ProductUnit, Schedule, ValuePlacement
 from tilewright.plan.text import parse_plan
 
 ROW = 128
@@ -111,7 +111,7 @@ class Reading:
     # -- products -----------------------------------------------------------------------------------------
 
     @cached_property
-    def products(self) -> list[tuple[Product, ProductShape, MultiplyAtom]]:
+    def products(self) -> list[tuple[ProductUnit, ProductShape, MultiplyAtom]]:
         """The products that atoms do: the line, the shape, the atom."""
         known = {p.name: p for p in self.shapes.products}
         return [
@@ -168,13 +168,13 @@ def _looped(axis: Axis) -> int:
     return loops[-1] if loops else prod(d.extent for d in axis.digits)
 
 
-def _oriented(line: Product, atom: MultiplyAtom) -> tuple[int, int]:
+def _oriented(line: ProductUnit, atom: MultiplyAtom) -> tuple[int, int]:
     """The rows and columns of C that an atom has."""
     m, n, _ = atom.shape
     return (n, m) if line.transposed else (m, n)
 
 
-def _atoms(line: Product, atom: MultiplyAtom) -> tuple[int, int]:
+def _atoms(line: ProductUnit, atom: MultiplyAtom) -> tuple[int, int]:
     """Atoms of a block along the atom's rows and along its columns."""
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     return rows // atom.shape[0], columns // atom.shape[1]

@@ -36,7 +36,7 @@ import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError, FastPathLost, MissingAtomWarning, ProgramError
 from tilewright.machine import Machine
-from tilewright.plan.schedule import Product, Schedule
+from tilewright.plan.schedule import ProductUnit, Schedule
 from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
@@ -243,7 +243,7 @@ def with_atoms(plan: Schedule, row: Machine, family: str) -> str:
         if not fitting:
             raise ArgumentError(f"plan: {row.name} has no {family} for {types[0]} by {types[1]}")
         atom = next((x for x in fitting if x.shape[1] >= each.columns), fitting[-1])
-        products.append(Product(each.name, atom.name, atom.shape[0], atom.shape[1]))
+        products.append(ProductUnit(each.name, atom.name, atom.shape[0], atom.shape[1]))
     lines = [str(line) for line in plan.lines()]
     for old, new in zip(plan.products, products, strict=True):
         lines[lines.index(str(old))] = str(new)

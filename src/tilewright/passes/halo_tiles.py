@@ -19,7 +19,7 @@ from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
 from tilewright.plan.patches import SlidingWindow, ends, factors, patch_cycles, patch_work, rows_of, window
 from tilewright.plan.refusals import refused, tasks_line
 from tilewright.plan.rings import atoms_of, bound_by_memory, product_of
-from tilewright.plan.schedule import Axis, Product, Schedule, ValuePlacement
+from tilewright.plan.schedule import Axis, ProductUnit, Schedule, ValuePlacement
 from tilewright.plan.tiled import Walk
 
 
@@ -156,7 +156,7 @@ class _HaloTile:
     def _width(self, d: Expr) -> int:
         return self.plan.products[0].columns if d is self.axes.n else 1
 
-    def _atom(self, line: Product) -> MultiplyAtom:
+    def _atom(self, line: ProductUnit) -> MultiplyAtom:
         atoms = atoms_of(self.program, self.job.machine, self.op, self.axes)
         if isinstance(atoms, str):
             raise refused(line, atoms)

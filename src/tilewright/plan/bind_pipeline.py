@@ -30,7 +30,7 @@ from tilewright.plan.legality import (
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
 from tilewright.plan.refusals import refused
 from tilewright.plan.rings import is_along, why_no_pipeline
-from tilewright.plan.schedule import Axis, Pipeline, Product, Schedule
+from tilewright.plan.schedule import Axis, Pipeline, ProductUnit, Schedule
 
 NAMES = 200
 """Characters of a list of atoms that a message shows."""
@@ -125,7 +125,7 @@ class _Pipelined:
         found = chained_products(kernel.program, kernel.sizes, kernel.size, kernel.machine, kernel.free)
         return found if isinstance(found, str) else ""
 
-    def _lines(self) -> list[tuple[Product, Op]]:
+    def _lines(self) -> list[tuple[ProductUnit, Op]]:
         """The line of every MMA."""
         lines = {line.name: line for line in self.plan.products}
         for name, line in lines.items():
@@ -150,7 +150,7 @@ class _Pipelined:
         if self.plan.loops:
             raise refused(self.plan.line("loops"), "only halo tiles have an order of loops")
 
-    def _product(self, line: Product, op: Op) -> Microkernel:
+    def _product(self, line: ProductUnit, op: Op) -> Microkernel:
         """The atom, tile and orientation of an MMA, as its line says."""
         machine = self.kernel.machine
         if line.atom is None:
@@ -182,7 +182,7 @@ class _Pipelined:
         check_sharing(self.roles, line, how)
         return how
 
-    def _slabs(self, line: Product, op: Op, atom: MultiplyAtom) -> int:
+    def _slabs(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
         """Rows of shared memory that a K step has; 0: all of K is one step."""
         axes, row = self.of[op], atom.slab or 1
         if axes.k in self.looped:
@@ -197,7 +197,7 @@ class _Pipelined:
             step = -(-self.kernel.size(axes.k) // row) * row
         return 0 if step is None else k_rows(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
 
-    def _taps(self, line: Product, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
+    def _taps(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
         """How many places a K step has along each dimension that is summed beside K."""
         taps = []
         for d in self.of[op].deep:
@@ -209,7 +209,7 @@ class _Pipelined:
                 raise refused((axis, line), f"{atom.name} reads one place of {d} after the other: `loop 1`")
         return tuple(taps) if any(n > 1 for n in taps) else ()
 
-    def _check_atom(self, line: Product, op: Op, how: Microkernel) -> None:
+    def _check_atom(self, line: ProductUnit, op: Op, how: Microkernel) -> None:
         """Refuses an atom that takes other types, or operands that lie otherwise."""
         machine, axes = self.kernel.machine, how.oriented(self.of[op])
         types = types_of(op, axes.swapped, machine)

@@ -17,11 +17,11 @@ from tilewright.plan.microkernel import (
     types_of,
 )
 from tilewright.plan.refusals import refused
-from tilewright.plan.schedule import Product
+from tilewright.plan.schedule import ProductUnit
 
 
 def taken(
-    given: tuple[Product, ...], program: Program, machine: Machine, chosen: Mapping[Op, Microkernel | None]
+    given: tuple[ProductUnit, ...], program: Program, machine: Machine, chosen: Mapping[Op, Microkernel | None]
 ) -> dict[Op, Microkernel | None]:
     """The products as a given plan says them; those it does not mention as they were chosen."""
     found, names = dict(chosen), names_of(program)
@@ -32,7 +32,7 @@ def taken(
     return found
 
 
-def _given(each: Product, op: Op, machine: Machine) -> Microkernel:
+def _given(each: ProductUnit, op: Op, machine: Machine) -> Microkernel:
     try:
         atom = machine.multiply_atom(each.atom or "")
     except LookupError as fault:

@@ -12,7 +12,7 @@ from tilewright.ir.core import Op
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.refusals import raster_line, refused, tasks_line
-from tilewright.plan.schedule import DELAYED, ORDERED, Axis, Pipeline, Product, Schedule
+from tilewright.plan.schedule import DELAYED, ORDERED, Axis, Pipeline, ProductUnit, Schedule
 
 
 def check_roles(roles: Pipeline, machine: Machine) -> None:
@@ -30,7 +30,7 @@ def check_roles(roles: Pipeline, machine: Machine) -> None:
         raise refused(roles, why)
 
 
-def groups_of(roles: Pipeline, line: Product, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
+def groups_of(roles: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
     """The groups of waves that compute a task, each of which starts the atom by itself."""
     assert machine.lanes is not None
     group = atom.c.lanes // machine.lanes
@@ -50,7 +50,7 @@ def groups_of(roles: Pipeline, line: Product, atom: MultiplyAtom, machine: Machi
     return count // group // halves
 
 
-def check_sharing(roles: Pipeline, line: Product, how: Microkernel) -> None:
+def check_sharing(roles: Pipeline, line: ProductUnit, how: Microkernel) -> None:
     """Refuses a tile that groups of waves do not share in whole atoms."""
     m, n, _ = how.atom.shape
     across = how.columns // n if how.groups > 1 and how.blocks == 1 else 1
@@ -62,7 +62,7 @@ def check_sharing(roles: Pipeline, line: Product, how: Microkernel) -> None:
 
 def check_registers(
     roles: Pipeline,
-    lines: Iterable[Product],
+    lines: Iterable[ProductUnit],
     products: Mapping[Op, Microkernel],
     machine: Machine,
     held: int | None = None,
@@ -88,7 +88,7 @@ def check_registers(
         raise refused((*lines, roles), f"a lane's sums alone take {most} registers of {roles.consumer[1]}")
 
 
-def k_rows(axis: Axis, step: int, extent: int, line: Product, row: int) -> int:
+def k_rows(axis: Axis, step: int, extent: int, line: ProductUnit, row: int) -> int:
     """The rows of shared memory that a K step has; refuses one that has no whole rows, or more than there are."""
     if step % row:
         why = f"a K step of {step} is no multiple of a row of shared memory, {row}"

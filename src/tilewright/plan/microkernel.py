@@ -18,7 +18,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import tiles, vectors
 from tilewright.plan.model import Size, element_bytes
-from tilewright.plan.schedule import Product
+from tilewright.plan.schedule import ProductUnit
 from tilewright.plan.sliding import step_along
 from tilewright.plan.sums import summed_in
 
@@ -252,10 +252,10 @@ def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
     return (found or 0) * element_bytes(memory.dtype)
 
 
-def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[Product, ...]:
+def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[ProductUnit, ...]:
     """The products as a plan says them."""
     return tuple(
-        Product(name, None) if how is None else Product(name, how.atom.name, *how.tile, how.transposed)
+        ProductUnit(name, None) if how is None else ProductUnit(name, how.atom.name, *how.tile, how.transposed)
         for name, how in ((name, products[op]) for name, op in names_of(program).items())
     )
 

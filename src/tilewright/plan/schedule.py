@@ -216,7 +216,7 @@ class ValuePlacement:
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductUnit:
     """A product by an atom, and the tile of accumulators that stays in registers; without an atom, by loops."""
 
     name: str
@@ -316,7 +316,7 @@ class Schedule:
     atom: str | None = None
     order: str = CYCLIC
     overlap: str = "none"
-    products: tuple[Product, ...] = ()
+    products: tuple[ProductUnit, ...] = ()
     pipeline: Pipeline | None = None
     raster: int = 1
     """Of the first axis of tasks, so many are walked together, for the cache that cores share; where tasks are dynamic,

@@ -37,7 +37,7 @@ from tilewright.plan.schedule import (
     LaneTile,
     Occupancy,
     Pipeline,
-    Product,
+    ProductUnit,
     Schedule,
     Split,
     ValuePlacement,
@@ -148,7 +148,7 @@ def parse_plan(text: str) -> Schedule:
     return replace(first, then=parse_plan("\n".join(statements[place + 1 :])))
 
 
-Statement = Axis | ValuePlacement | Product | Pipeline | LaneTile | Occupancy | tuple[str, ...]
+Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupancy | tuple[str, ...]
 """A statement that is read: one of the types; of any other its first word and its parts."""
 
 
@@ -156,7 +156,7 @@ def _parsed(statements: list[str]) -> Schedule:
     """The schedule of one kernel."""
     axes: dict[str, Axis] = {}
     placed: dict[str, ValuePlacement] = {}
-    products: dict[str, Product] = {}
+    products: dict[str, ProductUnit] = {}
     once: dict[str, Any] = {}
     lines: dict[str, str] = {}
     for statement in statements:
@@ -166,7 +166,7 @@ def _parsed(statements: list[str]) -> Schedule:
                     _add(axes, axis.name, axis, statement)
                 case ValuePlacement() as value:
                     _add(placed, value.name, value, statement)
-                case Product() as product:
+                case ProductUnit() as product:
                     _add(products, product.name, product, statement)
                 case (word, *groups):
                     _add(once, word, tuple(groups), statement)
@@ -255,7 +255,7 @@ def _read_one(statement: str) -> Statement:
             return value
     if given := _PRODUCT.fullmatch(statement):
         rows, columns = (_size(digits or "1", statement) for digits in given.group(4, 5))
-        return Product(given[1], given[3], rows, columns, given[6] is not None)
+        return ProductUnit(given[1], given[3], rows, columns, given[6] is not None)
     if given := _PIPELINE.fullmatch(statement):
         return _pipeline(given, statement)
     if (given := _LANES.fullmatch(statement)) and any(given.groups()):

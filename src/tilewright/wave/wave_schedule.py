@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Schedule:
+class WaveSchedule:
     """A schedule that an author wrote; `compat.wave.wave_compile` names it once as ignored."""
 
     def __init__(self, function: Callable[..., Any]):
@@ -23,6 +23,6 @@ class Schedule:
         return f"<schedule {self.__name__}, not used>"
 
 
-def wave_schedule(*args: Any, **options: Any) -> Callable[[Callable[..., Any]], Schedule]:
+def wave_schedule(*args: Any, **options: Any) -> Callable[[Callable[..., Any]], WaveSchedule]:
     """Marks a function as a schedule; it is never called."""
-    return Schedule
+    return WaveSchedule

@@ -9,7 +9,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import axis_of, words_for
 from tilewright.plan.microkernel import Axes, axes_in
-from tilewright.plan.schedule import Axis, Digit, Product, Schedule, Split, ValuePlacement
+from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.launch import DYNAMIC, heads_together
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
@@ -190,11 +190,11 @@ class KernelPlan:
         columns = m.columns * self.t.batch
         return (columns, m.rows) if flip else (m.rows, columns)
 
-    def _multiplied(self) -> tuple[Product, ...]:
+    def _multiplied(self) -> tuple[ProductUnit, ...]:
         lines = []
         for m in self.kernel.mmas:
             flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
-            lines.append(Product(m.oriented.product.name, self._atom(m), *self._block(m), flip))
+            lines.append(ProductUnit(m.oriented.product.name, self._atom(m), *self._block(m), flip))
         return tuple(lines)
 
     def _atom(self, m: MmaTile) -> str:

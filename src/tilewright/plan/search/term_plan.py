@@ -7,7 +7,7 @@ from math import ceil, prod
 from tilewright.algebra.expr import Expr
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import axis_of
-from tilewright.plan.schedule import Axis, Digit, Product, Schedule, Split
+from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split
 from tilewright.plan.search.simt import TermKernelSchedule, digits_of_dim
 
 
@@ -26,7 +26,7 @@ def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
     return Schedule(
         tuple(axes),
         tuple(tasks),
-        products=(Product("mma", None),),
+        products=(ProductUnit("mma", None),),
         order="contiguous" if kernel.sizes else "cyclic",
         waves=kernel.waves,
         early=True if "programmatic" in program.machine.launches else None,

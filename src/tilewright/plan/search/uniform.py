@@ -13,7 +13,7 @@ from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, drafted, only_adds
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
 from tilewright.plan.predicting import is_divided, neighbours_in_word
-from tilewright.plan.schedule import REVERSED, Product, Schedule, Split
+from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
@@ -201,7 +201,9 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
     plan = drafted((*kernel.widths, *whole), size, cuts, kernel.widths)
     names = {facts.nodes[p.node].source: p.name for p in facts.products}
     products = tuple(
-        Product(names[op], None) if how is None else Product(names[op], how.atom.name, *how.tile, how.transposed)
+        ProductUnit(names[op], None)
+        if how is None
+        else ProductUnit(names[op], how.atom.name, *how.tile, how.transposed)
         for op, how in kernel.products.items()
     )
     early = True if "programmatic" in kernel.machine.launches else None
