@@ -182,6 +182,6 @@ def chosen(number: int) -> str:
 
 @cache
 def shapes(number: int) -> Shapes:
-    """What the checker knows of a case's program."""
+    """The checker's view of a case's program."""
     case = CASES[number]
     return shapes_of(case.make().trace(), case.sizes, chosen(number))

@@ -59,7 +59,7 @@ UNSAID = ("overlap none", "launch plain")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an edit."""
+    """The outcome of an edit."""
 
     number: int
     what: str
@@ -107,7 +107,7 @@ def edited(number: int, seed: int = 0) -> Edited:
 
 
 def outcome(number: int, seed: int = 0, run: bool = False) -> Outcome:
-    """What became of the edit of that number."""
+    """The outcome of the edit of that number."""
     case, this = CASES[number % len(CASES)], edited(number, seed)
     rule = broken(this.text, shapes(number % len(CASES)), case.machine)
     of = partial(Outcome, number, kind=this.kind, lines=this.new or this.gone, rule="" if rule is None else rule.rule)
@@ -129,7 +129,7 @@ def outcome(number: int, seed: int = 0, run: bool = False) -> Outcome:
 
 
 def _refusal(message: str, rule: Broken | None, this: Edited) -> str:
-    """What kind of refusal a message is."""
+    """The kind of refusal that a message is."""
     if rule is None:
         return LEGAL_REFUSED
     if any(re.search(pattern, message) for pattern in NO_RULES):

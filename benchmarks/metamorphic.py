@@ -34,7 +34,7 @@ from tilewright.targets.registry import machine
 
 WITHIN, BAR = 0.05, 0.95
 REDRAWN = 1_000_000
-"""What a seed grows by where a pair is drawn again."""
+"""The step of a seed where a pair is drawn again."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Program:
-    """What is computed, however it is written."""
+    """A computation, however it is written."""
 
     name: str
     small: Extents

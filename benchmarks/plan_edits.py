@@ -622,7 +622,7 @@ def edit(lines: list[str], shapes: Shapes, machine: Machine, rng: random.Random)
 
 
 def _kernel(lines: list[str], rng: random.Random) -> tuple[int, int]:
-    """Where the lines of one kernel begin and end."""
+    """The first and last line of one kernel."""
     if "then" not in lines:
         return 0, len(lines)
     at = lines.index("then")

@@ -1,4 +1,4 @@
-"""What a checker of plans knows of a program: its dimensions, its products, how operands lie.
+"""A checker's view of a program: its dimensions, its products, how operands lie.
 
 Nothing here comes from the planner: dimensions and accesses are read from the traced program. Only the digits in which
 a dimension counts (`M_2 32, M_1 56, M_0 56`) are taken from the text of a plan that was printed for these sizes: they
@@ -21,7 +21,7 @@ SUM_BYTES = 4
 """Bytes of a sum that goes through memory to another kernel."""
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 ADDS = ("read", "mma", "yield", "cast", "mul", "add", "sub", "broadcast", "permute", "fill", "scalar")
-"""What the body of a loop has that only adds products: its tile changes nothing but the order of a sum."""
+"""Operations in the body of a loop that only adds products: its tile changes nothing but the order of a sum."""
 
 
 @dataclass(frozen=True)

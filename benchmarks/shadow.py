@@ -39,7 +39,7 @@ SAME, ALIKE = 1e-3, 0.02
 
 
 FAULTS = (TilewrightError, AssertionError, ArithmeticError, LookupError, AttributeError, TypeError, ValueError)
-"""What lowering a plan may raise: refusals, and faults, which are reported too."""
+"""Errors that lowering a plan may raise: refusals, and faults, which are reported too."""
 LEFT_OUT = {
     "grid": "workgroups are part of such a program's meaning: its plan is given by its constraints",
 }

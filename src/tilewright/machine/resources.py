@@ -1,4 +1,4 @@
-"""What waves of many lanes have to work with: registers, accesses to memory, shared memory, bulk copies, task sizes.
+"""Resources of waves of many lanes: registers, accesses to memory, shared memory, bulk copies, task sizes.
 
 Each class is a part of a machine's row. The defaults are those of a machine without that part: nothing is tuned by
 them. A row in `targets/` gives every field that its machine has.

@@ -163,7 +163,7 @@ class LaneRows:
         return PlannedTerms(replace(found, plan=boxed.said(found.plan)), patched)
 
     def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[Terms, Patched, Schedule]:
-        """What a plan says of boxes of lanes: how they compute, the program over boxes, and the plan of that."""
+        """Boxes of lanes as a plan says them: how lanes compute, the program over boxes, and the plan of that."""
         axis = plan.axis(self.name)
         unknown = [d for d in box if d not in map(str, self.digits)]
         sizes = tuple(box.get(str(d), 1) for d in self.digits)

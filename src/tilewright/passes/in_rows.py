@@ -79,7 +79,7 @@ def _product(job: Job) -> Op | None:
 
 
 def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> GeneralChoice | str:
-    """What the program on copies of its factors should take; or why there are none."""
+    """The choice of the program on repacked operands; or why there is none."""
     if job.no_rows:
         return job.no_rows
     made: list[tuple[GeneralChoice, InRows]] = []

@@ -101,7 +101,7 @@ class Job:
     tried: list[Schedule] = field(default_factory=list)
     """Plans whose tasks shared memory does not hold."""
     cuts: Cuts | None = None
-    """What the lowering of its one kernel reads, bound from the plan."""
+    """The parameters that the lowering of its one kernel reads, bound from the plan."""
     lowered: Lowered | None = None
     module: Module | None = None
     """The host program with its block programs: what the job comes to."""

@@ -1,4 +1,4 @@
-"""What a bound plan should take, by the model of the kernels that it is done as."""
+"""The predicted time of a bound plan: that of its kernels, one after the other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rated(job: Job, plan: Schedule) -> GeneralChoice:
 
 
 def rated_on(job: Job, choice: GeneralChoice, machine: Machine) -> float:
-    """What a choice in roles, which is bound, should take on a machine with other rates."""
+    """Predicted cycles of a bound choice with a pipeline, on a machine with other rates."""
     if job.aligned is not None:
         main = job.aligned.main
         if main.plan is None or main.cuts is None:

@@ -41,7 +41,7 @@ class _Lines:
         self.singles = [d.name for d in single_digits(c, self.lanes)]
 
     def blocking(self) -> Blocking:
-        """What all lines say."""
+        """The blocking of all lines."""
         self._check_lines()
         self._check_names()
         self._check_tasks()

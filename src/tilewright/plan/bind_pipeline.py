@@ -122,8 +122,8 @@ class _Pipelined:
     def _why_not_chained(self) -> str:
         """Why values between MMAs, or rows of one, do not stay in registers; nothing where they do."""
         kernel = self.kernel
-        found = chained_products(kernel.program, kernel.sizes, kernel.size, kernel.machine, kernel.free)
-        return found if isinstance(found, str) else ""
+        chain = chained_products(kernel.program, kernel.sizes, kernel.size, kernel.machine, kernel.free)
+        return chain if isinstance(chain, str) else ""
 
     def _lines(self) -> list[tuple[ProductUnit, Op]]:
         """The line of every MMA."""

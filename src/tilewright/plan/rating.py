@@ -1,4 +1,4 @@
-"""What a kernel should take whose plan is bound: by the model of its pipeline, of lanes, or of plain waves."""
+"""The predicted time of a kernel whose plan is bound: by the model of its pipeline, of lanes, or of plain waves."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def kernel_cycles(
     cycles, bound = predicted(program, sizes, size, machine, cuts.widths, products, cuts.waves, looped)
     if cuts.terms is None or cuts.lane_box:
         return cycles, bound
-    found = product_by_terms(program, free, size, Substitution(dict(sizes)), machine)
-    if isinstance(found, str):
+    product = product_by_terms(program, free, size, Substitution(dict(sizes)), machine)
+    if isinstance(product, str):
         return cycles, bound
-    return cost_by_terms(found.terms, cuts.widths, cuts.waves, size, machine, bound * cores(machine)).cycles, bound
+    return cost_by_terms(product.terms, cuts.widths, cuts.waves, size, machine, bound * cores(machine)).cycles, bound
 
 
 def _pipelined(
@@ -60,5 +60,5 @@ def _pipelined(
         work = ring_work(program, machine, size, op, how.oriented(axes), (how.atom,), roles.producer[0] > 1)
         if not isinstance(work, str):
             return max(ring_cycles(machine, work, how, roles), bound + machine.limits.launch_cycles), bound
-    found = chained_products(program, sizes, size, machine, free)
-    return (0.0 if isinstance(found, str) else max(chain_cycles(found, products, roles, cuts.overlap), bound)), bound
+    chain = chained_products(program, sizes, size, machine, free)
+    return (0.0 if isinstance(chain, str) else max(chain_cycles(chain, products, roles, cuts.overlap), bound)), bound

@@ -78,7 +78,7 @@ BIND, PACKED = "bind", "packed"
 POINTS = ("start", "task")
 """The points of copies beside axes: once for all tasks of a workgroup, and once a task."""
 BETWEEN = (REGISTER, SHARED, COMPUTED)
-"""Where a value between two products is: in a memory until it is used, or nowhere, as every use computes it again."""
+"""Places of a value between two products: a memory until it is used, or none, as every use computes it again."""
 LAUNCH = "launch"
 """The point of an operand that a kernel of its own copies."""
 ALIGNED = "aligned rows"
@@ -189,7 +189,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class ValuePlacement:
-    """Where a value is while it is used: in place (no point, no form), or copied at a point in a form, over a route.
+    """The place of a value in use: in place (no point, no form), or copied at a point in a form, over a route.
 
     The point is `bind`, LAUNCH (a kernel of its own repacks it), `start`, `task` or an axis. Without a route the
     machine's own is meant. A value between products has one of BETWEEN as its form.
@@ -272,7 +272,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class LaneTile:
-    """What a lane has: elements that it reads at once, and the box of results that it computes."""
+    """The share of a lane: elements that it reads at once, and the box of results that it computes."""
 
     vector: int = 1
     box: tuple[int, ...] = ()

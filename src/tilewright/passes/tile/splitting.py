@@ -200,7 +200,7 @@ def _written_out(loop: Op, memory: Value, parts: int) -> list[Op]:
 
 
 def step_of(program: Program, machine: Machine) -> int:
-    """What parts of K are multiples of: whole rows of shared memory, past which lies the next part."""
+    """The unit of parts of K: whole rows of shared memory, past which lies the next part."""
     types = {v.type.dtype for op in names_of(program).values() for v in op.operands[:2]}
     slabs = {x.a.dtype: x.slab for x in machine.multiply.values() if x.slab is not None}
     return max((slab for dtype, slab in slabs.items() if dtype in types), default=max(slabs.values(), default=1))

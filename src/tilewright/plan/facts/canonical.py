@@ -78,7 +78,7 @@ def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
 
 
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
-    """What an access divides a dimension by; {0}, which no chain holds, where it does so in another way."""
+    """The numbers by which an access divides a dimension; {0}, which no chain holds, where it divides otherwise."""
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
         return set()

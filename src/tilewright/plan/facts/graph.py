@@ -45,9 +45,9 @@ class Facts:
     program: Program = field(repr=False)
     sizes: Mapping[Symbol, int] = field(repr=False)
     stated_tasks: Mapping[str, int] = field(default_factory=dict)
-    """What constraints say of tasks: their tile of a dimension."""
+    """The tile of tasks along a dimension that constraints state."""
     stated_loops: Mapping[str, int] = field(default_factory=dict)
-    """What constraints say of loops: their tile of a dimension."""
+    """The tile of loops along a dimension that constraints state."""
     opened: Mapping[Expr, Expr] = field(default_factory=dict)
     """Sizes that only a call tells, as expressions of those that it tells; `sizes` has typical ones."""
     part: str = ""

@@ -43,7 +43,7 @@ def monoid_of(loop: Op) -> str | None:
 
 
 class _CarriedValues:
-    """What the body of a loop does with the values that it carries."""
+    """The values that a loop carries, and how its body changes them."""
 
     def __init__(self, loop: Op):
         (self.body,) = loop.blocks

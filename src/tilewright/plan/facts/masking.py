@@ -14,7 +14,7 @@ from tilewright.ir.core import Op, Program, Value
 from tilewright.plan.model import Size
 
 Known = Value | float | None
-"""What is known of a value: that it is another value, that it is a number everywhere, or nothing."""
+"""Knowledge of a value: it is another value, it is a number everywhere, or nothing is known."""
 Trips = dict[tuple[int, int], int]
 """(iterations that change anything, those of them that a mask cuts) -> how many tasks have so many."""
 ON_COORDINATES: dict[str, Callable[..., Any]] = {
@@ -51,7 +51,7 @@ def hides(loop: Op, selection: Op) -> bool:
 
 
 def _result(op: Op, operands: Sequence[Known]) -> Known:
-    """What is known of a result, from what is known of operands; these are finite where nothing is known."""
+    """Knowledge of a result, from that of its operands; operands of which nothing is known are finite."""
     first, second = (*operands, None, None)[:2]
     if op.name in ("fill", "scalar"):
         value = op.attrs["value"]

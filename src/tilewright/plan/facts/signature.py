@@ -34,7 +34,7 @@ class _Signing:
         return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value(w.id) for w in facts.writes))
 
     def _place(self, run: tuple[str, ...]) -> tuple[object, ...]:
-        """What a dimension is numbered by."""
+        """The number of a dimension."""
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
         read = sorted((r.place.bytes, r.place.steps[inner]) for r in facts.reads if inner in r.place.dims)

@@ -18,7 +18,7 @@ from tilewright.plan.search.tiles import GRID, LOOP, AxisTile
 from tilewright.plan.search.unit import MmaTile
 
 LACKS = "lowering lacks"
-"""What a plan is rejected for that today's lowering has no word for."""
+"""The first words of a rejection of what today's lowering cannot do."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class KernelPlan:
         )
 
     def _why_not(self) -> str:
-        """What today's lowering lacks for this kernel, beyond its tiles."""
+        """The part of this kernel, beyond its tiles, that today's lowering lacks."""
         if len(self.products) != len(self.kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
             return "products without rows and columns of their own"
         if self.kernel.parts is not None and why_not_split(self.facts):

@@ -1,4 +1,4 @@
-"""What limits a candidate: the cost is asked about its kernels on machines where all other rates are infinite."""
+"""The limiter of a candidate: the cost of its kernels on machines where all other rates are infinite."""
 
 from __future__ import annotations
 
