@@ -26,7 +26,7 @@ from tilewright.passes.by_terms import LaneRows
 from tilewright.passes.halo_tiles import bind_halo
 from tilewright.passes.in_rows import repacked
 from tilewright.passes.job import InRows, Job
-from tilewright.passes.parts import bound_apart
+from tilewright.passes.parts import bound_apart, parts_of
 from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
@@ -51,7 +51,7 @@ def bind_plan(job: Job, plan: Schedule, choose: Choose, planned: object = None) 
 
     `planned` are the jobs of several kernels, where they are planned already.
     """
-    job.parts = job.aligned = job.split = job.patched = job.looped = None
+    job.parts = job.aligned = job.split = job.merge = job.patched = job.looped = None
     plan = plan.opened(()) if plan.split_after is not None else replace(plan.opened(()), early=None)
     if job.workgroups is not None:
         job.cuts = bind_grid(job.program, job.sizes, job.machine, job.free, job.open_extents, plan)
@@ -60,7 +60,7 @@ def bind_plan(job: Job, plan: Schedule, choose: Choose, planned: object = None) 
     elif any(line.at == LAUNCH for line in plan.values):
         job.aligned = planned if isinstance(planned, InRows) else repacked(job, plan, choose)
     elif plan.parts is not None:
-        _bind_split(job, plan, *plan.parts)
+        _bind_split(job, plan, choose, *plan.parts)
     elif plan.pipeline is not None and plan.pipeline.halo_stages:
         job.patched, job.cuts = bind_halo(job, plan)
     else:
@@ -73,8 +73,8 @@ def kernel_of(job: Job, program: Program, sizes: Mapping[Symbol, int], free: Col
     return KernelProgram(program, sizes, job.machine, free, opened, job.typical, job.logs, is_ordered(program))
 
 
-def _bind_split(job: Job, plan: Schedule, name: str, count: int) -> None:
-    """A reduction in parts: of products, or of a program without any."""
+def _bind_split(job: Job, plan: Schedule, choose: Choose, name: str, count: int) -> None:
+    """A reduction in parts, of products or of a program without any; and the kernel that adds the parts up."""
     line = f"parts {name} {count}"
     if names_of(job.program):
         whole = sum_of(job.program, job.free)
@@ -95,6 +95,8 @@ def _bind_split(job: Job, plan: Schedule, name: str, count: int) -> None:
         there = f"`axis {name}_split = ({name}_split {count}): task 1` and `axis {name}_part`"
         raise refused((line, *parts), f"its axes are {there}")
     job.split = split
+    _, job.merge = parts_of(job, split)
+    choose(job.merge)
     job.cuts = bind(kernel_of(job, split.first, {**job.sizes, **split.sizes}, ()), replace(plan, parts=None))
 
 

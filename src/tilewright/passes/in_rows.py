@@ -174,8 +174,8 @@ def _in_rows(job: Job, given: Schedule | None, form: str) -> InRows | str:
         made = aligned(job.program, job.sizes, _shapes(job), job.free, form, reading)
     if isinstance(made, str):
         return made
-    copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes, no_rows=ONCE) for each in made.copies)
-    main = Job(job.machine, made.program, made.sizes, made.shapes, made.free, given=given, single=True, no_rows=ONCE)
+    copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes) for each in made.copies)
+    main = Job(job.machine, made.program, made.sizes, made.shapes, made.free, given=given, single=True)
     forms = (form, *(PADDED if form.startswith(DIAGONAL) else form for _ in made.sources[1:]))
     placed = tuple(ValuePlacement(name, LAUNCH, own) for name, own in zip(made.sources, forms, strict=True))
     return InRows(copies, main, placed, tuple(map(str, made.copies)))

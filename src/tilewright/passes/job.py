@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
@@ -20,6 +21,9 @@ from tilewright.plan.contraction import Contraction
 from tilewright.plan.general import Cuts, GeneralChoice
 from tilewright.plan.planner import Choice
 from tilewright.plan.schedule import Schedule, ValuePlacement
+
+if TYPE_CHECKING:
+    from tilewright.passes.realising import RankedPlans
 
 
 @dataclass(frozen=True)
@@ -67,39 +71,25 @@ class Job:
     whole: Program | None = None
     """The program with what has no elements, and is not computed."""
     choice: Choice | GeneralChoice | None = None
+    ranked: RankedPlans | None = None
+    """The plans that the search ranked, where a plan is chosen for a GPU."""
     plan: Schedule | None = None
     split: Halves | None = None
     """The program in two halves, where parts of its sum are added up by a program of their own."""
+    merge: Job | None = None
+    """The job of that second program."""
     single: bool = False
     """Whether it stays one program: it is the first of two, and its plan has no word for more."""
-    backward: bool = False
-    """Whether tasks begin with the last: what the program before wrote last is still in the cache that cores share."""
     parts: tuple[Job, Job] | None = None
     """The jobs of two programs, where a value goes through memory from the first to the second."""
     looped: Program | None = None
     """The program with a loop over what lies between its products, where that is gone over tile by tile."""
     patched: Patched | None = None
     """The program over boxes of positions, where what they read is brought as halo tiles."""
-    no_patches: str = ""
-    """Why it is not."""
     aligned: InRows | None = None
     """The jobs that copy factors to rows which the machine's copies can read, and the one that works on those."""
-    no_rows: str = ""
-    """Why there are none; of such a job, that it is one."""
-    unfit: dict[str, str] = field(default_factory=dict)
-    """Forms of copies that were tried in vain, and why."""
-    gathered: str = ""
-    """Why the waves that load copy themselves, where the machine could do that."""
-    no_roles: str = ""
-    """Why all waves do everything, where some could load in a role of their own."""
     undivided: tuple[Program, Collection[Op]] | None = None
     """The program, and its free loops, before its dimensions were written as digits."""
-    nearer: Schedule | None = None
-    """A plan with smaller tiles than the best, because shared memory does not hold what that brings at a time."""
-    narrowed: int = 0
-    """How often tasks were halved, because shared memory did not hold what one of them works on."""
-    tried: list[Schedule] = field(default_factory=list)
-    """Plans whose tasks shared memory does not hold."""
     cuts: Cuts | None = None
     """The parameters that the lowering of its one kernel reads, bound from the plan."""
     lowered: Lowered | None = None

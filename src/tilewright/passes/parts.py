@@ -20,7 +20,7 @@ from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import GeneralChoice, only_adds
 from tilewright.plan.microkernel import names_of
-from tilewright.plan.model import cores, element_bytes, l2, microseconds
+from tilewright.plan.model import cores, element_bytes, microseconds
 from tilewright.plan.planner import Refusal
 from tilewright.plan.refusals import refused
 from tilewright.plan.rows import tasks_of
@@ -63,7 +63,7 @@ def bound_apart(job: Job, plan: Schedule, name: str, choose: Choose) -> tuple[Jo
         raise refused(
             f"split kernel after {name}", f"the first kernel ends with the first product: `split kernel after {here}`"
         )
-    parts = _last_first(parts_of(job, found, replace(plan, split_after=None, then=None), plan.then), found)
+    parts = parts_of(job, found, replace(plan, split_after=None, then=None), plan.then)
     for part in parts:
         choose(part)
     return parts
@@ -89,7 +89,7 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
         return replace(found, refused=(*found.refused, refused))
     moved = 2 * between
     least = moved / limits.far_rate / cores(job.machine) + 2 * launching(job.machine, can_be_early(job.machine))
-    two, other = _last_first(parts_of(job, halves), halves), None
+    two, other = parts_of(job, halves), None
     if least < limit:
         for part in two:
             choose(part)
@@ -99,15 +99,7 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
     if other is None or other.cycles >= limit:
         took = f"predicted {'at least ' if other is None else ''}{_us(job, least if other is None else other.cycles)}"
         return replace(found, refused=(*found.refused, Refusal(what, took)))
-    why = f"; {job.no_roles}" if job.no_roles and not rough else ""
-    return replace(other, refused=(Refusal("one program", f"predicted {_us(job, found.cycles)}{why}"),))
-
-
-def _last_first(parts: tuple[Job, Job], halves: Halves) -> tuple[Job, Job]:
-    """The jobs; the second begins with what the first wrote last, where the cache that cores share holds no more."""
-    machine, (first, second) = parts[0].machine, parts
-    moved = prod(halves.shape) * element_bytes(halves.partial.type.dtype)
-    return first, replace(second, backward=machine.lanes is not None and moved > l2(machine.limits))
+    return replace(other, refused=(Refusal("one program", f"predicted {_us(job, found.cycles)}"),))
 
 
 def in_parts(job: Job, parts: tuple[Job, Job]) -> GeneralChoice:

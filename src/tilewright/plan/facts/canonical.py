@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -33,13 +34,22 @@ Digits = tuple[tuple[str, int, int], ...]
 
 
 def facts_of(
-    program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], opened: Mapping[Expr, Expr] | None = None
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    free: Collection[Op],
+    opened: Mapping[Expr, Expr] | None = None,
+    *,
+    logs: bool = False,
+    in_order: bool = False,
 ) -> Facts:
     """Return the facts of a program for these sizes; `free` are its loops that give the same for every tile.
 
-    Of sizes that are `opened` these are typical.
+    Of sizes that are `opened` these are typical. `logs` keeps what debug_log shows; `in_order` has one task compute all
+    elements in order.
     """
-    return _Builder(program, sizes, free, opened or {}).facts()
+    builder = _Builder(program, sizes, free, opened or {})
+    cut = () if in_order else cut_dims(program, builder.size, logs, builder.opened)
+    return replace(builder.facts(cut), logs=logs, in_order=in_order)
 
 
 def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
@@ -111,9 +121,9 @@ class _Builder:
         self.extents: dict[str, int] = {}
         self.equal_reads: dict[tuple[AccessFacts, Dims], int] = {}
 
-    def facts(self) -> Facts:
+    def facts(self, cut: tuple[Expr, ...]) -> Facts:
+        """The facts of the program, of which tasks may cut these dimensions."""
         self._block(self.program.body)
-        cut = cut_dims(self.program, self.size, opened=self.opened)
         parallel = [name for d in cut for name in self._names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
         loops = {axis: loop for axis, loop in self.loops.items() if axis in self.extents}

@@ -50,6 +50,10 @@ class Facts:
     """The tile of loops along a dimension that constraints state."""
     opened: Mapping[Expr, Expr] = field(default_factory=dict)
     """Sizes that only a call tells, as expressions of those that it tells; `sizes` has typical ones."""
+    logs: bool = False
+    """Whether what debug_log shows is kept."""
+    in_order: bool = False
+    """Whether elements are computed in order, by one task."""
     part: str = ""
     """Which part of the program it is, where that is cut into two kernels."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)

@@ -28,9 +28,9 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
         return
     size = numbers_of(facts.sizes)
     loops = loop_tiles(facts)
-    wide = boxes(facts.program, size, room_of(machine), False, loops, facts.opened) if facts.cut else {}
+    wide = boxes(facts.program, size, room_of(machine), facts.logs, loops, facts.opened) if facts.cut else {}
     whole = {d: wide.get(d, size(d)) for d in facts.cut}
-    if facts.opened:  # what lanes hold has a width that is a number, at the end of a dimension too
+    if facts.opened or facts.in_order:  # lanes hold a number of elements, at the end of a dimension too
         widths = {d: 1 if d in facts.opened else n for d, n in whole.items()}
         yield uniform_candidate(UniformKernelSchedule(facts, machine, widths, 1, loops))
         return

@@ -57,8 +57,13 @@ def search_facts(
     """Rank the ways to do a program, by its facts."""
     ranking = Ranking(roofline=lower_bound(facts, machine))
     lanes = list(kernels_of_lanes(facts, machine, ranking))
-    _take(ranking, [*lanes, *(split for whole in lanes for split in kernels_in_parts(whole, ranking))])
+    can_split = not (facts.opened or facts.logs or facts.in_order)
+    _take(ranking, [*lanes, *(split for whole in lanes if can_split for split in kernels_in_parts(whole, ranking))])
     _take(ranking, list(kernels_of_fragments(facts, machine, ranking)))
+    if facts.logs or facts.in_order:
+        why = "what is logged is shown in order" if facts.logs else "elements are computed in order"
+        ranking.reject("a pipeline, terms, repacked operands, parts, two kernels", why)
+        return ranking
     atoms = kernels_with_atoms(facts, machine, ranking, inf, only_lowered)
     _take(ranking, [block_diagonal(c, machine, constant) for c in atoms])
     if facts.opened:

@@ -1,0 +1,81 @@
+"""Plans that are given: bound and lowered as they say, or refused with the rule and the line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.check.block import past_shared_memory
+from tilewright.errors import ArgumentError, ProgramError
+from tilewright.passes.binding import Choose, bind_plan
+from tilewright.passes.job import Job
+from tilewright.passes.kernels import Lower, lower_kernels
+from tilewright.passes.launching import with_known_launch, with_launch
+from tilewright.passes.rating import rated
+from tilewright.plan.general import GeneralChoice
+from tilewright.plan.legality import lines_of_stages
+from tilewright.plan.pinned import Known, naming
+from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import REVERSED, Schedule
+from tilewright.plan.unlowered import refuse_unlowered
+
+
+def bind_given(job: Job, given: Schedule, choose: Choose) -> GeneralChoice:
+    """Bind the plan that a job is given; return the choice, with the time that is predicted for it."""
+    opened = {str(s) for s in job.open_extents}
+    if given.open and not opened:
+        raise ArgumentError(f"plan: {', '.join(sorted(given.open))}: no size is open here")
+    here = {digit.name for axis in given.axes for digit in axis.digits} & opened
+    if opened and given.open != here:
+        raise ArgumentError(f"plan: open here are {', '.join(sorted(here))}, marked as in `M 56?`")
+    bind_plan(job, given, choose)
+    choice = with_launch(rated(job, given), given.early)
+    return replace(choice, plan=replace(choice.plan.opened(opened), products=given.products or choice.plan.products))
+
+
+def known_plan(given: Schedule, job: Job) -> Schedule:
+    """Return a plan that the lowering may know; refuse what it lacks, and launches that the machine lacks."""
+    given = with_known_launch(given, job.machine)
+    refuse_unlowered(given)
+    if given.order == REVERSED and (given.products or given.atom or job.opened):
+        raise ArgumentError(f"plan: `raster {REVERSED}` is for programs without products whose sizes are numbers")
+    return given
+
+
+def better_refusal(fault: ArgumentError, job: Job, given: Schedule, choose: Choose) -> ArgumentError:
+    """The refusal of a plan with the line that it means, other sizes and misspelt names told by the plan that would be
+    chosen."""
+    alone = replace(job, given=None)
+    choose(alone)
+    sizes = {s.name: n for s, n in job.sizes.items()}
+    known = Known(sizes, [a.name or "" for a in job.program.args], job.machine.multiply)
+    return naming(fault, given, alone.plan, known)
+
+
+def lower_given(job: Job, given: Schedule, choose: Choose, lower: Lower) -> None:
+    """Lower the plan that a job is given; a refusal of the lowering names the lines of its pipeline."""
+    try:
+        lower_kernels(job, lower)
+    except ProgramError as fault:
+        if job.plan is None or job.plan.pipeline is None:
+            raise
+        raise refused(lines_of_stages(given), fault.what) from None
+    if job.parts is None and job.aligned is None:
+        _refuse_overflow(job, given, choose, lower)
+
+
+def _refuse_overflow(job: Job, given: Schedule, choose: Choose, lower: Lower) -> None:
+    """Refuse a plan whose tasks need more shared memory than there is, unless no plan needs less."""
+    assert job.lowered is not None
+    over = None if job.opened else past_shared_memory(job.lowered.program, job.machine)
+    if over is None or _is_chosen(job, given, choose, lower):
+        return
+    lines = [given.pipeline] if given.pipeline else [*(a for a in given.axes if a.splits), *given.products]
+    raise ArgumentError(f"plan: `{'`, `'.join(map(str, lines))}`: {over.what}")
+
+
+def _is_chosen(job: Job, given: Schedule, choose: Choose, lower: Lower) -> bool:
+    """Whether a given plan is the one that is chosen."""
+    own = replace(job, given=None, lowered=None)
+    choose(own)
+    lower(own)
+    return own.plan == given

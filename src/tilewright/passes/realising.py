@@ -1,0 +1,186 @@
+"""Realising: the search ranks the plans of a job; the best one that binding and lowering do is taken.
+
+A plan that binding or the lowering refuses is noted with the reason, and the next one is tried. Plans whose tasks need
+more shared memory than a workgroup has come last: their values go to a workspace in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from tilewright.check.block import past_shared_memory
+from tilewright.errors import ArgumentError, ProgramError
+from tilewright.passes.binding import Choose, bind_plan
+from tilewright.passes.job import Job
+from tilewright.passes.kernels import Lower, lower_kernels
+from tilewright.passes.notes import notes_on
+from tilewright.passes.tile.memory import is_ordered
+from tilewright.plan.facts import Facts, facts_of
+from tilewright.plan.general import GeneralChoice
+from tilewright.plan.model import microseconds
+from tilewright.plan.planner import Refusal
+from tilewright.plan.schedule import Schedule
+from tilewright.plan.search import PlanCandidate, Ranking, Rejected, as_plan, cycles_on, refusals, search_facts
+
+SHOWN = 8
+"""Candidates that `explain` and the tuner know of, at most."""
+
+
+@dataclass
+class RankedPlans:
+    """The plans of a job that are left to be tried, the best first, and the refusals of those that were."""
+
+    choose: Choose
+    rankings: list[Ranking] = field(default_factory=list)
+    left: Iterator[tuple[PlanCandidate, Schedule]] = field(default_factory=lambda: iter(()))
+    refused: list[Refusal] = field(default_factory=list)
+    overflowing: tuple[PlanCandidate, Schedule] | None = None
+    """The best plan that is lowered, but for what shared memory does not hold."""
+    tried: tuple[PlanCandidate, Schedule] | None = None
+    """The plan that the job has now."""
+    start: Job | None = None
+    """The job before any plan was bound."""
+
+
+def rank_plans(job: Job, choose: Choose) -> None:
+    """Rank the plans of a job by the search, and bind the best that can be bound."""
+    ranked = RankedPlans(choose, start=replace(job))
+    ranked.left = _candidates(job, ranked)
+    job.ranked = ranked
+    _bind_next(job, ranked)
+
+
+def facts_of_job(job: Job) -> Facts:
+    """Return the facts of a job's program."""
+    sizes = {**job.sizes, **job.typical}
+    opened = job.open_extents
+    return facts_of(job.program, sizes, job.free, opened, logs=job.logs, in_order=is_ordered(job.program))
+
+
+def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, Schedule]]:
+    """Yield the candidates of a job with their plans: of its program over digits, then over whole dimensions, of which
+    loops may take less at a time."""
+    programs = [(job.program, job.free)]
+    if job.undivided is not None and job.undivided[0] is not job.program:
+        programs.append(job.undivided)
+    for program, free in programs:
+        facts = facts_of_job(replace(job, program=program, free=free))
+        ranking = search_facts(facts, job.machine, constant=job.constant)
+        ranked.rankings.append(ranking)
+        for candidate in ranking.candidates:
+            plan = as_plan(candidate)
+            if isinstance(plan, Rejected):
+                ranked.refused.append(Refusal(plan.what, plan.why))
+            else:
+                yield candidate, plan
+
+
+def lower_ranked(job: Job, ranked: RankedPlans, lower: Lower) -> None:
+    """Lower the best plan of a job that the lowering does."""
+    while True:
+        why = refusal(lambda: lower_kernels(job, lower)) or _over_shared_memory(job, ranked)
+        if not why:
+            return
+        assert ranked.tried is not None
+        ranked.refused.append(Refusal(_name(*ranked.tried), why))
+        if not _bind_next(job, ranked):
+            lower_kernels(job, lower)
+            return
+
+
+def refusal(step: Callable[[], None]) -> str:
+    """Do a step of binding or lowering; return why it is refused, or nothing."""
+    try:
+        step()
+    except (ArgumentError, ProgramError) as fault:
+        return fault.what if isinstance(fault, ProgramError) else str(fault).removeprefix("plan: ")
+    return ""
+
+
+def _bind_next(job: Job, ranked: RankedPlans) -> bool:
+    """Bind the next plan that can be bound; or, False, the best whose values go to a workspace, the last resort."""
+    start = ranked.start
+    assert start is not None
+    for candidate, plan in ranked.left:
+        _reset(job, start)
+        why = refusal(lambda plan=plan: _bind(job, ranked, plan))  # type: ignore[misc]
+        if not why:
+            ranked.tried = candidate, plan
+            job.plan = plan.opened({str(s) for s in job.open_extents})
+            job.choice = choice_of(job, ranked, candidate, job.plan)
+            return True
+        ranked.refused.append(Refusal(_name(candidate, plan), why))
+    if ranked.overflowing is None:
+        every = "; ".join(map(str, ranked.refused)) or "the search found none"
+        raise ProgramError(f"{job.program.name}: no plan for {job.machine.name} can be lowered: {every}")
+    candidate, plan = ranked.overflowing
+    _reset(job, start)
+    _bind(job, ranked, plan)
+    job.plan = plan.opened({str(s) for s in job.open_extents})
+    job.choice = choice_of(job, ranked, candidate, job.plan)
+    return False
+
+
+def _bind(job: Job, ranked: RankedPlans, plan: Schedule) -> None:
+    bind_plan(job, plan, ranked.choose)
+
+
+def _reset(job: Job, start: Job) -> None:
+    """Give a job its program again, as it was before a plan was bound."""
+    job.program, job.free, job.lowered = start.program, start.free, None
+
+
+def _over_shared_memory(job: Job, ranked: RankedPlans) -> str:
+    """Why a lowered job needs more shared memory than there is; empty where it does not."""
+    assert job.lowered is not None
+    if job.opened or job.parts is not None or job.aligned is not None:
+        return ""
+    over = past_shared_memory(job.lowered.program, job.machine)
+    if over is None:
+        return ""
+    ranked.overflowing = ranked.overflowing or ranked.tried
+    return over.what
+
+
+def _name(candidate: PlanCandidate, plan: Schedule) -> str:
+    """A plan in a few words, for a refusal."""
+    return "; ".join((*candidate.family, *map(str, plan.products)))
+
+
+def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> GeneralChoice:
+    """The choice of a plan that the search ranked: its time, what limits it, and why the others are not chosen."""
+    ranking = ranked.rankings[-1]
+    plans = [(c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)][:SHOWN]
+    slower = [Refusal(r.what, r.why) for r in refusals(ranking)]
+    return GeneralChoice(
+        job.machine,
+        job.program.name,
+        plan,
+        candidate.cycles,
+        ranking.roofline,
+        refused=(*ranked.refused, *slower),
+        notes=(*_copies(job), *notes_on(job, plan)),
+        candidates=tuple(p for _, p in plans),
+        predicted=lambda machine: cycles_on(candidate, machine),
+        costs=tuple(c.cycles for c, _ in plans),
+        parts=_parts(job),
+    )
+
+
+def _parts(job: Job) -> tuple[GeneralChoice, ...]:
+    """The choices of two kernels."""
+    choices = (part.choice for part in job.parts or ())
+    return tuple(choice for choice in choices if isinstance(choice, GeneralChoice))
+
+
+def _copies(job: Job) -> tuple[str, ...]:
+    """Notes on operands that are repacked: how they lie then, and the time that takes."""
+    if job.aligned is None:
+        return ()
+    often, notes = job.aligned.often(job.constant), []
+    for each, words in zip(job.aligned.copies, job.aligned.notes, strict=True):
+        assert isinstance(each.choice, GeneralChoice)
+        took = f"{microseconds(each.choice.cycles, job.machine):.1f} us"
+        notes.append(f"{words}: {took if each in often else 'when it is bound'}")
+    return tuple(notes)
