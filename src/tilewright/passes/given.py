@@ -8,7 +8,7 @@ from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.passes.binding import Choose, bind_plan
 from tilewright.passes.job import Job
-from tilewright.passes.kernels import Lower, lower_kernels
+from tilewright.passes.kernels import Lower, lower_kernels, with_workspace
 from tilewright.passes.launching import with_known_launch, with_launch
 from tilewright.passes.rating import rated
 from tilewright.plan.general import GeneralChoice
@@ -61,6 +61,7 @@ def lower_given(job: Job, given: Schedule, choose: Choose, lower: Lower) -> None
         raise refused(lines_of_stages(given), fault.what) from None
     if job.parts is None and job.aligned is None:
         _refuse_overflow(job, given, choose, lower)
+    with_workspace(job)
 
 
 def _refuse_overflow(job: Job, given: Schedule, choose: Choose, lower: Lower) -> None:

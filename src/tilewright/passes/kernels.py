@@ -50,8 +50,12 @@ def lower_kernels(job: Job, lower: Lower) -> None:
         _lower_repacked(job, job.aligned, lower)
     else:
         _lower_one(job, lower)
+
+
+def with_workspace(job: Job) -> None:
+    """Move what the shared memory of a GPU does not hold of a job without a pipeline to a workspace in memory."""
+    assert job.lowered is not None
     if job.machine.lanes is not None and job.parts is None and (job.plan is None or job.plan.pipeline is None):
-        assert job.lowered is not None
         job.lowered = outside(job.lowered, job.machine)
 
 

@@ -18,7 +18,7 @@ from tilewright.passes.choosing import choose_plan, recognised
 from tilewright.passes.given import lower_given
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
-from tilewright.passes.kernels import lower_contraction, lower_kernels
+from tilewright.passes.kernels import lower_contraction, lower_kernels, with_workspace
 from tilewright.passes.realising import lower_ranked
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.empty import without_empty
@@ -86,6 +86,7 @@ def general(job: Job) -> None:
         lower_given(job, job.given, choose_plan, general)
     else:
         lower_kernels(job, general)
+        with_workspace(job)
 
 
 PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (

@@ -13,7 +13,7 @@ from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.passes.binding import Choose, bind_plan
 from tilewright.passes.job import Job
-from tilewright.passes.kernels import Lower, lower_kernels
+from tilewright.passes.kernels import Lower, lower_kernels, with_workspace
 from tilewright.passes.notes import notes_on
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.facts import Facts, facts_of
@@ -78,15 +78,13 @@ def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, 
 
 def lower_ranked(job: Job, ranked: RankedPlans, lower: Lower) -> None:
     """Lower the best plan of a job that the lowering does."""
-    while True:
-        why = refusal(lambda: lower_kernels(job, lower)) or _over_shared_memory(job, ranked)
-        if not why:
-            return
+    while why := refusal(lambda: lower_kernels(job, lower)) or _over_shared_memory(job, ranked):
         assert ranked.tried is not None
         ranked.refused.append(Refusal(_name(*ranked.tried), why))
         if not _bind_next(job, ranked):
             lower_kernels(job, lower)
-            return
+            break
+    with_workspace(job)
 
 
 def refusal(step: Callable[[], None]) -> str:

@@ -7,6 +7,7 @@ share of all of them, as wide as leaves some for each core.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product as combinations
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr
@@ -39,10 +40,8 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
         return
     tiles = loop_tiles(facts)
     widths = task_widths(facts, machine, tiles) if facts.cut else {}
-    ways = [(widths, loops) for loops in _shallower(facts, tiles)]
-    ways += [(narrow, tiles) for narrow in _narrower(widths)]
     tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
-    for narrow, loops in ways:
+    for narrow, loops in combinations((widths, *_narrower(widths)), tuple(_shallower(facts, tiles))):
         kernel = _kernel(facts, machine, narrow, loops, narrowed=narrow != widths)
         if (kernel.widths, kernel.loops) not in tried:
             tried.append((kernel.widths, kernel.loops))
@@ -60,7 +59,7 @@ def _kernel(
         return widths.get(d) or loops.get(d) or size(d)
 
     def in_task(d: Expr) -> int:
-        return size(d) if d in facts.cut else width(d)
+        return size(d) if d in facts.cut and str(d) not in facts.stated_tasks else width(d)
 
     own, blocks = dict(widths), dict[Expr, int]()
     products = microkernels(facts, machine, width)
@@ -68,6 +67,8 @@ def _kernel(
         # one wave's atoms need no slabs of shared memory
         alone = microkernels(facts, machine, in_task, machine.lanes if narrowed else None)
         blocks = blocks_of(alone, facts.cut, width)
+        if any(n > width(d) for d, n in blocks.items() if str(d) in facts.stated_tasks):
+            blocks = {}
         products = alone if blocks else products
     whole = {d: n if d in facts.opened else min(n, size(d)) for d, n in blocks.items()}
     own |= {d: n for d, n in whole.items() if str(d) not in facts.stated_tasks}

@@ -60,7 +60,6 @@ def heads_together(t: Tiling, around: list[str]) -> int:
     counts = [1]
     for extent in reversed(extents):
         counts += [counts[-1] * n for n in range(2, extent + 1) if extent % n == 0]
-    rows = prod(tile.count for c, tile in t.pairs() if "r" in c.roles and tile.level == GRID)
-    enough = 2 * cores / rows
+    enough = 2 * cores * prod(extents) / t.tasks
     kept = max((n for n in counts if n * each <= l2(limits) / 2), default=1)
     return max(kept, next((n for n in counts if n >= enough), counts[-1]))

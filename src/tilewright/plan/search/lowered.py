@@ -21,11 +21,6 @@ def why_not_oriented(o: Orientation) -> str:
         return "values between products that change their layout"
     if len(o.products) > 1 and any(o.flips):
         return "several products, some with N on the unit's rows"
-    rows = {_owner(o.facts, d) for c in o.classes if ROWS in c.roles for d in c.dims}
-    if len(o.products) > 1 and len(rows) > 1:
-        return f"rows over {', '.join(sorted(rows))} of products that follow each other"
-    if len(o.products) > 1 and not rows:
-        return "products that follow each other without rows"
     return _why_not_unit_sides(o)
 
 

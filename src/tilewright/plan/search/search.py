@@ -28,7 +28,7 @@ from tilewright.plan.search.row_copies import Repacked
 from tilewright.plan.search.simt import kernels_by_terms
 from tilewright.plan.sums import summed_in
 
-KEPT, KEPT_OF_FAMILY = 8, 4
+KEPT, KEPT_OF_FAMILY = 8, 16
 """Candidates that a ranking keeps, and those of each family that it keeps besides: lowering may refuse a family."""
 
 

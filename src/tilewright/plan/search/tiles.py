@@ -68,8 +68,21 @@ def _columns(o: Orientation, c: DimClass) -> tuple[int, ...]:
 
 
 def _choices(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """The tiles of one class; what lies past the end of one is never stored."""
-    return [tile for tile in _proposed(o, c, rows, columns) if tile.level != GRID or _ends_outside(o.facts, tile)]
+    """The tiles of one class that follow the author's constraints; what lies past the end of one is never stored."""
+    proposed = [tile for tile in _proposed(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
+    return [tile for tile in proposed if tile.level != GRID or _ends_outside(o.facts, tile)]
+
+
+def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
+    """Whether a tile has as much of every dimension as constraints say that a task has."""
+    for owner, stated in facts.stated_tasks.items():
+        digits = facts.digits.get(owner, (owner,))
+        own = prod(n for d, n in tile.box if d in digits)
+        if len(digits) == 1 or all(d in digits for d, _ in tile.box):
+            own = max(own, tile.size)  # padded
+        if tile.level == GRID and any(d in digits for d, _ in tile.box) and own != stated:
+            return False
+    return True
 
 
 def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
