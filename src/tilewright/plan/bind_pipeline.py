@@ -244,6 +244,8 @@ class _Pipelined:
         line = next(line for line, product in self._lines() if product is op)
         if self.widths.get(axes.m, rows) != rows or (axes.m in self.looped and self.looped[axes.m] != rows):
             raise refused(self.axes[axes.m], f"a task has the rows of `{line}`: {rows}")
+        if size(axes.m) == 1 and axes.m not in self.widths and axes.m in self.axes:
+            raise refused(self.axes[axes.m], f"a task has the rows of `{line}`: `task {rows}`, and {axes.m} in `grid`")
         n = axes.n
         if n in self.looped and self.looped[n] != columns:
             raise refused(line, f"the loop over {n} has tiles of {self.looped[n]}")

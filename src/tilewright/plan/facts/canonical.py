@@ -248,7 +248,7 @@ class _Builder:
             total = as_expr(0)
             for name, step, extent in digits:
                 if extent > 1:
-                    here = symbol(f"at_{name}", 0, extent - 1)
+                    here = symbol(f"at_{len(names)}", 0, extent - 1)  # a name may be an expression of sizes
                     names[here] = name
                     total = total + step * here
             return total

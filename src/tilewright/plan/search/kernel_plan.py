@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.algebra.expr import Expr
-from tilewright.plan.boxes import numbers_of
+from tilewright.plan.boxes import cut_dims, numbers_of
 from tilewright.plan.general import axis_of, words_for
 from tilewright.plan.microkernel import Axes, axes_in
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
@@ -88,12 +88,21 @@ class KernelPlan:
     def _tasks(self) -> list[Expr]:
         """The dimensions that tasks cut, in the program's order."""
         cut = list(self.facts.cut)
-        if len(self.products) > 1 or not self._cuts_both():
+        if len(self.products) > 1:
+            return self._with_unit_rows(cut)
+        if not self._cuts_both():
             return cut
         (op,) = self.products
         total: tuple[Expr, ...] = op.operands[2].type.dims
         result = [d for d in total if d in cut or self.size(d) == 1]
         return [*(d for d in cut if d not in result), *result]
+
+    def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
+        """Dimensions that tasks cut, with the one of rows where that has a single element."""
+        rows = {axes.m for axes in self.axes.values() if isinstance(axes, Axes) and self.size(axes.m) == 1}
+        if not rows - set(cut):
+            return cut
+        return list(cut_dims(self.facts.program, lambda d: 2 if d in rows else self.size(d), opened=self.facts.opened))
 
     def _cuts_both(self) -> bool:
         """Whether tasks cut rows and columns of the result."""
