@@ -17,8 +17,9 @@ from tilewright.plan.general import Cuts, dims_of
 from tilewright.plan.legality import check_registers, check_roles, check_sharing, groups_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
 from tilewright.plan.patches import SlidingWindow, ends, factors, patch_cycles, patch_work, rows_of, window
+from tilewright.plan.pipelined import atoms_of, product_of
 from tilewright.plan.refusals import refused, tasks_line
-from tilewright.plan.rings import atoms_of, bound_by_memory, product_of
+from tilewright.plan.rings import bound_by_memory
 from tilewright.plan.schedule import Axis, ProductUnit, Schedule, ValuePlacement
 from tilewright.plan.tiled import Walk
 

@@ -14,9 +14,8 @@ from tilewright.passes.tile.rewriting import Halves
 from tilewright.passes.tile.splitting import WRITTEN_OUT
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import Cuts, GeneralChoice
-from tilewright.plan.model import element_bytes
+from tilewright.plan.model import element_bytes, moving
 from tilewright.plan.rating import kernel_cycles
-from tilewright.plan.ring_costs import moving
 from tilewright.plan.schedule import Schedule
 
 

@@ -13,6 +13,8 @@
 | bind_axes   | the axes of a plan, bound to dimensions: task widths and loop tiles         |
 | bind_grid   | the plan of a grid program, bound                                           |
 | bind_pipeline | producer and consumer waves, atoms and accumulator tiles, bound           |
+| pipelined   | programs that producer and consumer waves can do: the product and its atoms |
+| chained     | programs whose values between products stay in registers                    |
 | bind_contraction | the plan of a contraction on a CPU, bound                              |
 | bind_products | the atom and tile of products without a pipeline, bound                   |
 | legality    | rules of plans with a pipeline: waves, registers, stages                    |

@@ -38,17 +38,16 @@ from tilewright.plan.epilogue import after_product
 from tilewright.plan.general import axis_of, dims_of, words_for
 from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
 from tilewright.plan.model import Size
+from tilewright.plan.pipelined import atoms_of, product_of
 from tilewright.plan.ring_costs import ENOUGH, columns_of, cycles, leaving, overlapping, row_bytes, row_cycles, served
 from tilewright.plan.rings import (
     ATOMS,
     GROUPS,
     MOST,
     STORED,
-    atoms_of,
     bound_by_memory,
     overlaps,
     pitch_of,
-    product_of,
     result_pitch,
     waves_of_roles,
 )

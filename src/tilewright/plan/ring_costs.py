@@ -141,13 +141,6 @@ def is_boxed(factor: Value, dim: Expr, program: Program) -> bool:
     return any(e is own for e in op.attrs["at"])
 
 
-def moving(machine: Machine, count: float) -> float:
-    """Cycles in which all cores together move so many bytes, which the second cache has kept where it holds them."""
-    limits = machine.limits
-    kept = count <= limits.l2_bytes
-    return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
-
-
 def overlapping(machine: Machine, how: Microkernel, boxed: bool) -> float:
     """The bytes that could be brought instead of a row which begins within the one before it, of a box or a window."""
     return row_bytes(how) * (machine.limits.box_overlap if boxed else machine.limits.window_overlap)
