@@ -12,13 +12,12 @@ from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import digits_of
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.patches import Patched, in_patches, inner_of, outer_of
-from tilewright.plan.boxes import cut_dims, numbers_of, radices
+from tilewright.plan.boxes import cut_dims, may_overrun, numbers_of, radices
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import GeneralChoice, plan_general
 from tilewright.plan.lane_boxes import TermCost, cost_by_terms, lane_boxes, with_window
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import cores
-from tilewright.plan.patches import ends
 from tilewright.plan.planner import Refusal
 from tilewright.plan.refusals import refused
 from tilewright.plan.rows import smallest
@@ -122,7 +121,7 @@ class LaneRows:
         count = size(self.terms.summed)
         lines = radices(self.program, self.terms.summed, size)
         tiles = sorted({count, *(n for n in lines if count % n == 0)})
-        ragged = [ends(d, self.program, size) for d in self.digits]
+        ragged = [may_overrun(d, self.program, size) for d in self.digits]
         found = lane_boxes(self.terms, self.read, self.digits, tiles, ragged, size, self.job.machine)
         return sorted(((self._cost(terms, moved), terms) for terms in found), key=lambda x: x[0])
 
@@ -173,7 +172,7 @@ class LaneRows:
         for d, n in zip(self.digits, sizes, strict=True):
             if n > size(d):
                 raise refused(axis, f"a lane's box of {n} is longer than {d}, which has {size(d)}")
-            if size(d) % n and not ends(d, self.program, size):
+            if size(d) % n and not may_overrun(d, self.program, size):
                 raise refused(axis, f"{d} ends within a box, and what lies past it is not outside the result")
         loop = plan.axis(str(self.terms.summed)).split("loop")
         terms = replace(self.terms, sizes=sizes, tile=size(self.terms.summed) if loop is None else loop.size)

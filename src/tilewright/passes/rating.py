@@ -6,10 +6,10 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.machine import Machine
-from tilewright.passes.halo_tiles import halo_cycles
 from tilewright.passes.in_rows import choice_in_rows
 from tilewright.passes.job import Job
 from tilewright.passes.parts import in_parts
+from tilewright.passes.patching import halo_cycles
 from tilewright.passes.tile.rewriting import Halves
 from tilewright.passes.tile.splitting import WRITTEN_OUT
 from tilewright.plan.boxes import numbers_of

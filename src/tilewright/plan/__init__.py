@@ -15,6 +15,7 @@
 | bind_pipeline | producer and consumer waves, atoms and accumulator tiles, bound           |
 | pipelined   | programs that producer and consumer waves can do: the product and its atoms |
 | chained     | programs whose values between products stay in registers                    |
+| halo_windows | sliding windows of a product, whose boxes of rows have halo tiles          |
 | bind_contraction | the plan of a contraction on a CPU, bound                              |
 | bind_products | the atom and tile of products without a pipeline, bound                   |
 | legality    | rules of plans with a pipeline: waves, registers, stages                    |
