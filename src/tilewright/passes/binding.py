@@ -22,10 +22,10 @@ from dataclasses import replace
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program
-from tilewright.passes.by_terms import LaneRows
 from tilewright.passes.halo_tiles import bind_halo
 from tilewright.passes.in_rows import repacked
 from tilewright.passes.job import InRows, Job
+from tilewright.passes.lane_rows import LaneRows
 from tilewright.passes.parts import bound_apart
 from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
@@ -34,13 +34,14 @@ from tilewright.passes.tile.splitting import halves, step_of, sum_of
 from tilewright.passes.tile.stepping import in_steps, products_over
 from tilewright.plan.bind import bind
 from tilewright.plan.bind_grid import bind_grid
+from tilewright.plan.bind_lane_boxes import lane_box_of
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import dims_of
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
-from tilewright.plan.terms import box_said, product_by_terms
+from tilewright.plan.terms import product_by_terms
 
 Choose = Callable[[Job], None]
 """The pass that plans a job, and binds its plan."""
@@ -143,16 +144,16 @@ def _bind_lanes(job: Job, plan: Schedule) -> bool:
     if job.machine.lanes is None or job.opened or job.logs or not by_loops or is_ordered(job.program):
         return False
     size = numbers_of(job.sizes)
-    found = product_by_terms(job.program, job.free, size, Substitution(job.sizes), job.machine)
-    if isinstance(found, str):
+    product = product_by_terms(job.program, job.free, size, Substitution(job.sizes), job.machine)
+    if isinstance(product, str):
         return False
-    box = box_said(plan, str(found.rows[0])) if len(found.rows) == 1 else None
+    box = lane_box_of(plan, str(product.rows[0])) if len(product.rows) == 1 else None
     if box is None:
-        job.cuts = bind(kernel_of(job, job.program, job.sizes, job.free), plan, found.terms)
+        job.cuts = bind(kernel_of(job, job.program, job.sizes, job.free), plan, product.terms)
         return True
-    rows = LaneRows.of(job, found)
+    rows = LaneRows.of(job, product)
     if isinstance(rows, str):
-        raise refused(plan.axis(str(found.rows[0])), rows)
+        raise refused(plan.axis(str(product.rows[0])), rows)
     terms, patched, inner = rows.bound(plan, box)
     job.patched = patched
     job.cuts = bind(kernel_of(job, patched.program, patched.sizes, patched.free), inner, terms)
