@@ -16,17 +16,17 @@ second kernel without lines of its own. These are planned as any other program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program
 from tilewright.passes.halo_tiles import bind_halo
-from tilewright.passes.in_rows import repacked
 from tilewright.passes.job import InRows, Job
 from tilewright.passes.lane_rows import LaneRows
 from tilewright.passes.parts import bound_apart
+from tilewright.passes.repacking import Choose, repacked
 from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
@@ -42,9 +42,6 @@ from tilewright.plan.microkernel import names_of
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
 from tilewright.plan.terms import product_by_terms
-
-Choose = Callable[[Job], None]
-"""The pass that plans a job, and binds its plan."""
 
 
 def bind_plan(job: Job, plan: Schedule, choose: Choose, planned: object = None) -> None:

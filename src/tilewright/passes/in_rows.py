@@ -7,50 +7,35 @@ shared memory holds, neighbouring products may be one, with B in blocks on a dia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import prod
 
 from tilewright.ir.core import Op, Value
-from tilewright.machine import CopyAtom, MultiplyAtom
 from tilewright.passes.job import InRows, Job
 from tilewright.passes.launching import can_be_early, launching
 from tilewright.passes.places import Size
-from tilewright.passes.tile.aligning import Reading, aligned
-from tilewright.passes.tile.copies import Copied
-from tilewright.passes.tile.diagonal import diagonal
+from tilewright.passes.repacking import (
+    ONCE,
+    Choose,
+    atoms_from_shared,
+    block_depth,
+    bulk_loads,
+    not_by_blocks,
+    repack,
+    shapes_of,
+)
 from tilewright.passes.tile.neighbours import neighbours
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import GeneralChoice
+from tilewright.plan.microkernel import can_multiply_blocks
 from tilewright.plan.model import element_bytes, microseconds
 from tilewright.plan.planner import Refusal
-from tilewright.plan.refusals import refused
-from tilewright.plan.ring_costs import columns_of
 from tilewright.plan.rings import pitch_of
-from tilewright.plan.schedule import ALIGNED, DIAGONAL, LAUNCH, PADDED, PANELS, Schedule, ValuePlacement
+from tilewright.plan.schedule import ALIGNED, DIAGONAL, PADDED, PANELS
 
-Choose = Callable[[Job], None]
-"""The pass that plans a job."""
 FORMS = (ALIGNED, PANELS)
 """How a copy may lie."""
-ONCE = "its factors lie in rows already"
-"""Why a program on copies, or one that copies, is not asked again."""
-
-
-def repacked(job: Job, plan: Schedule, choose: Choose) -> InRows:
-    """The jobs of the copies that a plan names, and of the kernel on these, bound to the plan's other lines."""
-    lines = sorted((p for p in plan.values if p.at == LAUNCH), key=lambda p: not p.form.startswith(DIAGONAL))
-    rest = replace(plan, values=tuple(p for p in plan.values if p.at != LAUNCH))
-    found = _in_rows(job, rest, lines[0].form)
-    if isinstance(found, str):
-        raise refused(lines[0], found)
-    wrong = tuple(p for p in lines if p not in found.placed) or tuple(p for p in found.placed if p not in lines)
-    if wrong:
-        done = ", ".join(f"`{p}`" for p in found.placed)
-        raise refused(wrong, f"the operands that are repacked, without a hint, are {done}")
-    for each in (*found.copies, found.main):
-        choose(each)
-    return found
 
 
 def forms_of(job: Job) -> tuple[str, ...]:
@@ -62,8 +47,8 @@ def forms_of(job: Job) -> tuple[str, ...]:
 
 def _askew(job: Job) -> bool:
     """Whether rows of a factor lie no multiple of sectors apart, and all as the machine's copies read them."""
-    product, loads = _product(job), _loads(job)
-    if product is None or not _atoms(job, product):
+    product, loads = _product(job), bulk_loads(job.machine)
+    if product is None or not atoms_from_shared(job.machine, product):
         return False
     size, sector, pitch = numbers_of(job.sizes), job.machine.limits.sector_bytes, max(a.pitch for a in loads)
     apart = [pitch_of(factor, job.program, size) for factor in product.operands[:2]]
@@ -73,7 +58,7 @@ def _askew(job: Job) -> bool:
 def _product(job: Job) -> Op | None:
     """The one product of a program whose factors may be copied first; None: they may not, or are copies already."""
     products = [op for op in job.program.walk() if op.name == "mma"]
-    if len(products) != 1 or job.opened or job.no_rows == ONCE or not _loads(job):
+    if len(products) != 1 or job.opened or job.no_rows == ONCE or not bulk_loads(job.machine):
         return None
     return products[0]
 
@@ -85,7 +70,7 @@ def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> General
     made: list[tuple[GeneralChoice, InRows]] = []
     why = ""
     for form in forms:
-        found = job.unfit.get(form) or _in_rows(job, None, form)
+        found = job.unfit.get(form) or repack(job, None, form)
         if not isinstance(found, str) and form == PANELS and too_large(job, found):
             found = "panels take more memory than twice all arguments"
         choice = found if isinstance(found, str) else _chosen(job, found, choose)
@@ -110,34 +95,19 @@ def _diagonals(job: Job) -> list[str]:
     if product is None:
         return []
     a, b, total = (v.type for v in product.operands)
-    atoms = _atoms(job, product)
+    atoms = atoms_from_shared(job.machine, product)
     row, widest = max((x.slab or 0 for x in atoms), default=0), max((x.shape[1] for x in atoms), default=0)
     size = numbers_of(job.sizes)
     if not any(size(d) < row for d in a.dims if d in b.dims and d not in total.dims):
         return []
-    found = neighbours(job.program, job.sizes, _shapes(job))
+    found = neighbours(job.program, job.sizes, shapes_of(job))
     if isinstance(found, str):
         return []
-    columns, deep = found.size[0], _deep(atoms, found.size[1])
+    columns, deep = found.size[0], block_depth(atoms, found.size[1])
     counts = [2**n for n in range(1, row.bit_length() + 1)] if deep < row else []
     few = [n for n in counts if n * deep <= 2 * row and n * columns <= widest and found.count % n == 0]
-    fitting = [n for n in few if any(columns_of(atom, n, n * columns, n * deep) for atom in atoms)]
+    fitting = [n for n in few if any(can_multiply_blocks(atom, n, n * columns, n * deep) for atom in atoms)]
     return [f"{DIAGONAL} {n}" for n in sorted(fitting, key=lambda n: (n * deep > row, abs(row - n * deep)))]
-
-
-def _deep(atoms: Collection[MultiplyAtom], k: int) -> int:
-    """How much of K a block has: whole steps of an atom, a power of two of them, behind which there are zeros."""
-    step = max((x.shape[2] for x in atoms), default=1)
-    deep = step
-    while deep < k:
-        deep *= 2
-    return k if k % step == 0 else deep
-
-
-def _atoms(job: Job, product: Op) -> list[MultiplyAtom]:
-    """The atoms that multiply a product's factors from shared memory."""
-    types = {v.type.dtype for v in product.operands[:2]}
-    return [x for x in job.machine.multiply.values() if x.slab is not None and {x.a.dtype, x.b.dtype} == types]
 
 
 def too_large(job: Job, found: InRows) -> bool:
@@ -150,62 +120,11 @@ def too_large(job: Job, found: InRows) -> bool:
     return both > 2 * taken(job.shapes)
 
 
-def _loads(job: Job) -> list[CopyAtom]:
-    """The machine's own copies to shared memory."""
-    every = job.machine.copies_between("global", "shared")
-    return [a for a in every if a.asynchronous and a.bytes_moved is None]
-
-
-def _shapes(job: Job) -> dict[Value, tuple[int, ...]]:
-    return {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
-
-
-def _in_rows(job: Job, given: Schedule | None, form: str) -> InRows | str:
-    """The jobs that copy, and the one that works on copies; or why there are none."""
-    loads = _loads(job)
-    if not loads or job.opened or job.single or job.lenient:
-        return "its factors are not copied first: sizes are open, or it is a part of another program"
-    pitch = max(a.pitch for a in loads)
-    if form.startswith(DIAGONAL):
-        made = _in_blocks(job, int(form.split()[1]), pitch)
-    else:
-        line = max((x.slab or 0) * x.a.dtype.bits // 8 for x in job.machine.multiply.values())
-        reading = Reading(pitch, max(a.furthest for a in loads), job.machine.limits.sector_bytes, line)
-        made = aligned(job.program, job.sizes, _shapes(job), job.free, form, reading)
-    if isinstance(made, str):
-        return made
-    copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes, no_rows=ONCE) for each in made.copies)
-    main = Job(job.machine, made.program, made.sizes, made.shapes, made.free, given=given, single=True, no_rows=ONCE)
-    forms = (form, *(PADDED if form.startswith(DIAGONAL) else form for _ in made.sources[1:]))
-    placed = tuple(ValuePlacement(name, LAUNCH, own) for name, own in zip(made.sources, forms, strict=True))
-    return InRows(copies, main, placed, tuple(map(str, made.copies)))
-
-
-def _in_blocks(job: Job, count: int, pitch: int) -> Copied | str:
-    """The program in which so many neighbouring products are one, each of which an atom multiplies by itself."""
-    found = neighbours(job.program, job.sizes, _shapes(job))
-    if isinstance(found, str):
-        return found
-    atoms, (n, k) = _atoms(job, found.product), found.size
-    deep = _deep(atoms, k)
-    if not any(columns_of(atom, count, count * n, count * deep) for atom in atoms):
-        return f"no atom multiplies blocks of {n}x{k} by themselves, and an infinite element would reach its neighbours"
-    return diagonal(job.program, job.sizes, _shapes(job), job.free, count, deep, pitch)
-
-
 def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice | str:
     """The choice of a program on copies, from that of its parts, which are planned; or why there is none."""
     for each in (*found.copies, found.main):
         choose(each)
     return not_by_blocks(found) or choice_in_rows(job, found)
-
-
-def not_by_blocks(found: InRows) -> str:
-    """Why blocks on a diagonal are not multiplied by themselves, where that is so."""
-    plan = found.main.plan
-    if plan is None or plan.pipeline is not None or not any(p.form.startswith(DIAGONAL) for p in found.placed):
-        return ""
-    return f"no plan multiplies blocks by themselves: {found.main.no_roles}"
 
 
 def choice_in_rows(job: Job, found: InRows) -> GeneralChoice:

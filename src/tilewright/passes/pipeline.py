@@ -24,12 +24,13 @@ from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer, recognised
 from tilewright.passes.host import write_host
-from tilewright.passes.in_rows import ONCE, choice_in_rows, not_by_blocks
+from tilewright.passes.in_rows import choice_in_rows
 from tilewright.passes.job import InRows, Job
 from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched, with_launch
 from tilewright.passes.outside import outside
 from tilewright.passes.parts import in_parts, parts_of
+from tilewright.passes.repacking import ONCE, not_by_blocks
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.empty import without_empty
