@@ -1,12 +1,14 @@
 """How many rounds of a loop tasks do where a selection hides whole tiles."""
 
+from collections import Counter
+
 import pytest
 
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.plan import chain_costs
-from tilewright.plan.hiding import rounds_of_tasks
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts.masking import count_trips, masks_of
 from tilewright.targets.registry import machine
 
 
@@ -19,17 +21,13 @@ from tilewright.targets.registry import machine
         (64, 192, [(2, 2), (4, 2), (5, 2), (6, 1)]),
     ],
 )
-def test_rounds_are_those_of_tiles_that_some_row_sees(monkeypatch, first, rows, wanted):
-    found = {}
-
-    def counted(program, loop, row, some, tile, size):
-        found[some] = rounds_of_tasks(program, loop, row, some, tile, size)
-        return found[some]
-
-    monkeypatch.setattr(chain_costs, "rounds_of_tasks", counted)
-    sizes = {"B": 1, "H": 2, "M": 700, "N": 1000, "D": 64, "E": 64}
-    kernel_for(kernels.attention(128, "bf16", causal=True, first_query=first), sizes, machine=machine("hopper"))
-    assert found[rows] == wanted
+def test_rounds_are_those_of_tiles_that_some_row_sees(first, rows, wanted):
+    program = kernels.attention(128, "bf16", causal=True, first_query=first).trace()
+    (loop,) = (op for op in program.walk() if op.name == "iterate")
+    dims = {str(d): d for v in (*program.args, *(v for op in program.walk() for v in op.results)) for d in v.type.dims}
+    size = numbers_of({dims["M"]: 700, dims["N"]: 1000})
+    trips = count_trips(program, masks_of(loop), dims["N"], 128, {dims["M"]: rows}, size)
+    assert trips == Counter(wanted)
 
 
 def planned(batch, heads, length, head=64, **options):

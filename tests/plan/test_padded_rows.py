@@ -14,8 +14,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.passes.tile.aligning import Reading
-from tilewright.plan.microkernel import Microkernel
-from tilewright.plan.ring_costs import row_cycles
+from tilewright.plan.search.cost import row_cycles
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -110,10 +109,8 @@ def test_rows_are_padded_to_lines_unless_that_is_much() -> None:
 
 
 def test_rows_cost_by_where_they_begin_and_end() -> None:
-    how = Microkernel(HOPPER.multiply_atom("wgmma.m64n64k16.bf16"), 64, 64)
-
     def cost(k: int, pitch: int) -> float:
-        return row_cycles(HOPPER, how, k, pitch)
+        return row_cycles(HOPPER, k, 64, 2, pitch)
 
     assert cost(64, 128) < cost(64, 160) < cost(64, 144)  # lines; sectors in two lines; within sectors
     assert cost(48, 96) < cost(40, 96)  # ends with a sector, and within one

@@ -7,6 +7,8 @@
 | choosing    | the pass that chooses the plan                                                |
 | binding     | a plan replayed on a program: its rewrites, then its kernel                   |
 | halo_tiles  | plans with halo tiles, bound: rows as boxes of their digits                   |
+| lane_rows   | plans with boxes of lanes, bound: rows as boxes of their digits               |
+| repacking   | plans with repacked operands, bound: kernels that copy, and one on the copies |
 | rating      | what a bound plan should take                                                 |
 | tile/       | tile to block, the general way: any program, operation by operation           |
 | lower       | block to loop: the walk over a program, and what each operation becomes       |

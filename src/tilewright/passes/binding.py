@@ -16,17 +16,17 @@ second kernel without lines of its own. These are planned as any other program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program
-from tilewright.passes.by_terms import LaneRows
 from tilewright.passes.halo_tiles import bind_halo
-from tilewright.passes.in_rows import repacked
-from tilewright.passes.job import InRows, Job
+from tilewright.passes.job import InRows, Job, Pass
+from tilewright.passes.lane_rows import LaneRows
 from tilewright.passes.parts import bound_apart, parts_of
+from tilewright.passes.repacking import repacked
 from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
@@ -34,19 +34,17 @@ from tilewright.passes.tile.splitting import halves, step_of, sum_of
 from tilewright.passes.tile.stepping import in_steps, products_over
 from tilewright.plan.bind import bind
 from tilewright.plan.bind_grid import bind_grid
+from tilewright.plan.bind_lane_boxes import lane_box_of
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import dims_of
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
-from tilewright.plan.terms import box_said, product_by_terms
-
-Choose = Callable[[Job], None]
-"""The pass that plans a job, and binds its plan."""
+from tilewright.plan.terms import product_by_terms
 
 
-def bind_plan(job: Job, plan: Schedule, choose: Choose, planned: object = None) -> None:
+def bind_plan(job: Job, plan: Schedule, choose: Pass, planned: object = None) -> None:
     """Gives a job what the lowering reads: rewritten programs, and the parameters of its kernel.
 
     `planned` are the jobs of several kernels, where they are planned already.
@@ -73,7 +71,7 @@ def kernel_of(job: Job, program: Program, sizes: Mapping[Symbol, int], free: Col
     return KernelProgram(program, sizes, job.machine, free, opened, job.typical, job.logs, is_ordered(program))
 
 
-def _bind_split(job: Job, plan: Schedule, choose: Choose, name: str, count: int) -> None:
+def _bind_split(job: Job, plan: Schedule, choose: Pass, name: str, count: int) -> None:
     """A reduction in parts, of products or of a program without any; and the kernel that adds the parts up."""
     line = f"parts {name} {count}"
     if names_of(job.program):
@@ -145,16 +143,16 @@ def _bind_lanes(job: Job, plan: Schedule) -> bool:
     if job.machine.lanes is None or job.opened or job.logs or not by_loops or is_ordered(job.program):
         return False
     size = numbers_of(job.sizes)
-    found = product_by_terms(job.program, job.free, size, Substitution(job.sizes), job.machine)
-    if isinstance(found, str):
+    product = product_by_terms(job.program, job.free, size, Substitution(job.sizes), job.machine)
+    if isinstance(product, str):
         return False
-    box = box_said(plan, str(found.rows[0])) if len(found.rows) == 1 else None
+    box = lane_box_of(plan, str(product.rows[0])) if len(product.rows) == 1 else None
     if box is None:
-        job.cuts = bind(kernel_of(job, job.program, job.sizes, job.free), plan, found.terms)
+        job.cuts = bind(kernel_of(job, job.program, job.sizes, job.free), plan, product.terms)
         return True
-    rows = LaneRows.of(job, found)
+    rows = LaneRows.of(job, product)
     if isinstance(rows, str):
-        raise refused(plan.axis(str(found.rows[0])), rows)
+        raise refused(plan.axis(str(product.rows[0])), rows)
     terms, patched, inner = rows.bound(plan, box)
     job.patched = patched
     job.cuts = bind(kernel_of(job, patched.program, patched.sizes, patched.free), inner, terms)

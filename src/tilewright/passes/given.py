@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.passes.binding import Choose, bind_plan
-from tilewright.passes.job import Job
-from tilewright.passes.kernels import Lower, lower_kernels, with_workspace
+from tilewright.passes.binding import bind_plan
+from tilewright.passes.job import Job, Pass
+from tilewright.passes.kernels import lower_kernels, with_workspace
 from tilewright.passes.launching import with_known_launch, with_launch
 from tilewright.passes.rating import rated
 from tilewright.plan.general import GeneralChoice
@@ -19,7 +19,7 @@ from tilewright.plan.schedule import REVERSED, Schedule
 from tilewright.plan.unlowered import refuse_unlowered
 
 
-def bind_given(job: Job, given: Schedule, choose: Choose) -> GeneralChoice:
+def bind_given(job: Job, given: Schedule, choose: Pass) -> GeneralChoice:
     """Bind the plan that a job is given; return the choice, with the time that is predicted for it."""
     opened = {str(s) for s in job.open_extents}
     if given.open and not opened:
@@ -41,7 +41,7 @@ def known_plan(given: Schedule, job: Job) -> Schedule:
     return given
 
 
-def better_refusal(fault: ArgumentError, job: Job, given: Schedule, choose: Choose) -> ArgumentError:
+def better_refusal(fault: ArgumentError, job: Job, given: Schedule, choose: Pass) -> ArgumentError:
     """The refusal of a plan with the line that it means, other sizes and misspelt names told by the plan that would be
     chosen."""
     alone = replace(job, given=None)
@@ -51,7 +51,7 @@ def better_refusal(fault: ArgumentError, job: Job, given: Schedule, choose: Choo
     return naming(fault, given, alone.plan, known)
 
 
-def lower_given(job: Job, given: Schedule, choose: Choose, lower: Lower) -> None:
+def lower_given(job: Job, given: Schedule, choose: Pass, lower: Pass) -> None:
     """Lower the plan that a job is given; a refusal of the lowering names the lines of its pipeline."""
     try:
         lower_kernels(job, lower)
@@ -64,7 +64,7 @@ def lower_given(job: Job, given: Schedule, choose: Choose, lower: Lower) -> None
     with_workspace(job)
 
 
-def _refuse_overflow(job: Job, given: Schedule, choose: Choose, lower: Lower) -> None:
+def _refuse_overflow(job: Job, given: Schedule, choose: Pass, lower: Pass) -> None:
     """Refuse a plan whose tasks need more shared memory than there is, unless no plan needs less."""
     assert job.lowered is not None
     over = None if job.opened else past_shared_memory(job.lowered.program, job.machine)
@@ -74,7 +74,7 @@ def _refuse_overflow(job: Job, given: Schedule, choose: Choose, lower: Lower) ->
     raise ArgumentError(f"plan: `{'`, `'.join(map(str, lines))}`: {over.what}")
 
 
-def _is_chosen(job: Job, given: Schedule, choose: Choose, lower: Lower) -> bool:
+def _is_chosen(job: Job, given: Schedule, choose: Pass, lower: Pass) -> bool:
     """Whether a given plan is the one that is chosen."""
     own = replace(job, given=None, lowered=None)
     choose(own)

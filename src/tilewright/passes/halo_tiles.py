@@ -7,45 +7,29 @@ from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program
-from tilewright.machine import Machine, MultiplyAtom
+from tilewright.machine import MultiplyAtom
 from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import digits_of
 from tilewright.passes.tile.patches import Patched, in_patches
 from tilewright.plan.bind_axes import loop_of
-from tilewright.plan.boxes import numbers_of
+from tilewright.plan.boxes import may_overrun, numbers_of
 from tilewright.plan.general import Cuts, dims_of
+from tilewright.plan.halo_windows import SlidingWindow, image_rows, operand_reads, sliding_window
 from tilewright.plan.legality import check_registers, check_roles, check_sharing, groups_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
-from tilewright.plan.patches import SlidingWindow, ends, factors, patch_cycles, patch_work, rows_of, window
+from tilewright.plan.pipelined import atoms_of, product_of
 from tilewright.plan.refusals import refused, tasks_line
-from tilewright.plan.rings import atoms_of, bound_by_memory, product_of
 from tilewright.plan.schedule import Axis, ProductUnit, Schedule, ValuePlacement
 from tilewright.plan.tiled import Walk
 
 
 def bind_halo(job: Job, plan: Schedule) -> tuple[Patched, Cuts]:
     """The program over boxes that a plan says, and what its lowering reads."""
-    return _HaloTile.of(job, plan).bound()
-
-
-def halo_cycles(job: Job, plan: Schedule, cuts: Cuts, machine: Machine) -> tuple[float, float]:
-    """(cycles that a bound kernel with halo tiles should take, those that memory alone takes)."""
-    tile = _HaloTile.of(job, plan)
-    size, slides = numbers_of(tile.sizes), tile.window()
-    reads = factors(tile.op, tile.axes, tile.program)
-    assert reads is not None
-    assert cuts.roles is not None
-    assert cuts.halo is not None
-    (how,) = (how for how in cuts.products.values() if how is not None)
-    work = patch_work(tile.program, tile.op, tile.axes, reads, slides, tile.digits, size, machine)
-    box, walk = tile.box(slides, how)
-    bound = bound_by_memory(tile.program, size, machine)
-    cycles = patch_cycles(machine, work, how, cuts.roles, box, cuts.halo, walk)
-    return max(cycles, bound + machine.limits.launch_cycles), bound
+    return HaloKernel.of(job, plan).bound()
 
 
 @dataclass(frozen=True)
-class _HaloTile:
+class HaloKernel:
     """A plan with a halo tile, and the program whose rows are counted in digits."""
 
     job: Job
@@ -58,7 +42,7 @@ class _HaloTile:
     rows: Axis
 
     @classmethod
-    def of(cls, job: Job, plan: Schedule) -> _HaloTile:
+    def of(cls, job: Job, plan: Schedule) -> HaloKernel:
         """The program in digits; refuses one that has no rows that overlap."""
         products = list(names_of(job.program).values())
         if len(products) != 1:
@@ -95,7 +79,7 @@ class _HaloTile:
         check_sharing(roles, line, how)
         check_registers(roles, (line,), {self.op: how}, machine)
         box, walk = self.box(slides, how)
-        lines = None if walk is None else (rows_of(walk, how), walk.pitch)
+        lines = None if walk is None else (image_rows(walk, how), walk.pitch)
         patched = in_patches(self.program, self.sizes, self.rows.name, self.digits, box, lines)
         (product,) = names_of(patched.program).values()
         widths = self._widths(product, patched, how)
@@ -171,17 +155,18 @@ class _HaloTile:
         return atom
 
     def window(self) -> SlidingWindow:
-        reads = factors(self.op, self.axes, self.program)
+        """How operand A slides over the rows; refuses one that does not."""
+        reads = operand_reads(self.op, self.axes, self.program)
         if reads is None:
             raise refused(self.plan.pipeline, "an operand is computed")
-        slides = window(reads[0], self.axes, self.digits, numbers_of(self.sizes))
+        slides = sliding_window(reads[0], self.axes, self.digits, numbers_of(self.sizes))
         if isinstance(slides, str):
             raise refused(self._line(0), slides)
         return slides
 
     def _line(self, side: int) -> ValuePlacement:
         """The line of operand A or B."""
-        reads = factors(self.op, self.axes, self.program)
+        reads = operand_reads(self.op, self.axes, self.program)
         assert reads is not None
         name = reads[side].operands[0].name or "ab"[side]
         form = ("halo", "panel")[side]
@@ -207,14 +192,14 @@ class _HaloTile:
                 raise refused(rows, f"rows run on from line to line of {walk.pitch}")
             if slides.digits[-2:] != ((len(box) - 2,), (len(box) - 1,)) or box[-2:] != tuple(extents[-2:]):
                 raise refused(rows, "rows run on in whole images only")
-        count = prod(box) if walk is None else prod(box[:-2]) * rows_of(walk, how)
+        count = prod(box) if walk is None else prod(box[:-2]) * image_rows(walk, how)
         if count != how.rows:
             raise refused(rows, f"a box of {count} rows; `{self.plan.products[0]}` has {how.rows}")
         for d, n in zip(self.digits, box, strict=True):
-            if self.sizes[d] % n and not ends(d, self.program, size):
+            if self.sizes[d] % n and not may_overrun(d, self.program, size):
                 raise refused(rows, f"{d} ends within a box, and what lies past it is not outside the result")
         batched = prod(size(d) for d in self.axes.around if d not in self.digits) > 1
-        if batched and size(self.axes.n) % how.columns and not ends(self.axes.n, self.program, size):
+        if batched and size(self.axes.n) % how.columns and not may_overrun(self.axes.n, self.program, size):
             raise refused(self.plan.products[0], f"{self.axes.n} ends within a tile, and the next group lies behind it")
         return box, walk
 

@@ -141,3 +141,7 @@ class Job:
         if self.contraction is not None:
             return "contraction", self.contraction.text
         return "tile", lambda: f"{self.program}{self.why}\n"
+
+
+Pass = Callable[[Job], None]
+"""A pass over a job, such as the one that plans it, or the one that lowers it."""

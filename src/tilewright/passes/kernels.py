@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol
@@ -11,7 +11,7 @@ from tilewright.check.block import check
 from tilewright.ir.core import Program, Value
 from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
-from tilewright.passes.job import InRows, Job
+from tilewright.passes.job import InRows, Job, Pass
 from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched
 from tilewright.passes.outside import outside
@@ -24,9 +24,6 @@ from tilewright.plan.blocking import blocking_of
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice
 from tilewright.plan.validate import multiplies
-
-Lower = Callable[[Job], None]
-"""The pass that lowers a job."""
 
 
 def lower_contraction(job: Job) -> Lowered:
@@ -42,7 +39,7 @@ def lower_contraction(job: Job) -> Lowered:
     return Lowering(program, {**job.sizes, **sizes}, shapes, job.machine, cuts, opened=job.opened).run()
 
 
-def lower_kernels(job: Job, lower: Lower) -> None:
+def lower_kernels(job: Job, lower: Pass) -> None:
     """Give a job the block programs of its bound plan; `lower` is the pass for the jobs of further kernels."""
     if job.parts is not None:
         _lower_two(job, job.parts, lower)
@@ -59,7 +56,7 @@ def with_workspace(job: Job) -> None:
         job.lowered = outside(job.lowered, job.machine)
 
 
-def _lower_two(job: Job, parts: tuple[Job, Job], lower: Lower) -> None:
+def _lower_two(job: Job, parts: tuple[Job, Job], lower: Pass) -> None:
     """Two kernels, with a value in memory between them."""
     for part in parts:
         lower(part)
@@ -69,7 +66,7 @@ def _lower_two(job: Job, parts: tuple[Job, Job], lower: Lower) -> None:
     job.lowered = replace(second, before=(*first.before, replace(first, before=()), *second.before))
 
 
-def _lower_repacked(job: Job, repacked: InRows, lower: Lower) -> None:
+def _lower_repacked(job: Job, repacked: InRows, lower: Pass) -> None:
     """The kernels that repack operands, at every launch together, and the one that works on copies; that alone, where
     operands are only seen in other rows."""
     for each in (*repacked.copies, repacked.main):
@@ -84,7 +81,7 @@ def _lower_repacked(job: Job, repacked: InRows, lower: Lower) -> None:
     job.lowered = launched(replace(last, before=(*copies, *last.before)), plan.early)
 
 
-def _lower_one(job: Job, lower: Lower) -> None:
+def _lower_one(job: Job, lower: Pass) -> None:
     """One kernel; of a reduction in parts, also the one that adds these up."""
     assert job.cuts is not None
     assert isinstance(job.choice, GeneralChoice)

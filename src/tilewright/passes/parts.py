@@ -6,13 +6,12 @@ launch; the value between keeps the element type that it has in the tile program
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Program
-from tilewright.passes.job import Job
+from tilewright.passes.job import Job, Pass
 from tilewright.passes.launching import can_be_early, launching
 from tilewright.passes.tile.apart import apart
 from tilewright.passes.tile.memory import is_ordered
@@ -31,9 +30,6 @@ SURE = 4
 
 TIMES = 3
 """What lies in memory between two programs, at most, of what their arguments are: more may be more than there is."""
-
-Choose = Callable[[Job], None]
-"""The pass that plans a job."""
 
 
 def parts_of(
@@ -54,7 +50,7 @@ def parts_of(
     return part(halves.first, first, True), part(halves.second, second, False)
 
 
-def bound_apart(job: Job, plan: Schedule, name: str, choose: Choose) -> tuple[Job, Job]:
+def bound_apart(job: Job, plan: Schedule, name: str, choose: Pass) -> tuple[Job, Job]:
     """The jobs of the two programs that a plan says, each bound to its lines; without lines the second is planned."""
     found = apart(job.program, job.sizes)
     if isinstance(found, str):
@@ -69,7 +65,7 @@ def bound_apart(job: Job, plan: Schedule, name: str, choose: Choose) -> tuple[Jo
     return parts
 
 
-def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoice:
+def perhaps_apart(job: Job, found: GeneralChoice, choose: Pass) -> GeneralChoice:
     """The plan of one program; or, where these should take less time, those of two."""
     if job.single or job.logs or is_ordered(job.program) or not names_of(job.program):
         return found

@@ -6,17 +6,16 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.machine import Machine
-from tilewright.passes.halo_tiles import halo_cycles
 from tilewright.passes.in_rows import choice_in_rows
 from tilewright.passes.job import Job
 from tilewright.passes.parts import in_parts
+from tilewright.passes.patching import halo_cycles
 from tilewright.passes.tile.rewriting import Halves
 from tilewright.passes.tile.splitting import WRITTEN_OUT
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import Cuts, GeneralChoice
-from tilewright.plan.model import element_bytes
+from tilewright.plan.model import element_bytes, moving
 from tilewright.plan.rating import kernel_cycles
-from tilewright.plan.ring_costs import moving
 from tilewright.plan.schedule import Schedule
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.passes.binding import Choose, bind_plan
-from tilewright.passes.job import Job
-from tilewright.passes.kernels import Lower, lower_kernels, with_workspace
+from tilewright.passes.binding import bind_plan
+from tilewright.passes.job import Job, Pass
+from tilewright.passes.kernels import lower_kernels, with_workspace
 from tilewright.passes.notes import notes_on
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.facts import Facts, facts_of
@@ -31,7 +31,7 @@ SHOWN = 8
 class RankedPlans:
     """The plans of a job that are left to be tried, the best first, and the refusals of those that were."""
 
-    choose: Choose
+    choose: Pass
     rankings: list[Ranking] = field(default_factory=list)
     left: Iterator[tuple[PlanCandidate, Schedule]] = field(default_factory=lambda: iter(()))
     refused: list[Refusal] = field(default_factory=list)
@@ -43,7 +43,7 @@ class RankedPlans:
     """The job before any plan was bound."""
 
 
-def rank_plans(job: Job, choose: Choose) -> None:
+def rank_plans(job: Job, choose: Pass) -> None:
     """Rank the plans of a job by the search, and bind the best that can be bound."""
     ranked = RankedPlans(choose, start=replace(job))
     ranked.left = _candidates(job, ranked)
@@ -76,7 +76,7 @@ def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, 
                 yield candidate, plan
 
 
-def lower_ranked(job: Job, ranked: RankedPlans, lower: Lower) -> None:
+def lower_ranked(job: Job, ranked: RankedPlans, lower: Pass) -> None:
     """Lower the best plan of a job that the lowering does."""
     while why := refusal(lambda: lower_kernels(job, lower)) or _over_shared_memory(job, ranked):
         assert ranked.tried is not None

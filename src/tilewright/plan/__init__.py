@@ -13,8 +13,12 @@
 | bind_axes   | the axes of a plan, bound to dimensions: task widths and loop tiles         |
 | bind_grid   | the plan of a grid program, bound                                           |
 | bind_pipeline | producer and consumer waves, atoms and accumulator tiles, bound           |
+| pipelined   | programs that producer and consumer waves can do: the product and its atoms |
+| chained     | programs whose values between products stay in registers                    |
+| halo_windows | sliding windows of a product, whose boxes of rows have halo tiles          |
 | bind_contraction | the plan of a contraction on a CPU, bound                              |
 | bind_products | the atom and tile of products without a pipeline, bound                   |
+| bind_lane_boxes | rows of a plan as boxes of lanes, bound                                |
 | legality    | rules of plans with a pipeline: waves, registers, stages                    |
 | refusals    | the lines that a rule speaks of                                             |
 | rating      | what a kernel should take whose plan is bound                               |

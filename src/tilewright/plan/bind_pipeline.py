@@ -15,7 +15,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.limits import shown
 from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.plan.bind_axes import loop_of, tile_of_loop
-from tilewright.plan.chains import adds_products, chained_products
+from tilewright.plan.chained import adds_products, chained_axes
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import (
@@ -28,8 +28,8 @@ from tilewright.plan.legality import (
     k_rows,
 )
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
+from tilewright.plan.pipelined import is_contiguous_along, why_no_pipeline
 from tilewright.plan.refusals import refused
-from tilewright.plan.rings import is_along, why_no_pipeline
 from tilewright.plan.schedule import Axis, Pipeline, ProductUnit, Schedule
 
 NAMES = 200
@@ -122,8 +122,8 @@ class _Pipelined:
     def _why_not_chained(self) -> str:
         """Why values between MMAs, or rows of one, do not stay in registers; nothing where they do."""
         kernel = self.kernel
-        chain = chained_products(kernel.program, kernel.sizes, kernel.size, kernel.machine, kernel.free)
-        return chain if isinstance(chain, str) else ""
+        axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
+        return axes if isinstance(axes, str) else ""
 
     def _lines(self) -> list[tuple[ProductUnit, Op]]:
         """The line of every MMA."""
@@ -213,7 +213,7 @@ class _Pipelined:
         """Refuses an atom that takes other types, or operands that lie otherwise."""
         machine, axes = self.kernel.machine, how.oriented(self.of[op])
         types = types_of(op, axes.swapped, machine)
-        along = [is_along(x, axes.k, self.kernel.program) for x in axes.factors(op)]
+        along = [is_contiguous_along(x, axes.k, self.kernel.program) for x in axes.factors(op)]
         fitting = shared_atoms(machine, types, (along[0], along[1]), precision_of(op), how.held_a)
         if how.atom not in fitting:
             names = shown(", ".join(x.name for x in fitting) or "none", NAMES)

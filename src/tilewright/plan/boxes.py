@@ -91,6 +91,16 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
     return dims
 
 
+def may_overrun(d: Expr, program: Program, size: Size) -> bool:
+    """True if elements past the end of a dimension lie outside all that is written: a box may go past that end."""
+    for op in (op for op in program.walk() if op.name in WRITES):
+        own = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(d)
+        places = zip(op.attrs.get("at", ()), op.operands[1].type.dims, strict=False)
+        if not any(e is own and size(n) == size(d) for e, n in places):
+            return False
+    return True
+
+
 # -- which dimensions -------------------------------------------------------------------------------------
 
 

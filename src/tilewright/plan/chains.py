@@ -21,31 +21,30 @@ from itertools import product
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.ir.core import Op, Program, TileType, Value
+from tilewright.ir.core import Op, Program
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.blocking import up
-from tilewright.plan.boxes import WRITES, cut_dims
+from tilewright.plan.boxes import WRITES
 from tilewright.plan.chain_costs import ChainedProducts, chain_cycles
-from tilewright.plan.computed import GIVEN, SIMPLE, ComputedFactor, computed_factor
+from tilewright.plan.chained import chained_axes, chained_task_dims, is_read, loop_tiles
+from tilewright.plan.computed import ComputedFactor, computed_factor
 from tilewright.plan.epilogue import following
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import GeneralChoice, dims_of, drafted
 from tilewright.plan.hiding import uneven
 from tilewright.plan.microkernel import (
-    Axes,
     Microkernel,
     as_plan,
-    axes_in,
-    names_of,
     precision_of,
     shared_atoms,
     types_of,
 )
 from tilewright.plan.model import Size, element_bytes, l2
+from tilewright.plan.pipelined import is_contiguous_along
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ring_costs import ENOUGH, row_bytes
-from tilewright.plan.rings import GROUPS, MOST, SHOWN, bound_by_memory, is_along, registers_of
+from tilewright.plan.rings import GROUPS, MOST, SHOWN, bound_by_memory, registers_of
 from tilewright.plan.schedule import Pipeline, Split
 
 WAITING = ((2, 2), (2, 1), (1, 2), (1, 1))
@@ -108,84 +107,16 @@ def chained_products(
     program: Program, sizes: Mapping[Symbol, int], size: Size, machine: Machine, free: Collection[Op]
 ) -> ChainedProducts | str:
     """The products and their dimensions; or why their values do not stay in registers."""
-    if not names_of(program):
-        return "it has no product"
-    single = _single_rows(program, size)
-    dims, (_, tilings) = cut_dims(program, lambda d: 2 if d in single else size(d)), tiles_of(program, sizes)
-    if any(x.name in WRITES and (x.name != "write" or x.attrs.get("lookups")) for x in program.walk()):
-        return "it writes where data say: what tasks at the edges compute too much would go there as well"
-    looped: dict[Expr, int] = {}
-    for op in program.walk():
-        if op.name == "iterate" and not (op in free and adds_products(op)):  # else it is a product that goes over K
-            tile = tilings.get(str(op.attrs["axis"]))
-            if op.attrs.get("start") or tile is None:
-                return "a loop of it has no tile size that is a number"
-            looped[op.attrs["axis"]] = tile
-
-    def width(d: Expr) -> int:
-        return looped.get(d) or (1 if d in dims and d not in across else size(d))
-
-    across: set[Expr] = {d for op in names_of(program).values() for d in op.operands[2].type.dims[-1:]}
-    made = program.makers()
-    axes: dict[Op, Axes] = {}
-    held: dict[Op, bool] = {}
-    for op in names_of(program).values():
-        rows = _rows_of(op)
-        across |= set(([d for d in rows if d in dims] or rows)[-1:])  # a task has one of the other rows
-        each = axes_in(op, width)
-        if isinstance(each, str):
-            return each
-        if each.m not in dims:
-            return "tasks cannot cut the rows of its sums"
-        if any(width(d) > 1 for d in each.around):
-            return "its sums have more dimensions than rows and columns"
-        a, b = each.factors(op)
-        if any(width(d) > 1 for d in each.deep) and not _is_read(a, made):
-            return "a factor that is computed is summed over more than one dimension"
-        if not _is_read(b, made):
-            return "a factor B is computed"
-        axes[op], held[op] = each, not _is_read(a, made)
-    (row, *others) = {x.m for x in axes.values()}
-    if others:
-        return "its products have rows of different dimensions"
-    assert row is not None
-    if _wide(program, row, dims, size):
-        return "a value between its products has more than rows and columns"
+    axes = chained_axes(program, sizes, size, free)
+    if isinstance(axes, str):
+        return axes
+    looped, row, makers = loop_tiles(program, sizes, free), next(iter(axes.values())).m, program.makers()
+    assert not isinstance(looped, str)
+    held = {op: not is_read(x.factors(op)[0], makers) for op, x in axes.items()}
     factors = {op: computed_factor(program, x.factors(op)[0]) for op, x in axes.items()}
     computed = {op: x for op, x in factors.items() if isinstance(x, ComputedFactor)}
+    dims = chained_task_dims(program, size)
     return ChainedProducts(program, machine, size, axes, held, computed, looped, row, dims)
-
-
-def _rows_of(op: Op) -> list[Expr]:
-    """The dimensions of a product that its first operand alone has."""
-    a, b, _ = (v.type.dims for v in op.operands)
-    return [d for d in a if d not in b]
-
-
-def _single_rows(program: Program, size: Size) -> set[Expr]:
-    """The last dimension of rows of each product that has a single row: a task has it all the same."""
-    every = [_rows_of(op) for op in names_of(program).values()]
-    return {rows[-1] for rows in every if rows and all(size(d) == 1 for d in rows)}
-
-
-def adds_products(op: Op) -> bool:
-    """Whether a loop's body only multiplies what it reads, or computes of that, so that what it carries is a sum."""
-    (body,) = op.blocks
-    sums = {x.result for x in body.ops if x.name == "mma"}
-    used = {v for x in body.ops if x.name != "yield" for v in x.operands}
-    return sums.isdisjoint(used) and all(x.name in (*SIMPLE, *GIVEN, "read", "mma", "yield") for x in body.ops)
-
-
-def _is_read(value: Value, made: Mapping[Value, Op]) -> bool:
-    op = made.get(value)
-    return op is not None and op.name == "read" and not op.attrs.get("lookups")
-
-
-def _wide(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
-    """Whether a value that is neither an argument's nor a number has two dimensions beside those that tasks cut."""
-    made = (v.type for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results)
-    wide = ([d for d in kind.dims if d is not row and d not in dims] for kind in made if isinstance(kind, TileType))
-    return any(sum(size(d) > 1 for d in others) > 1 for others in wide)
 
 
 def _candidates(found: ChainedProducts, gathered: bool) -> Iterator[ProductChain]:
@@ -265,7 +196,8 @@ def _microkernel(
     """
     axes, size, machine = found.axes[op], found.size, found.machine
     factors = axes.factors(op)
-    along_k = is_along(factors[0], axes.k, found.program), is_along(factors[1], axes.k, found.program)
+    a, b = (is_contiguous_along(factor, axes.k, found.program) for factor in factors)
+    along_k = a, b
     held = found.held[op] or (kept and all(along_k) and not set(found.looped) & set(factors[0].type.dims))
     if (stepped and held and not found.held[op]) or (not stepped and any(size(d) > 1 for d in axes.deep)):
         return None

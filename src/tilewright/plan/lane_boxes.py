@@ -20,15 +20,12 @@ from dataclasses import dataclass, replace
 from itertools import product as every
 from math import ceil, prod
 
-import numpy as np
-
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.algebra.expr_use import evaluate
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.model import Size, cores
 from tilewright.plan.rows import tasks_of
-from tilewright.plan.term_boxes import Terms, resident_waves, written_out
+from tilewright.plan.term_boxes import Terms, resident_waves, with_window, written_out
 
 LONGEST, SLIDING = 16, 2
 """Results of a lane along a digit, at most, and digits, the last ones, along which there are several."""
@@ -64,27 +61,6 @@ def lane_boxes(
             fits = fits and found.beside * found.each <= machine.lane_access.own_bytes
             if fits and found.window < found.results * tile:
                 yield found
-
-
-def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
-    """The same, with what a box of results reads for its first terms, together with what lies between that."""
-    own = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
-
-    def places(*at: object) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-        known: dict[Symbol, object] = dict.fromkeys(own.values(), 0)
-        known |= {own[d]: n for d, n in zip((*digits, terms.summed), at, strict=True)}
-        values = ({s: known[s] if s in known else size(s) for s in e.symbols} for e in read.attrs["at"])
-        return [np.asarray(evaluate(e, of)) for e, of in zip(read.attrs["at"], values, strict=True)]
-
-    read_by_one = places(*np.ogrid[tuple(slice(0, n) for n in (*terms.sizes, terms.tile))])
-    extents = [int(at.max() - at.min()) + 1 for at in read_by_one]
-    found = replace(terms, window=prod(extents))
-    if not terms.along_rows:
-        return found
-    here, beside = (places(*(0 for _ in digits[1:]), n, 0) for n in (0, min(1, size(digits[-1]) - 1)))
-    strides = [prod(map(size, read.operands[0].type.dims[n + 1 :])) for n in range(len(extents))]
-    step = sum(int(b - a) * n for a, b, n in zip(here, beside, strides, strict=True))
-    return replace(found, beside=extents[-1], apart=step * terms.sizes[-1] * terms.each)
 
 
 @dataclass(frozen=True, order=True)

@@ -319,6 +319,19 @@ def shared_atoms(
     return tuple(how.atom for how in found if how.held_a == held_a and how.along_k[held_a:] == along_k[held_a:])
 
 
+def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool:
+    """True if an atom multiplies each block of an operand B of N x K by itself, where it has `blocks` on its diagonal.
+
+    Every block is as wide as the atom, and its K is whole steps of the atom, a part of a row of shared memory or whole
+    rows.
+    """
+    if blocks == 1:
+        return True
+    slab, width, depth = atom.slab or 1, n // blocks, k // blocks
+    alone = width == atom.shape[1] and depth % atom.shape[2] == 0 and (slab % depth == 0 or depth % slab == 0)
+    return alone and (k <= slab or k % slab == 0)
+
+
 def microkernel(
     machine: Machine,
     types: tuple[DType, DType, DType],

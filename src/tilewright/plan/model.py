@@ -118,6 +118,13 @@ def reading(limits: Limits, kept: float, times: float, around: float) -> float:
     return first if between <= l1(limits) else first + (times - 1) * kept / rate
 
 
+def moving(machine: Machine, count: float, *, from_memory: bool = False) -> float:
+    """Cycles in which all cores together move bytes, which the L2 cache has kept where it holds them."""
+    limits = machine.limits
+    kept = count <= limits.l2_bytes and not from_memory
+    return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
+
+
 def copying(given: Operand, made: Operand, machine: Machine) -> float:
     """Cycles of a launch that writes a tensor as another: of another type, or with zeros after a dimension."""
     limits, workers = machine.limits, cores(machine)

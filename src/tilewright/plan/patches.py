@@ -16,10 +16,6 @@ brought offset by offset, or, where all of it fits, once for all tasks.
     w panel at start
     mma by matrix.m64n64k16.bf16, tile 128x64
     producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 1, halo stages 3, epilogue stages 2
-
-Where a plan says `axis M = (M_2 4, M_1 7, M_0 9 of 7): task M_2 2`, a task has whole images, whose rows run on from
-line to line: those between the end of a line and the next are computed with the others, and never stored. A tap is then
-the same halo tile some rows further on, whatever the lines' length.
 """
 
 from __future__ import annotations
@@ -29,26 +25,25 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
 
-from tilewright.algebra.expr import Const, Expr, Symbol
-from tilewright.algebra.expr_use import linear_form
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program
 from tilewright.machine import BulkCopy, Machine, MultiplyAtom
-from tilewright.plan.boxes import WRITES
+from tilewright.plan.boxes import WRITES, may_overrun
 from tilewright.plan.epilogue import after_product
 from tilewright.plan.general import axis_of, dims_of, words_for
+from tilewright.plan.halo_windows import SlidingWindow, image_rows, operand_reads, sliding_window
 from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
 from tilewright.plan.model import Size
+from tilewright.plan.pipelined import atoms_of, product_of
 from tilewright.plan.ring_costs import ENOUGH, columns_of, cycles, leaving, overlapping, row_bytes, row_cycles, served
 from tilewright.plan.rings import (
     ATOMS,
     GROUPS,
     MOST,
     STORED,
-    atoms_of,
     bound_by_memory,
     overlaps,
     pitch_of,
-    product_of,
     result_pitch,
     waves_of_roles,
 )
@@ -70,25 +65,6 @@ class Patch:
     offsets: int
     roles: Pipeline
     cycles: float
-
-
-@dataclass(frozen=True)
-class SlidingWindow:
-    """How a product reads A: for each coordinate of memory the digits of M that count in it, and how far K's go."""
-
-    digits: tuple[tuple[int, ...], ...]
-    """By coordinate: the positions of digits that are added there."""
-    reach: tuple[int, ...]
-    """By coordinate: how far apart the first and the last of what is summed lie, beside K."""
-
-    def image(self, box: Sequence[int]) -> tuple[int, ...]:
-        """The size of the halo tile of a box, without K."""
-        return tuple(1 + r + sum(box[d] - 1 for d in ds) for ds, r in zip(self.digits, self.reach, strict=True))
-
-    def lines(self, extents: Sequence[int]) -> Walk:
-        """How rows run on from line to line: lines of a halo tile lie one behind the other."""
-        *_, of, length = extents
-        return Walk(of, of, length, length + self.reach[-1])
 
 
 @dataclass(frozen=True)
@@ -115,34 +91,6 @@ class PatchWork:
         return around * ceil(columns / how.columns) * boxes
 
 
-def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
-    """How a read of A slides over digits of M; or why it has no halo tile that an atom could read."""
-    if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
-        return "A is not read by a sliding access"
-    own = dict(zip(a.results[0].type.dims, a.attrs["over"], strict=True))
-    *at, last = a.attrs["at"]
-    groups = {own[d] for d in axes.around if d in own and d not in digits}  # their channels lie behind each other
-    if not (last - own[axes.k]).symbols <= groups or any((groups | {own[axes.k]}) & e.symbols for e in at):
-        return "neighbours along K do not lie side by side"
-    found: list[tuple[int, ...]] = []
-    reach: list[int] = []
-    for e in at:
-        form = linear_form(e, list(own.values()))
-        if form is None or any(not isinstance(f, Const) or f.value < 0 for f in form[0].values()):
-            return "where A is read is not linear in the digits of M"
-        steps = {s: int(f) for s, f in form[0].items()}
-        here = tuple(n for n, d in enumerate(digits) if steps.get(own[d], 0))
-        if any(steps[own[digits[n]]] != 1 for n in here):
-            return "neighbours along a digit of M do not lie side by side"
-        found.append(here)
-        reach.append(sum(steps.get(own[d], 0) * (size(d) - 1) for d in axes.deep if d in own))
-    if sorted(n for here in found for n in here) != list(range(len(digits))) or found[-1] != (len(digits) - 1,):
-        return "the digits of M are no coordinates of A"
-    if not any(reach):
-        return "rows of A do not overlap"
-    return SlidingWindow(tuple(found), tuple(reach))
-
-
 def patches(
     program: Program,
     digits: tuple[Symbol, ...],
@@ -160,16 +108,16 @@ def patches(
         return atoms
     if not atoms[0].asynchronous:
         return "lanes multiply by themselves, which takes longer than to bring what rows share again"
-    reads = factors(op, axes, program)
+    reads = operand_reads(op, axes, program)
     if reads is None:
         return "a factor is computed"
-    slides = window(reads[0], axes, digits, size)
+    slides = sliding_window(reads[0], axes, digits, size)
     if isinstance(slides, str):
         return slides
-    extents, past = [sizes[d] for d in digits], [ends(d, program, size) for d in digits]
+    extents, past = [sizes[d] for d in digits], [may_overrun(d, program, size) for d in digits]
     work = patch_work(program, op, axes, reads, slides, digits, size, machine)
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
-    alone = work.sizes[-1] == 1 or ends(axes.n, program, size)  # else the next group lies behind the last column
+    alone = work.sizes[-1] == 1 or may_overrun(axes.n, program, size)  # else the next group lies behind the last column
     made = [
         replace(each, cycles=max(each.cycles, least))
         for how in _blocks(machine.bulk_copy, atoms, work, op.attrs.get("blocks", 1))
@@ -210,23 +158,6 @@ def _good(patch: Patch) -> tuple[float, ...]:
     return round(patch.cycles), patch.roles.pingpong, -patch.how.rows * patch.how.columns, -patch.how.groups
 
 
-def factors(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
-    """The reads that are a product's factors A and B; None where one is computed."""
-    made = program.makers()
-    a, b = (made.get(v) for v in axes.factors(op))
-    return None if a is None or b is None or a.name != "read" or b.name != "read" else (a, b)
-
-
-def ends(digit: Expr, program: Program, size: Size) -> bool:
-    """Whether what lies past the end of a digit lies outside whatever is written: boxes may go past it."""
-    for op in (op for op in program.walk() if op.name in WRITES):
-        own = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(digit)
-        places = zip(op.attrs.get("at", ()), op.operands[1].type.dims, strict=False)
-        if not any(e is own and size(n) == size(digit) for e, n in places):
-            return False
-    return True
-
-
 def _blocks(bulk: BulkCopy, atoms: Sequence[MultiplyAtom], work: PatchWork, blocks: int) -> Iterator[Microkernel]:
     """Blocks of sums by groups of waves, with as many rows as one copy brings at most."""
     for atom, groups, each in product(atoms, GROUPS, ATOMS):
@@ -260,17 +191,17 @@ def _boxes(run: int, how: Microkernel, extents: Sequence[int]) -> Iterator[tuple
                 yield box
 
 
-def rows_of(walk: Walk, how: Microkernel) -> int:
-    """The rows of one image whose rows run on from line to line."""
-    return -(-walk.width // how.atom.shape[0]) * how.atom.shape[0]
+def _image(slides: SlidingWindow, box: Sequence[int]) -> tuple[int, ...]:
+    """The size of the halo tile of a box, without K."""
+    return tuple(1 + r + sum(box[d] - 1 for d in ds) for ds, r in zip(slides.digits, slides.reach, strict=True))
 
 
 def _halo(slides: SlidingWindow, box: tuple[int, ...], walk: Walk | None, how: Microkernel, run: int) -> int:
     """The rows of a halo tile, in whole runs of so many."""
     if walk is None:
-        return prod(slides.image(box))
-    each = rows_of(walk, how) + slides.reach[-2] * walk.pitch + slides.reach[-1]
-    return prod(slides.image(box)[:-2]) * -(-each // run) * run
+        return prod(_image(slides, box))
+    each = image_rows(walk, how) + slides.reach[-2] * walk.pitch + slides.reach[-1]
+    return prod(_image(slides, box)[:-2]) * -(-each // run) * run
 
 
 def _rings(machine: Machine, how: Microkernel, work: PatchWork, box: tuple[int, ...], turns: bool) -> Iterator[Patch]:
@@ -279,7 +210,7 @@ def _rings(machine: Machine, how: Microkernel, work: PatchWork, box: tuple[int, 
     shared = machine.spaces["shared"]
     regs, halves = waves_of_roles(machine, how, gathered=False, turns=turns), 1 + turns
     idle = turns and work.tiles(how, box) <= (machine.limits.cores or 1)
-    if max(slides.image(box)) > machine.bulk_copy.box_extent or regs is None or shared.bytes is None or idle:
+    if max(_image(slides, box)) > machine.bulk_copy.box_extent or regs is None or shared.bytes is None or idle:
         return
     row = row_bytes(how)
     halo = (
@@ -341,7 +272,7 @@ def plan_of(
     left, right, total = (v.type.dims for v in op.operands)
     axes = axes_of(left, right, total, size)
     assert not isinstance(axes, str)
-    reads = factors(op, axes, program)
+    reads = operand_reads(op, axes, program)
     assert reads is not None
     a, b = reads
     tasks = [d for d in op.operands[2].type.dims if d not in digits]

@@ -15,8 +15,7 @@ from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
-from tilewright.plan.model import Size, cores, element_bytes, l2
-from tilewright.plan.ring_costs import moving
+from tilewright.plan.model import Size, cores, element_bytes, l2, moving
 from tilewright.plan.rows import tasks_of
 
 

@@ -14,8 +14,9 @@ from tilewright.plan.general import Cuts
 from tilewright.plan.lane_boxes import cost_by_terms
 from tilewright.plan.microkernel import axes_in
 from tilewright.plan.model import Size, cores
+from tilewright.plan.pipelined import why_no_pipeline
 from tilewright.plan.predicting import predicted
-from tilewright.plan.rings import bound_by_memory, ring_cycles, ring_work, why_no_pipeline
+from tilewright.plan.rings import bound_by_memory, ring_cycles, ring_work
 from tilewright.plan.terms import product_by_terms
 
 

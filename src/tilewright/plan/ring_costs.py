@@ -14,7 +14,7 @@ from math import ceil, gcd
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Program, Value
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.microkernel import Microkernel
+from tilewright.plan.microkernel import Microkernel, can_multiply_blocks
 from tilewright.plan.schedule import Pipeline
 
 ENOUGH = 4
@@ -26,9 +26,7 @@ def columns_of(atom: MultiplyAtom, blocks: int, n: int, k: int) -> int | None:
     are multiplied; None where it would multiply what belongs to two of them."""
     if blocks == 1:
         return atom.shape[1]
-    slab, each, deep = atom.slab or 1, n // blocks, k // blocks
-    alone = each == atom.shape[1] and deep % atom.shape[2] == 0 and (slab % deep == 0 or deep % slab == 0)
-    return n if alone and (k <= slab or k % slab == 0) else None
+    return n if can_multiply_blocks(atom, blocks, n, k) else None
 
 
 @dataclass(frozen=True)
@@ -139,13 +137,6 @@ def is_boxed(factor: Value, dim: Expr, program: Program) -> bool:
         return True
     own = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
     return any(e is own for e in op.attrs["at"])
-
-
-def moving(machine: Machine, count: float) -> float:
-    """Cycles in which all cores together move so many bytes, which the second cache has kept where it holds them."""
-    limits = machine.limits
-    kept = count <= limits.l2_bytes
-    return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
 
 
 def overlapping(machine: Machine, how: Microkernel, boxed: bool) -> float:

@@ -26,24 +26,16 @@ from tilewright.algebra.expr import ONE, Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.boxes import NOTHING, WRITES, Opened, cut_dims
+from tilewright.plan.boxes import NOTHING, WRITES, Opened
 from tilewright.plan.computed import ComputedFactor, computed_factor
 from tilewright.plan.epilogue import after_product
 from tilewright.plan.fixed import tiles_of, wave_parts
 from tilewright.plan.general import GeneralChoice, axis_of, dims_of, words_for
-from tilewright.plan.microkernel import (
-    Axes,
-    Microkernel,
-    as_plan,
-    axes_of,
-    names_of,
-    precision_of,
-    shared_atoms,
-    types_of,
-)
-from tilewright.plan.model import element_bytes
+from tilewright.plan.microkernel import Axes, Microkernel, as_plan
+from tilewright.plan.model import element_bytes, moving
+from tilewright.plan.pipelined import atoms_of, product_of, task_dims
 from tilewright.plan.planner import Refusal
-from tilewright.plan.ring_costs import ENOUGH, RingWork, columns_of, cycles, is_boxed, moving, row_bytes
+from tilewright.plan.ring_costs import ENOUGH, RingWork, columns_of, cycles, is_boxed, row_bytes
 from tilewright.plan.schedule import Pipeline, Schedule, Split
 
 GROUPS, ATOMS = (1, 2, 3), (1, 2, 3, 4)
@@ -89,7 +81,7 @@ def plan_with_roles(
     if isinstance(found, str):
         return found
     op, axes = found
-    dims = _tasks(program, op, size, opened)
+    dims = task_dims(program, op, size, opened)
     if axes.m not in dims or axes.n not in dims:
         return "tasks cannot cut both dimensions of its sum"
     oriented = [_of_orientation(program, machine, size, op, axes, turned, gathered != "") for turned in (False, True)]
@@ -175,15 +167,6 @@ def _choices(
     return found
 
 
-def _tasks(program: Program, op: Op, size: Callable[[Expr], int], opened: Opened) -> tuple[Expr, ...]:
-    """The dimensions that tasks cut, and those of the product's sum that have a single element."""
-    found = cut_dims(program, size, opened=opened)
-    total: tuple[Expr, ...] = op.operands[2].type.dims
-    single = [d for d in total if d not in found and size(d) == 1]
-    order = [d for d in total if d in found or d in single]
-    return (*(d for d in found if d not in order), *order)
-
-
 def _walked(program: Program, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Dimensions in the order in which what is written lies along them, the furthest apart first: tasks that run at a
     time then read and write whole rows of memory, where several of them share a row. That counts where memory limits;
@@ -218,18 +201,6 @@ def _good(ring: RingCandidate, least: float, m: int, n: int) -> tuple[float, ...
         how.transposed,
         how.groups,
     )
-
-
-def is_along(factor: Value, k: Expr, program: Program) -> bool:
-    """Whether neighbours along K lie side by side where a factor is read; what is computed is put so."""
-    op = next((x for x in program.walk() if factor in x.results), None)
-    if op is None or op.name != "read":
-        return True
-    if "at" not in op.attrs:
-        memory: MemoryType = op.operands[0].type
-        return memory.dims[-1] is k
-    own = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(k)
-    return not op.attrs["at"] or own in op.attrs["at"][-1].symbols
 
 
 def pitch_of(factor: Value, program: Program, size: Callable[[Expr], int]) -> int:
@@ -294,48 +265,6 @@ def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
     return min(choices, key=read)
 
 
-def product_of(program: Program, size: Callable[[Expr], int], free: Collection[Op]) -> tuple[Op, Axes] | str:
-    """The one product of a program, and its dimensions; or why there is none that roles do."""
-    products = names_of(program)
-    if len(products) != 1:
-        return f"it has {len(products)} products"
-    (op,) = products.values()
-    a, b, c = (v.type.dims for v in op.operands)
-    if any(x.name in WRITES and (x.name != "write" or x.attrs.get("lookups")) for x in program.walk()):
-        return "it writes where data say: what tasks at the edges compute too much would go there as well"
-    if any(x.name == "iterate" and x not in free for x in program.walk()):
-        return "a loop of it does more than add products"
-    axes = axes_of(a, b, c, size)
-    return axes if isinstance(axes, str) else (op, axes)
-
-
-def why_no_pipeline(program: Program, size: Callable[[Expr], int], free: Collection[Op]) -> str:
-    """Why a program is not one product whose accumulator tiles are tasks; nothing where it is."""
-    found = product_of(program, size, free)
-    if isinstance(found, str):
-        return found
-    op, axes = found
-    dims = _tasks(program, op, size, NOTHING)
-    return "" if axes.m in dims and axes.n in dims else "tasks cannot cut both dimensions of its sum"
-
-
-def _factors(op: Op, axes: Axes) -> tuple[Value, ...]:
-    """The factors of a product, the one with M first."""
-    return op.operands[:2][::-1] if axes.swapped else op.operands[:2]
-
-
-def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[MultiplyAtom, ...] | str:
-    """The atoms that multiply a product from shared memory, where its factors lie as they do, or A from registers, if
-    that is computed; or why there are none."""
-    types = types_of(op, axes.swapped, machine)
-    first, second = (is_along(factor, axes.k, program) for factor in _factors(op, axes))
-    left, right = (computed_factor(program, factor) for factor in _factors(op, axes))
-    if isinstance(left, str) or right is not None:
-        return left if isinstance(left, str) else right if isinstance(right, str) else "the factor B is computed"
-    found = shared_atoms(machine, types, (first, second), precision_of(op), held_a=left is not None)
-    return found or f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"
-
-
 def _of_orientation(
     program: Program,
     machine: Machine,
@@ -366,8 +295,8 @@ def ring_work(
     gathered: bool,
 ) -> RingWork | str:
     """The work of a product as atoms have it; or why A is not computed in registers."""
-    along = zip(_factors(op, axes), (axes.m, axes.n), strict=True)
-    left, each = computed_factor(program, _factors(op, axes)[0]), element_bytes(atoms[0].a.dtype)
+    along = zip(axes.factors(op), (axes.m, axes.n), strict=True)
+    left, each = computed_factor(program, axes.factors(op)[0]), element_bytes(atoms[0].a.dtype)
     thin = 1.0
     if isinstance(left, ComputedFactor):
         thin = left.bytes(axes, atoms[0].slab or 1) / each
@@ -380,8 +309,8 @@ def ring_work(
         max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES),
         tuple(not gathered and is_boxed(factor, d, program) for factor, d in along),
         after_product(program, op, machine),
-        tuple(pitch_of(factor, program, size) for factor in _factors(op, axes)),
-        tuple(overlaps(factor, program, size) for factor in _factors(op, axes)),
+        tuple(pitch_of(factor, program, size) for factor in axes.factors(op)),
+        tuple(overlaps(factor, program, size) for factor in axes.factors(op)),
         result_pitch(program, size),
         gathered,
         thin,

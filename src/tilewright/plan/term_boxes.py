@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, gcd, prod
 
-from tilewright.algebra.expr import Expr
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr_use import evaluate
+from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.model import Size, cores
 from tilewright.plan.rows import cut_of, tasks_of
@@ -81,6 +85,27 @@ class Terms:
     def held(self) -> int:
         """Those, and as many as sums for a factor that is widened."""
         return 2 * self.sums + self.windows
+
+
+def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
+    """The same terms, with the window that a box of results reads for its first ones, with the elements between."""
+    iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
+
+    def places(*at: object) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
+        known: dict[Symbol, object] = dict.fromkeys(iterators.values(), 0)
+        known |= {iterators[d]: n for d, n in zip((*digits, terms.summed), at, strict=True)}
+        values = ({s: known[s] if s in known else size(s) for s in e.symbols} for e in read.attrs["at"])
+        return [np.asarray(evaluate(e, of)) for e, of in zip(read.attrs["at"], values, strict=True)]
+
+    read_by_one = places(*np.ogrid[tuple(slice(0, n) for n in (*terms.sizes, terms.tile))])
+    extents = [int(at.max() - at.min()) + 1 for at in read_by_one]
+    boxed = replace(terms, window=prod(extents))
+    if not terms.along_rows:
+        return boxed
+    here, beside = (places(*(0 for _ in digits[1:]), n, 0) for n in (0, min(1, size(digits[-1]) - 1)))
+    strides = [prod(map(size, read.operands[0].type.dims[n + 1 :])) for n in range(len(extents))]
+    step = sum(int(b - a) * n for a, b, n in zip(here, beside, strides, strict=True))
+    return replace(boxed, beside=extents[-1], apart=step * terms.sizes[-1] * terms.each)
 
 
 def resident_waves(machine: Machine, held: int, waves: int) -> int:

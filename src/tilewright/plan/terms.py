@@ -2,7 +2,7 @@
 
 Where the sum has but one column beside what both factors keep, an atom's columns stand empty. Neighbours along what is
 kept lie side by side in memory, so they go to neighbouring lanes, and every lane adds up the terms of its own elements,
-one step of the loop after the other; or those of a box of results that lie next to each other (`lane_boxes`), along
+one step of the loop after the other; or those of a box of results that lie next to each other (`term_boxes`), along
 digits of the rows. Where what lies side by side is summed, lanes go along the rows, in such boxes alone: what one lane
 reads lies apart from what its neighbour does.
 """
@@ -10,7 +10,7 @@ reads lies apart from what its neighbour does.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from tilewright.algebra.expr import ONE, Expr, Symbol
@@ -20,8 +20,6 @@ from tilewright.machine import Machine
 from tilewright.plan.general import only_adds
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import Size, element_bytes
-from tilewright.plan.refusals import refused
-from tilewright.plan.schedule import Axis, Digit, Schedule, Split
 from tilewright.plan.sums import summed_in
 from tilewright.plan.term_boxes import Terms
 
@@ -65,67 +63,6 @@ def product_by_terms(
     if kept or len(rows) != 1 or "at" not in read.attrs:
         return f"what both factors keep does not lie side by side in {read.operands[0].name}"
     return TermProduct(Terms(rows[0], 1, loops[0].attrs["axis"], each, wide, vector, word), read, rows)
-
-
-# -- boxes of results in plans ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class BoxedRows:
-    """Rows that are counted in digits and cut into boxes of lanes: what a plan calls them, and the program over boxes.
-
-    That program has `outer`, which counts boxes, and `inner`, the dimensions of one, in place of the rows.
-    """
-
-    name: str
-    digits: tuple[Digit, ...]
-    sizes: tuple[int, ...]
-    outer: str
-    inner: tuple[str, ...]
-
-    @property
-    def axis(self) -> Axis:
-        """The rows, without a task: each digit walked in whole boxes."""
-        walked = [replace(d, walked=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
-        units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
-        return Axis(self.name, tuple(walked), tuple(units))
-
-    def said(self, plan: Schedule) -> Schedule:
-        """A plan of the program over boxes, as one of the program over rows."""
-        task = plan.axis(self.outer).split("task")
-        cuts = () if task is None else (replace(task, size=task.size * prod(self.sizes)),)
-        own = replace(self.axis, splits=(*cuts, *self.axis.splits))
-        axes = [own if a.name == self.outer else a for a in plan.axes if a.name not in self.inner]
-        tasks = [self.name if t == self.outer else t for t in plan.grid if t not in self.inner]
-        return replace(plan, axes=tuple(axes), grid=tuple(tasks))
-
-    def meant(self, plan: Schedule) -> Schedule:
-        """A plan of the program over rows, as one of the program over boxes: what `said` makes that plan of."""
-        own, count = plan.axis(self.name), prod(self.sizes)
-        task = own.split("task")
-        if own.digits != self.axis.digits:
-            there = ", ".join(map(str, self.axis.digits))
-            raise refused(own, f"boxes go on to the end of the last one: `({there})`")
-        if task is None or task.size % count:
-            raise refused(own, f"a task has whole boxes of lanes: a multiple of {count}")
-        if own.splits[1:] != self.axis.splits:
-            raise refused(own, f"behind the task stand the digits of a box: `{', '.join(map(str, self.axis.splits))}`")
-        boxes = prod(d.walked for d in own.digits) // count
-        lengths = [n for n in self.sizes if n > 1]
-        inner = [
-            Axis(word, (Digit(word, n, n),), (Split("task", n),)) for word, n in zip(self.inner, lengths, strict=True)
-        ]
-        outer = Axis(self.outer, (Digit(self.outer, boxes, boxes),), (replace(task, size=task.size // count),))
-        axes = [x for a in plan.axes for x in ([outer, *inner] if a is own else [a])]
-        tasks = [x for t in plan.grid for x in ([self.outer, *self.inner] if t == self.name else [t])]
-        return replace(plan, axes=tuple(axes), grid=tuple(tasks))
-
-
-def box_said(plan: Schedule, rows: str) -> dict[str, int] | None:
-    """The box of a lane that a plan says of these rows, by digit; None where it says none."""
-    axis = next((a for a in plan.axes if a.name == rows), None)
-    units = {} if axis is None else {c.digit: c.size for c in axis.splits if c.level == "unit" and c.digit is not None}
-    return units or None
 
 
 def _side_by_side(read: Op, numbers: Substitution) -> Expr | None:

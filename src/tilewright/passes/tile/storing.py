@@ -16,8 +16,8 @@ from tilewright.machine import CopyAtom, Machine
 from tilewright.passes.tile.accesses import marked
 from tilewright.passes.tile.values import Tile, load, loads, most, rewritten
 from tilewright.passes.tile.writer import extent, split
+from tilewright.plan.halo_windows import image_rows
 from tilewright.plan.model import element_bytes
-from tilewright.plan.patches import rows_of
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -132,7 +132,7 @@ def _leave(
         moved = Substitution({})
         if walk is not None and how is not None:
             i, c = over
-            each = rows_of(walk, how)
+            each = image_rows(walk, how)
             image = loops.enter_context(w.loop("g", how.rows // each, unroll=True))
             line, place, column = w.axes((walk.lines, walk.pitch, extent(c)))
             axes = line, place, column

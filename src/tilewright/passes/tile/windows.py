@@ -31,7 +31,7 @@ from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.tile.halo import Box, image_of
 from tilewright.passes.tile.values import Load, Tile, only_load, pieces
 from tilewright.passes.tile.writer import split
-from tilewright.plan.patches import rows_of
+from tilewright.plan.halo_windows import image_rows
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.products import BlockedProduct
@@ -125,7 +125,7 @@ class AroundHalo:
     def _each(self) -> int:
         """Rows of one image whose rows run on from line to line."""
         assert self.walk is not None
-        return rows_of(self.walk, self.p.how)
+        return image_rows(self.walk, self.p.how)
 
     def _in_lines(self, at: list[Expr]) -> list[Expr]:
         """Coordinates in a halo tile, lines one behind the other where rows run on."""

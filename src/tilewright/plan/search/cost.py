@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import ceil, gcd
 
 from tilewright.machine import Machine
+from tilewright.plan.model import moving
 from tilewright.plan.search.ranking import ENOUGH_STAGES
 from tilewright.plan.search.work import Phase, TaskEnd, Work
 
@@ -42,13 +43,6 @@ def launch_cycles(machine: Machine) -> float:
     limits = machine.limits
     early = "programmatic" in machine.launches
     return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
-
-
-def moving(machine: Machine, count: float, *, from_memory: bool = False) -> float:
-    """Cycles in which all cores together move bytes, which the L2 cache has kept where it holds them."""
-    limits = machine.limits
-    kept = limits.l2_bytes is not None and count <= limits.l2_bytes and not from_memory
-    return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
 
 
 def roofline(machine: Machine, mma: float, lanes: float, moved: float) -> float:

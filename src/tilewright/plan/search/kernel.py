@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, moving, row_cycles
+from tilewright.plan.model import moving
+from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, row_cycles
 from tilewright.plan.search.counting import count_work
 from tilewright.plan.search.launch import order_of, raster_of
 from tilewright.plan.search.liveness import liveness

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from tilewright.plan.model import l2
-from tilewright.plan.search.cost import moving
+from tilewright.plan.model import l2, moving
 from tilewright.plan.search.tiles import GRID
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.work import Work

@@ -11,8 +11,9 @@ from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY
 from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
+from tilewright.plan.model import moving
 from tilewright.plan.rows import beside_rows, rows_and_waves, tasks_of
-from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles, moving
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles
 from tilewright.plan.search.kernel import CROWDED, Parts
 from tilewright.plan.search.parts import has_dimension
 from tilewright.plan.search.ranking import PlanCandidate, Ranking

@@ -7,8 +7,9 @@ from dataclasses import replace
 from math import ceil
 
 from tilewright.plan.facts import ValueFacts
+from tilewright.plan.model import moving
 from tilewright.plan.search.axes import DEPTH
-from tilewright.plan.search.cost import launch_cycles, moving
+from tilewright.plan.search.cost import launch_cycles
 from tilewright.plan.search.counting import ResultRows, result_rows, state_bytes, task_end
 from tilewright.plan.search.kernel import CROWDED, KernelSchedule, Parts, candidate_of
 from tilewright.plan.search.ranking import PlanCandidate

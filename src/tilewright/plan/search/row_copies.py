@@ -7,7 +7,8 @@ from math import gcd, prod
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ValueFacts
-from tilewright.plan.search.cost import launch_cycles, moving
+from tilewright.plan.model import moving
+from tilewright.plan.search.cost import launch_cycles
 from tilewright.plan.search.ranking import Rewrite
 
 

@@ -1,0 +1,91 @@
+"""Boxes of lanes, bound: rows as boxes of their digits, which lanes compute term by term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.ir.core import Op, Program
+from tilewright.passes.job import Job
+from tilewright.passes.tile.digits import digits_of
+from tilewright.passes.tile.patches import Patched, in_patches, inner_of, outer_of
+from tilewright.plan.bind_lane_boxes import BoxedRows
+from tilewright.plan.boxes import cut_dims, may_overrun, numbers_of
+from tilewright.plan.fixed import tiles_of
+from tilewright.plan.microkernel import names_of
+from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import Digit, Schedule
+from tilewright.plan.term_boxes import Terms, with_window
+from tilewright.plan.terms import TermProduct
+
+
+@dataclass(frozen=True)
+class LaneRows:
+    """The rows of a product, counted in digits, of which lanes may have boxes."""
+
+    terms: Terms
+    name: str
+    program: Program
+    """The program over digits of the rows."""
+    sizes: dict[Symbol, int]
+    digits: tuple[Symbol, ...]
+    cut: tuple[Expr, ...]
+    """The dimensions that tasks may cut."""
+    read: Op
+    """The read of the operand with rows."""
+    free: set[Op]
+    """Loops that give the same for every tile size."""
+
+    @classmethod
+    def of(cls, job: Job, product: TermProduct) -> LaneRows | str:
+        """The rows of a product; or why lanes have no boxes of them."""
+        program, free = job.undivided or (job.program, job.free)
+        if len(product.rows) != 1:
+            return "its sums have no rows, or several dimensions of them"
+        if tiles_of(program, job.sizes)[0]:
+            return "its tiles are stated"
+        (row,) = product.rows
+        counted = digits_of(program, job.sizes, free, row, alone=True)
+        if counted is None:
+            return f"{row} does not count in digits"
+        over, sizes, digits, loops = counted
+        (op,) = names_of(over).values()
+        operands = [v for v in op.operands[:2] if digits[-1] in v.type.dims]
+        (read,) = (op for op in over.walk() if op.name == "read" and op.result in operands)
+        size = numbers_of(sizes)
+        cut = cut_dims(over, size)
+        if any(d not in cut for d in digits if size(d) > 1):
+            return f"tasks do not cut {row}"
+        return cls(product.terms, str(row), over, sizes, digits, cut, read, loops)
+
+    def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[Terms, Patched, Schedule]:
+        """How lanes compute boxes of a plan, the program over boxes, and the plan of that program."""
+        axis = plan.axis(self.name)
+        unknown = [d for d in box if d not in map(str, self.digits)]
+        sizes = tuple(box.get(str(d), 1) for d in self.digits)
+        size = numbers_of(self.sizes)
+        if unknown:
+            raise refused(axis, f"there is no digit {unknown[0]}")
+        for d, n in zip(self.digits, sizes, strict=True):
+            if n > size(d):
+                raise refused(axis, f"a lane's box of {n} is longer than {d}, which has {size(d)}")
+            if size(d) % n and not may_overrun(d, self.program, size):
+                raise refused(axis, f"{d} ends within a box, and what lies past it is not outside the result")
+        loop = plan.axis(str(self.terms.summed)).split("loop")
+        terms = replace(self.terms, sizes=sizes, tile=size(self.terms.summed) if loop is None else loop.size)
+        terms = with_window(terms, self.read, self.digits, size)
+        patched, boxed = self.over_boxes(terms)
+        return self.with_dims(terms), patched, boxed.to_boxed_plan(plan)
+
+    def over_boxes(self, terms: Terms) -> tuple[Patched, BoxedRows]:
+        """The program over boxes, and the rows as a plan names them."""
+        patched = in_patches(self.program, self.sizes, self.name, self.digits, terms.sizes, apart=True, free=self.free)
+        digits = tuple(Digit(str(d), self.sizes[d], self.sizes[d]) for d in self.digits)
+        boxed = BoxedRows(self.name, digits, terms.sizes, str(patched.outer), tuple(map(str, patched.inner)))
+        return replace(patched, sizes={**self.sizes, **patched.sizes}), boxed
+
+    def with_dims(self, terms: Terms) -> Terms:
+        """The same terms, with the dimensions of the program over boxes."""
+        cut, inner = [d for d in self.cut if d not in self.digits], tuple(inner_of(self.digits, terms.sizes))
+        first = next((n for n, d in enumerate(self.cut) if d in self.digits), len(cut))
+        return replace(terms, box=inner, dims=(*cut[:first], outer_of(self.name), *inner, *cut[first:]))

@@ -1,0 +1,99 @@
+"""Repacked operands: kernels that copy operands first, and the kernel on the copies.
+
+A copy has rows that the machine's own copies can read, or blocks on a diagonal: where a product sums less than a row of
+shared memory holds, neighbouring products become one product, with the operand B of each as a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from tilewright.ir.core import Op, Value
+from tilewright.machine import CopyAtom, Machine, MultiplyAtom
+from tilewright.passes.job import InRows, Job, Pass
+from tilewright.passes.tile.aligning import Reading, aligned
+from tilewright.passes.tile.copies import Copied
+from tilewright.passes.tile.diagonal import diagonal
+from tilewright.passes.tile.neighbours import neighbours
+from tilewright.plan.microkernel import can_multiply_blocks
+from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import DIAGONAL, LAUNCH, PADDED, Schedule, ValuePlacement
+
+
+def repacked(job: Job, plan: Schedule, choose: Pass) -> InRows:
+    """The jobs of the copies that a plan names, and of the kernel on these, bound to the plan's other lines."""
+    lines = sorted((p for p in plan.values if p.at == LAUNCH), key=lambda p: not p.form.startswith(DIAGONAL))
+    rest = replace(plan, values=tuple(p for p in plan.values if p.at != LAUNCH))
+    if rest.pipeline is None and lines[0].form.startswith(DIAGONAL):
+        raise refused(lines[0], "only a pipeline multiplies blocks by themselves: `producer ...` is missing")
+    jobs = _repack(job, rest, lines[0].form)
+    if isinstance(jobs, str):
+        raise refused(lines[0], jobs)
+    wrong = tuple(p for p in lines if p not in jobs.placed) or tuple(p for p in jobs.placed if p not in lines)
+    if wrong:
+        done = ", ".join(f"`{p}`" for p in jobs.placed)
+        raise refused(wrong, f"the operands that are repacked, without a hint, are {done}")
+    for each in (*jobs.copies, jobs.main):
+        choose(each)
+    return jobs
+
+
+def _repack(job: Job, given: Schedule, form: str) -> InRows | str:
+    """The jobs that copy operands to a form, and the one on the copies, of which a plan is `given`; or why none are."""
+    loads = _bulk_loads(job.machine)
+    if not loads or job.opened or job.single or job.lenient:
+        return "its factors are not copied first: sizes are open, or it is a part of another program"
+    pitch = max(a.pitch for a in loads)
+    if form.startswith(DIAGONAL):
+        copied = _in_blocks(job, int(form.split()[1]), pitch)
+    else:
+        line = max((x.slab or 0) * x.a.dtype.bits // 8 for x in job.machine.multiply.values())
+        reading = Reading(pitch, max(a.furthest for a in loads), job.machine.limits.sector_bytes, line)
+        copied = aligned(job.program, job.sizes, _shapes_of(job), job.free, form, reading)
+    if isinstance(copied, str):
+        return copied
+    copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes) for each in copied.copies)
+    program, sizes, shapes, free = copied.program, copied.sizes, copied.shapes, copied.free
+    main = Job(job.machine, program, sizes, shapes, free, given=given, single=True)
+    forms = (form, *(PADDED if form.startswith(DIAGONAL) else form for _ in copied.sources[1:]))
+    placed = tuple(ValuePlacement(name, LAUNCH, own) for name, own in zip(copied.sources, forms, strict=True))
+    return InRows(copies, main, placed, tuple(map(str, copied.copies)))
+
+
+def _in_blocks(job: Job, count: int, pitch: int) -> Copied | str:
+    """The program in which `count` neighbouring products are one, each of which an atom multiplies by itself."""
+    found = neighbours(job.program, job.sizes, _shapes_of(job))
+    if isinstance(found, str):
+        return found
+    atoms, (n, k) = _atoms_from_shared(job.machine, found.product), found.size
+    deep = _block_depth(atoms, k)
+    if not any(can_multiply_blocks(atom, count, count * n, count * deep) for atom in atoms):
+        return f"no atom multiplies blocks of {n}x{k} by themselves, and an infinite element would reach its neighbours"
+    return diagonal(job.program, job.sizes, _shapes_of(job), job.free, count, deep, pitch)
+
+
+def _bulk_loads(machine: Machine) -> list[CopyAtom]:
+    """The machine's own copies to shared memory, which bring whole boxes."""
+    every = machine.copies_between("global", "shared")
+    return [a for a in every if a.asynchronous and a.bytes_moved is None]
+
+
+def _atoms_from_shared(machine: Machine, product: Op) -> list[MultiplyAtom]:
+    """The atoms that multiply a product's operands from shared memory."""
+    types = {v.type.dtype for v in product.operands[:2]}
+    return [x for x in machine.multiply.values() if x.slab is not None and {x.a.dtype, x.b.dtype} == types]
+
+
+def _block_depth(atoms: Collection[MultiplyAtom], k: int) -> int:
+    """K of a block: `k` where that is whole steps of an atom, else a power of two of steps, filled up with zeros."""
+    step = max((x.shape[2] for x in atoms), default=1)
+    deep = step
+    while deep < k:
+        deep *= 2
+    return k if k % step == 0 else deep
+
+
+def _shapes_of(job: Job) -> dict[Value, tuple[int, ...]]:
+    """The shapes of a job's arguments, as numbers."""
+    return {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
