@@ -25,7 +25,7 @@ from tilewright.plan.facts.access import AccessFacts, Dims
 from tilewright.plan.facts.graph import Facts
 from tilewright.plan.facts.loops import LoopFacts, monoid_of
 from tilewright.plan.facts.values import STATE, ValueFacts
-from tilewright.plan.fixed import tiles_of
+from tilewright.plan.fixed import tiles_of, wave_parts
 from tilewright.plan.general import ALIKE, dims_of
 from tilewright.plan.model import element_bytes
 
@@ -140,6 +140,7 @@ class _Builder:
             self.sizes,
             self.tasks,
             self.tiles,
+            wave_parts(self.program, self.sizes),
             self.opened,
         )
 

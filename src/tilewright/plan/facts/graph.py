@@ -48,6 +48,8 @@ class Facts:
     """The tile of tasks along a dimension that constraints state."""
     stated_loops: Mapping[str, int] = field(default_factory=dict)
     """The tile of loops along a dimension that constraints state."""
+    stated_waves: Mapping[str, int] = field(default_factory=dict)
+    """In how many parts constraints have waves share a task's tile along a dimension."""
     opened: Mapping[Expr, Expr] = field(default_factory=dict)
     """Sizes that only a call tells, as expressions of those that it tells; `sizes` has typical ones."""
     logs: bool = False

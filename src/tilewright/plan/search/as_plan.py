@@ -14,31 +14,29 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, plan_of_unifor
 
 def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
     """The plan of a candidate; or why today's lowering does not do it."""
-    plans = []
-    for kernel in candidate.kernels:
-        plan: Schedule | Rejected
-        if isinstance(kernel, TermKernelSchedule):
-            plan = plan_by_terms(kernel)
-        elif isinstance(kernel, UniformKernelSchedule):
-            plan = plan_of_uniform(kernel)
-        else:
-            plan = KernelPlan(kernel).plan()
-        if isinstance(plan, Rejected):
-            return plan
-        plans.append(plan)
+    kernel = candidate.kernel
+    plan: Schedule | Rejected
+    if isinstance(kernel, TermKernelSchedule):
+        plan = plan_by_terms(kernel)
+    elif isinstance(kernel, UniformKernelSchedule):
+        plan = plan_of_uniform(kernel)
+    else:
+        plan = KernelPlan(kernel).plan()
+    if isinstance(plan, Rejected):
+        return plan
     for rewrite in candidate.rewrites:
         if rewrite.lacks:
             return Rejected(rewrite.what, f"{LACKS} {rewrite.lacks}")
-    first, *others = plans
     forms = tuple(
         ValuePlacement(name, "launch", form) for rewrite in candidate.rewrites for name, form in rewrite.forms
     )
-    first = replace(first, values=(*forms, *first.values))
-    if not others:
-        return first
-    if len(others) > 1:
-        return Rejected("more than two kernels", f"{LACKS} plans of more than two kernels")
+    plan = replace(plan, values=(*forms, *plan.values))
+    if candidate.then is None:
+        return plan
     after = next((rewrite.after for rewrite in candidate.rewrites if rewrite.after), "")
+    then = as_plan(candidate.then)
+    if isinstance(then, Rejected):
+        return then
     if not after:
         return Rejected("two kernels", f"{LACKS} a cut at a value without a product before it")
-    return replace(first, split_after=after, then=others[0])
+    return replace(plan, split_after=after, then=then)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts
@@ -23,6 +24,18 @@ def kernels_with_atoms(
     if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
         return
     wholes: list[tuple[PlanCandidate, Work]] = []
+    for t in _tilings(facts, machine, ranking, only_lowered):
+        for candidate, work in candidates_of_tiling(t, ranking, best):
+            best = inf if ranking.keeps_all else min(best, candidate.cycles)
+            wholes.append((candidate, work))
+            yield candidate
+    if wholes and not facts.opened and not (only_lowered and why_not_split(facts)):
+        yield from in_parts(wholes, ranking)
+
+
+def _tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
+    """The tilings of every orientation; those whose waves share a tile as constraints say, where there are such."""
+    found: list[Tiling] = []
     for o in orientations(facts, machine, ranking):
         why = why_not_oriented(o) if only_lowered else ""
         if why:
@@ -34,10 +47,16 @@ def kernels_with_atoms(
             why = why_not_lowered(t) if only_lowered else ""
             if why:
                 ranking.reject(why, LACKING)
-                continue
-            for candidate, work in candidates_of_tiling(t, ranking, best):
-                best = min(best, candidate.cycles)
-                wholes.append((candidate, work))
-                yield candidate
-    if wholes and not facts.opened and not (only_lowered and why_not_split(facts)):
-        yield from in_parts(wholes)
+            else:
+                found.append(t)
+    as_stated = [t for t in found if _shares_as_stated(t)] if facts.stated_waves else []
+    return as_stated or found
+
+
+def _shares_as_stated(t: Tiling) -> bool:
+    """Whether waves share a tile as constraints say: along the unit's rows, all of them."""
+    p = t.o.products[0]
+    rows = {owner for owner in t.facts.stated_waves if p.rows & {owner, *t.facts.digits.get(owner, ())}}
+    waves = t.groups * p.atoms[0].c.lanes // (t.machine.lanes or 1)
+    shared = dict.fromkeys(rows, waves)
+    return t.across == 1 and shared == {owner: n for owner, n in t.facts.stated_waves.items() if n > 1}

@@ -16,7 +16,7 @@ from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, co
 
 def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
     """The candidate with operand B copied to blocks on a diagonal first, where a tile has several of a batch."""
-    (kernel,) = candidate.kernels
+    kernel = candidate.kernel
     if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
         return candidate
     count, place = kernel.tiling.batch, kernel.tiling.facts.nodes[kernel.mmas[0].oriented.b.reads[0]].place

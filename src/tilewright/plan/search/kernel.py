@@ -159,7 +159,7 @@ def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> Plan
     """A kernel as a candidate, timed by its work; `extra` cycles are those of other kernels."""
     time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_bound(kernel, work, time))
-    return PlanCandidate((kernel,), time.cycles + extra, _key(kernel, work, time, extra))
+    return PlanCandidate(kernel, time.cycles + extra, _key(kernel, work, time, extra))
 
 
 def _is_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:

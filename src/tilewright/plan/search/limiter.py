@@ -23,7 +23,8 @@ def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
 
 def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
     """The cycles of a candidate's kernels on a machine with the same atoms at other rates, without what repacks."""
-    return sum(_cycles(kernel, machine) for kernel in candidate.kernels)
+    following = 0.0 if candidate.then is None else cycles_on(candidate.then, machine)
+    return _cycles(candidate.kernel, machine) + following
 
 
 def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule, machine: Machine) -> float:

@@ -29,7 +29,7 @@ WHAT = "a reduction in parts"
 
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield the kernel whose one reduction is done in parts, where the whole one leaves cores without a task."""
-    (kernel,) = whole.kernels
+    kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
     facts, machine = kernel.facts, kernel.machine
     size = numbers_of(facts.sizes)
@@ -112,7 +112,7 @@ def _in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
     made = replace(kernel, widths=own, waves=waves, parts=parts, parts_of_task=widths[split])
     work, merge = work_in_parts(made, parts)
     cycles = kernel_time(machine, work, SAME_WAVES).cycles + merge
-    return PlanCandidate((made,), cycles, (round(cycles),))
+    return PlanCandidate(made, cycles, (round(cycles),))
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:

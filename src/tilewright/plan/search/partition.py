@@ -10,6 +10,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.ir.core import TileType
 from tilewright.plan.facts import AccessFacts, Dims, Facts, ValueFacts
 from tilewright.plan.facts.values import RENAMING, STATE
+from tilewright.plan.search.ranking import Ranking
 from tilewright.plan.search.uniform import loops_around
 
 FIRST, SECOND = "first", "second"
@@ -19,20 +20,23 @@ TIMES = 3
 
 @dataclass(frozen=True)
 class GraphCut:
-    """A program cut at a value: both parts, and the last product of the first.
+    """A program cut at a value: its name in `explain`, both parts, and the last product of the first.
 
     `after` is empty where today's lowering does not cut: the first part has no product, or a loop with products of the
     second, or nothing that follows from the value is a product or a reduction.
     """
 
-    value: int
+    what: str
     first: Facts
     second: Facts
     after: str
 
 
-def cuts(facts: Facts) -> Iterator[GraphCut]:
-    """Yield the cuts of a graph: of values that separate the same work, the one with the fewest bytes."""
+def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
+    """Yield the cuts of a graph: of values that separate the same work, the one with the fewest bytes.
+
+    Values that take much more memory than all arguments are rejected.
+    """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in ("cumsum", "topk")}
     for v in facts.nodes:
@@ -43,13 +47,18 @@ def cuts(facts: Facts) -> Iterator[GraphCut]:
             continue
         moved = float(facts.size(v.dims) * v.bytes)
         work = frozenset(first & heavy)
-        if moved <= TIMES * facts.moved_bytes and (work not in best or moved < best[work][0]):
+        if work not in best or moved < best[work][0]:
             best[work] = (moved, v.id)
-    for _, value in best.values():
+    for moved, value in best.values():
         before = _first(facts, value)
         goes_on = _goes_on(facts, value, heavy) and not _shares_loop(before)
         after = before.products[-1].name if before.products and goes_on else ""
-        yield GraphCut(value, before, _second(facts, value), after)
+        what = f"two kernels, split after {after}" if after else f"two kernels, %{value} in memory between them"
+        if moved > TIMES * facts.moved_bytes:
+            times = moved / facts.moved_bytes
+            ranking.reject(what, f"{moved / 2**20:.0f} MiB lie between them, {times:.0f} times their arguments")
+        else:
+            yield GraphCut(what, before, _second(facts, value), after)
 
 
 def _shares_loop(first: Facts) -> bool:

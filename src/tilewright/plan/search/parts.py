@@ -12,7 +12,7 @@ from tilewright.plan.search.axes import DEPTH
 from tilewright.plan.search.cost import launch_cycles
 from tilewright.plan.search.counting import ResultRows, result_rows, state_bytes, task_end
 from tilewright.plan.search.kernel import CROWDED, KernelSchedule, Parts, candidate_of
-from tilewright.plan.search.ranking import PlanCandidate
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.tiles import LOOP
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.uniform import loops_around
@@ -24,10 +24,10 @@ UNROLLED = 16
 """Parts that one more launch adds up; more take two."""
 
 
-def in_parts(wholes: list[tuple[PlanCandidate, Work]]) -> Iterator[PlanCandidate]:
+def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield kernels whose loop is split over tasks, where the best whole one leaves cores without a task."""
     best, _ = min(wholes, key=lambda x: x[0].key)
-    (first,) = best.kernels
+    first = best.kernel
     assert isinstance(first, KernelSchedule)
     limits = first.tiling.machine.limits
     cores = limits.cores or 1
@@ -35,7 +35,7 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]]) -> Iterator[PlanCandidate
         return
     least, cycles = min(work.tasks for _, work in wholes), best.cycles
     for candidate, work in sorted(wholes, key=lambda x: x[0].cycles):
-        (kernel,) = candidate.kernels
+        kernel = candidate.kernel
         if (
             not isinstance(kernel, KernelSchedule)
             or kernel.pipeline.offsets is not None
@@ -44,7 +44,7 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]]) -> Iterator[PlanCandidate
             continue
         for parts in _splits(kernel.tiling):
             crowded = parts.count * least > CROWDED * cores
-            if not crowded and _least_in_parts(kernel, work, parts) < cycles:
+            if not crowded and (ranking.keeps_all or _least_in_parts(kernel, work, parts) < cycles):
                 split = _split(kernel, work, parts)
                 cycles = min(cycles, split.cycles)
                 yield split

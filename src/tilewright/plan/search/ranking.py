@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,17 +26,19 @@ class Rejected:
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A way to do a program: its kernels, one after the other, the rewrites before them, and the cycles they take."""
+    """A way to do a program: the rewrites before its kernel, the kernel, what follows it, and the cycles of all."""
 
-    kernels: tuple[KernelSchedule | UniformKernelSchedule | TermKernelSchedule, ...]
+    kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule
     cycles: float
     key: Key
     rewrites: tuple[Rewrite, ...] = ()
+    then: PlanCandidate | None = None
 
     @property
     def family(self) -> tuple[str, ...]:
         """What it has in common with candidates that lowering refuses for the same reason."""
-        return (*(rewrite.what for rewrite in self.rewrites), *(kernel.family for kernel in self.kernels))
+        following = () if self.then is None else self.then.family
+        return (*(rewrite.what for rewrite in self.rewrites), self.kernel.family, *following)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ class Rewrite:
 
 @dataclass
 class Ranking:
-    """Candidates, the best first, the cycles that no schedule beats, and how much was looked at."""
+    """Candidates, the best first, the cycles that no schedule beats, and how much was looked at.
+
+    One that `keeps_all` has every candidate, also those that are surely slower than the best.
+    """
 
     candidates: list[PlanCandidate] = field(default_factory=list)
     rejected: dict[str, str] = field(default_factory=dict)
@@ -62,6 +68,12 @@ class Ranking:
     states: int = 0
     tilings: int = 0
     timed: int = 0
+    keeps_all: bool = False
+
+    @property
+    def limit(self) -> float:
+        """The cycles beyond which a candidate is not wanted."""
+        return inf if self.keeps_all or not self.candidates else self.candidates[0].cycles
 
     @property
     def best(self) -> PlanCandidate | None:

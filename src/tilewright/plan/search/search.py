@@ -21,7 +21,7 @@ from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.lanes import kernels_of_lanes
 from tilewright.plan.search.lowered import LACKING
 from tilewright.plan.search.partial_reductions import kernels_in_parts
-from tilewright.plan.search.partition import cuts
+from tilewright.plan.search.partition import FIRST, cuts
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import Repacked
@@ -52,10 +52,15 @@ def search(
 
 
 def search_facts(
-    facts: Facts, machine: Machine, *, only_lowered: bool = True, constant: Collection[str] = ()
+    facts: Facts,
+    machine: Machine,
+    *,
+    only_lowered: bool = True,
+    constant: Collection[str] = (),
+    keeps_all: bool = False,
 ) -> Ranking:
-    """Rank the ways to do a program, by its facts."""
-    ranking = Ranking(roofline=lower_bound(facts, machine))
+    """Rank the ways to do a program, by its facts; of one that `keeps_all`, also those that are surely slower."""
+    ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     lanes = list(kernels_of_lanes(facts, machine, ranking))
     can_split = not (facts.opened or facts.logs or facts.in_order)
     _take(ranking, [*lanes, *(split for whole in lanes if can_split for split in kernels_in_parts(whole, ranking))])
@@ -72,7 +77,7 @@ def search_facts(
     _take(ranking, list(kernels_by_terms(facts, machine, ranking)))
     for repacked in repackings(facts, machine, constant):
         _repacked(repacked, machine, ranking, constant, only_lowered)
-    if not facts.part:
+    if facts.part != FIRST:
         _in_two(facts, machine, ranking, only_lowered)
     return ranking
 
@@ -81,7 +86,7 @@ def _repacked(
     repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
 ) -> None:
     """Add the program on operands that were copied first, where that may take less time."""
-    best = ranking.best.cycles if ranking.best is not None else inf
+    best = ranking.limit
     least = lower_bound(repacked.facts, machine) + repacked.cycles
     if least >= best:
         ranking.reject(repacked.rewrite.what, f"at least {least / best:.2f} of the time")
@@ -89,8 +94,7 @@ def _repacked(
     kernels = kernels_with_atoms(repacked.facts, machine, ranking, best - repacked.cycles, only_lowered)
     found = []
     for c in kernels:
-        (kernel,) = c.kernels
-        if repacked.only_blocks and (not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1):
+        if repacked.only_blocks and (not isinstance(c.kernel, KernelSchedule) or c.kernel.tiling.batch == 1):
             continue
         cycles = c.cycles + repacked.cycles
         copied = replace(c, cycles=cycles, rewrites=(repacked.rewrite,), key=(round(cycles), *c.key[1:]))
@@ -100,9 +104,8 @@ def _repacked(
 
 def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
     """Add the program as two kernels, where these may take less time."""
-    for cut in cuts(facts):
-        what = f"two kernels, %{cut.value} in memory"
-        best = ranking.best.cycles if ranking.best is not None else inf
+    for cut in cuts(facts, ranking):
+        best, what = ranking.limit, cut.what
         least = lower_bound(cut.first, machine) + lower_bound(cut.second, machine)
         if least >= best:
             ranking.reject(what, f"at least {least / best:.2f} of the time")
@@ -117,9 +120,9 @@ def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool
         if one.best is None or two.best is None:
             continue
         cycles = one.best.cycles + two.best.cycles
-        rewrites = (Rewrite(what, after=cut.after), *one.best.rewrites, *two.best.rewrites)
+        rewrites = (Rewrite(what, after=cut.after), *one.best.rewrites)
         key = (round(cycles), *one.best.key[1:])
-        _take(ranking, [PlanCandidate((*one.best.kernels, *two.best.kernels), cycles, key, rewrites)])
+        _take(ranking, [replace(one.best, cycles=cycles, key=key, rewrites=rewrites, then=two.best)])
 
 
 def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
@@ -130,7 +133,7 @@ def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
     kept: list[PlanCandidate] = []
     for candidate in every:
         counts[candidate.family] += 1
-        if len(kept) < KEPT or counts[candidate.family] <= KEPT_OF_FAMILY:
+        if ranking.keeps_all or len(kept) < KEPT or counts[candidate.family] <= KEPT_OF_FAMILY:
             kept.append(candidate)
     ranking.candidates = kept
 

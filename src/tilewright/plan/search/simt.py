@@ -71,7 +71,7 @@ def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
         ranking.timed += 1
         time = kernel_time(machine, count_terms(kernel, size), SAME_WAVES)
         key = (round(time.cycles), 0, 0, 0, 0, time.unbounded, len(kernel.sizes))
-        yield PlanCandidate((kernel,), time.cycles, key)
+        yield PlanCandidate(kernel, time.cycles, key)
 
 
 def _term_program(facts: Facts, machine: Machine) -> TermProgram | None:

@@ -53,7 +53,7 @@ class UniformKernelSchedule:
 def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandidate:
     """A kernel as a candidate, timed by its work; `ties` order those that take as long."""
     cycles = kernel_time(kernel.machine, count_uniform(kernel), SAME_WAVES).cycles
-    return PlanCandidate((kernel,), cycles, (round(cycles), *ties))
+    return PlanCandidate(kernel, cycles, (round(cycles), *ties))
 
 
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
