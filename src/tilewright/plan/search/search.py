@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from math import inf, prod
 
 from tilewright.algebra.expr import Expr, Symbol
@@ -21,10 +20,10 @@ from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.lanes import kernels_of_lanes
 from tilewright.plan.search.lowered import LACKING
 from tilewright.plan.search.partial_reductions import kernels_in_parts
-from tilewright.plan.search.partition import cuts
+from tilewright.plan.search.partition import GraphCut, cuts
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
-from tilewright.plan.search.row_copies import Repacked
+from tilewright.plan.search.row_copies import Repacked, with_copies
 from tilewright.plan.search.simt import kernels_by_terms
 from tilewright.plan.sums import summed_in
 
@@ -87,16 +86,14 @@ def _repacked(
         (kernel,) = c.kernels
         if repacked.only_blocks and (not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1):
             continue
-        cycles = c.cycles + repacked.cycles
-        copied = replace(c, cycles=cycles, rewrites=(repacked.rewrite,), key=(round(cycles), *c.key[1:]))
-        found.append(block_diagonal(copied, machine, constant))
+        found.append(block_diagonal(with_copies(c, repacked), machine, constant))
     _take(ranking, found)
 
 
 def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
     """Add the program as two kernels, where these may take less time."""
     for cut in cuts(facts):
-        what = f"two kernels, %{cut.value} in memory"
+        what = cut.what
         best = ranking.best.cycles if ranking.best is not None else inf
         least = lower_bound(cut.first, machine) + lower_bound(cut.second, machine)
         if least >= best:
@@ -111,10 +108,14 @@ def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool
         ranking.count(two)
         if one.best is None or two.best is None:
             continue
-        cycles = one.best.cycles + two.best.cycles
-        rewrites = (Rewrite(what, after=cut.after), *one.best.rewrites, *two.best.rewrites)
-        key = (round(cycles), *one.best.key[1:])
-        _take(ranking, [PlanCandidate((*one.best.kernels, *two.best.kernels), cycles, key, rewrites)])
+        _take(ranking, [two_kernels(cut, one.best, two.best)])
+
+
+def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:
+    """Both kernels of a program that is cut, as one candidate."""
+    cycles = one.cycles + two.cycles
+    rewrites = (Rewrite(cut.what, after=cut.after), *one.rewrites, *two.rewrites)
+    return PlanCandidate((*one.kernels, *two.kernels), cycles, (round(cycles), *one.key[1:]), rewrites)
 
 
 def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
