@@ -34,6 +34,11 @@
 | lowered     | what today's lowering lacks                                                      |
 | kernel_plan | one kernel with atoms as a plan                                                  |
 | as_plan     | a candidate as a plan, or what today's lowering lacks                            |
+| rate        | the time of a plan that is given: the inverse of as_plan                         |
+| rate_kernel | such a plan as a kernel with atoms                                               |
+| rate_tiles  | its axes as tiles                                                                |
+| rate_lanes  | such a plan as a kernel without a pipeline                                       |
+| plan_axes   | the axes of a plan, by the dimensions of its program                             |
 | limiter     | what limits a candidate                                                          |
 | explaining  | a ranking in words                                                               |
 """
@@ -42,6 +47,7 @@ from tilewright.plan.search.as_plan import as_plan
 from tilewright.plan.search.explaining import explain_ranking, refusals
 from tilewright.plan.search.limiter import cycles_on, limits_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rejected, Rewrite
+from tilewright.plan.search.rate import rate_plan
 from tilewright.plan.search.search import search, search_facts
 
 __all__ = [
@@ -53,6 +59,7 @@ __all__ = [
     "cycles_on",
     "explain_ranking",
     "limits_of",
+    "rate_plan",
     "refusals",
     "search",
     "search_facts",

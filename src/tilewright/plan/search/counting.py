@@ -36,14 +36,12 @@ def count_work(
     phases: dict[int, Loops],
     bulk_waves: int,
 ) -> Work | None:
-    """The work of a kernel; None where its results have no rows that leave through shared memory."""
+    """The work of a kernel; None where no product has results that are written."""
     lanes = LaneCycles(t, phases)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
     if last is None:
         return None
     result = result_rows(t, last)
-    if result.columns * result.bytes % t.machine.bulk_copy.row_bytes:
-        return None
     blocks = prod(t.tiles[n].count for n in t.looped if t.o.classes[n].is_parallel)
     # groups of waves end a task one by one: where iterations wait for each other, others multiply meanwhile
     at_end = 0.0 if live.dependent else lanes.end

@@ -8,9 +8,9 @@ from math import ceil, prod
 
 from tilewright.plan.model import moving
 from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, row_cycles
-from tilewright.plan.search.counting import count_work
+from tilewright.plan.search.counting import count_work, result_rows
 from tilewright.plan.search.launch import order_of, raster_of
-from tilewright.plan.search.liveness import liveness
+from tilewright.plan.search.liveness import Liveness, liveness
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
 from tilewright.plan.search.placement import OperandPlacement, halo_taps, place_operands
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Key, PlanCandidate, Ranking
@@ -65,7 +65,7 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
         return
     waves = mmas[0].atom.c.lanes // (t.machine.lanes or 1)
     work = count_work(t, mmas, live, placed, phases, waves)
-    if work is None:
+    if work is None or not _stores_rows(t, mmas, live):
         return
     raster, order = raster_of(t), order_of(work)
     for pipeline in pipelines(t, mmas, live, placed, ranking):
@@ -73,6 +73,12 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
         kernel = KernelSchedule(t, mmas, pipeline, None, raster, order)
         done = _with_pipeline(work, kernel, placed)
         yield candidate_of(kernel, done), done
+
+
+def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
+    """Whether results have rows that leave through shared memory whole."""
+    result = result_rows(t, next(m for m in mmas if m.node == live.results[-1]))
+    return result.columns * result.bytes % t.machine.bulk_copy.row_bytes == 0
 
 
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:

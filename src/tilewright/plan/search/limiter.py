@@ -11,7 +11,7 @@ from tilewright.plan.search.kernel import KernelSchedule, time_of, work_of
 from tilewright.plan.search.partial_reductions import work_in_parts
 from tilewright.plan.search.parts import split_work
 from tilewright.plan.search.ranking import PlanCandidate
-from tilewright.plan.search.simt import TermKernelSchedule, count_terms, sizes_of
+from tilewright.plan.search.simt import TermKernelSchedule, count_terms
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
 
@@ -30,7 +30,7 @@ def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
 def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule, machine: Machine) -> float:
     if isinstance(kernel, TermKernelSchedule):
         there = replace(kernel, program=replace(kernel.program, machine=machine))
-        return kernel_time(machine, count_terms(there, sizes_of(there)), SAME_WAVES).cycles
+        return kernel_time(machine, count_terms(there), SAME_WAVES).cycles
     if isinstance(kernel, UniformKernelSchedule):
         products = {
             op: None if how is None else replace(how, atom=machine.multiply[how.atom.name])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from tilewright.plan.boxes import numbers_of, place_of
 from tilewright.plan.facts import Facts
 from tilewright.plan.microkernel import axes_in
@@ -56,7 +58,7 @@ def why_not_lowered(t: Tiling) -> str:
             return "several passes over a loop"
         if len(t.o.products) > 1 and tile.level == GRID and COLUMNS in c.roles and tile.size < c.extent:
             return "tasks that share the rows of several products"
-        why = _why_not_tile(t, c.dims, tile, halo_window(t.o, c) is not None) or _why_not_steps(t, c, tile)
+        why = _why_not_tile(t, c, tile) or _why_not_steps(t, c, tile)
         if why:
             return why
         if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE} and not _is_diagonal(t):
@@ -68,19 +70,22 @@ def why_not_lowered(t: Tiling) -> str:
     return ""
 
 
-def _why_not_tile(t: Tiling, dims: tuple[str, ...], tile: AxisTile, has_halo: bool) -> str:
-    """Why today's lowering does not do a tile of several dimensions."""
+def _why_not_tile(t: Tiling, c: DimClass, tile: AxisTile) -> str:
+    """Why today's lowering does not do a tile of several dimensions: of one of the program's it does runs, of others
+    boxes."""
     if tile.level == WHOLE:
         return ""
-    box = dict(tile.box)
-    wide = [d for d in dims if box[d] > 1]
+    box, runs = dict(tile.box), ceil(c.extent / tile.size)
+    wide = [d for d in c.dims if box[d] > 1]
     owners = {_owner(t.facts, d) for d in wide}
     if len(owners) > 1:
         return f"a tile of {tile.size} over {', '.join(sorted(owners))}"
-    if tile.fold == BOX and len(wide) > 1 and not has_halo:
+    every = {_owner(t.facts, d) for d in c.dims}
+    if tile.fold == BOX and halo_window(t.o, c) is None and (len(wide) > 1 or (len(every) == 1 and tile.count != runs)):
         return "boxes of rows without a halo tile"
-    if tile.fold == RUN and len({_owner(t.facts, d) for d in dims}) > 1 and tile.size > box[dims[-1]]:
-        return f"a run over {', '.join(dims)}"
+    inner = c.dims[-1]
+    if tile.fold == RUN and len(every) > 1 and (tile.size > box[inner] or t.facts.extents[inner] % tile.size):
+        return f"a run over {', '.join(c.dims)}"
     return ""
 
 

@@ -59,12 +59,13 @@ def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[O
     for flips in combinations((False, True), repeat=len(facts.products)):
         sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
         if len(dict(sides)) == len(set(sides)):
-            oriented = _oriented(facts, machine, flips, ranking)
+            oriented = orient(facts, machine, flips, ranking)
             if oriented is not None:
                 yield oriented
 
 
-def _oriented(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
+def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
+    """The orientation of all products that `flips` says; None where no atoms take it, which the ranking then says."""
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
     through_shared: list[tuple[OperandFacts, ProductFacts]] = []

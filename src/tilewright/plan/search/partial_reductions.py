@@ -110,9 +110,14 @@ def _in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
     widths, waves = rows_and_waves(facts.program, every, size, machine)
     own = {d: n for d, n in widths.items() if d is not split}
     made = replace(kernel, widths=own, waves=waves, parts=parts, parts_of_task=widths[split])
-    work, merge = work_in_parts(made, parts)
-    cycles = kernel_time(machine, work, SAME_WAVES).cycles + merge
-    return PlanCandidate(made, cycles, (round(cycles),))
+    return candidate_in_parts(made, parts)
+
+
+def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
+    """A kernel that reduces parts as a candidate, with the time of the one that combines them."""
+    work, merge = work_in_parts(kernel, parts)
+    cycles = kernel_time(kernel.machine, work, SAME_WAVES).cycles + merge
+    return PlanCandidate(kernel, cycles, (round(cycles),))
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:

@@ -9,6 +9,7 @@ from math import prod
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import TileType
 from tilewright.plan.facts import AccessFacts, Dims, Facts, ValueFacts
+from tilewright.plan.facts.graph import SCANS
 from tilewright.plan.facts.values import RENAMING, STATE
 from tilewright.plan.search.ranking import Ranking
 from tilewright.plan.search.uniform import loops_around
@@ -22,8 +23,8 @@ TIMES = 3
 class GraphCut:
     """A program cut at a value: its name in `explain`, both parts, and the last product of the first.
 
-    `after` is empty where today's lowering does not cut: the first part has no product, or a loop with products of the
-    second, or nothing that follows from the value is a product or a reduction.
+    `after` is empty where today's lowering does not cut: the first part has no product, or reduces what follows from
+    one, or has a loop with products of the second, or nothing that follows from the value is a product or a reduction.
     """
 
     what: str
@@ -38,7 +39,7 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
     Values that take much more memory than all arguments are rejected.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
-    heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in ("cumsum", "topk")}
+    heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
     for v in facts.nodes:
         if v.op in RENAMING or v.op in ("read", "write", STATE) or not v.dims:
             continue
@@ -51,7 +52,7 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
             best[work] = (moved, v.id)
     for moved, value in best.values():
         before = _first(facts, value)
-        goes_on = _goes_on(facts, value, heavy) and not _shares_loop(before)
+        goes_on = _goes_on(facts, value, heavy) and not _shares_loop(before) and not _reduces_products(before)
         after = before.products[-1].name if before.products and goes_on else ""
         what = f"two kernels, split after {after}" if after else f"two kernels, %{value} in memory between them"
         if moved > TIMES * facts.moved_bytes:
@@ -66,6 +67,15 @@ def _shares_loop(first: Facts) -> bool:
     around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
     loops = {loop for op in inside if op is not None for loop in around[op]}
     return any(loop in loops for op, every in around.items() if op not in inside for loop in every)
+
+
+def _reduces_products(first: Facts) -> bool:
+    """Whether anything that follows from a product is reduced, or gone over in order."""
+    after = set[int]()
+    for n in first.nodes:
+        if n.op == "mma" or any(arg in after for arg in n.args):
+            after.add(n.id)
+    return any(n.op != "mma" and (n.reduces or n.op in SCANS) for n in first.nodes if n.id in after)
 
 
 def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
@@ -167,5 +177,5 @@ def _order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
 def _is_parallel(nodes: tuple[ValueFacts, ...], loops: Mapping[str, object], dim: str) -> bool:
     """Whether tasks may cut a dimension: every write has it, and nothing goes along it."""
     writes = [n for n in nodes if n.op == "write"]
-    stuck = any(dim in n.reduces or n.op in ("cumsum", "topk") for n in nodes)
+    stuck = any(dim in n.reduces or n.op in SCANS for n in nodes)
     return all(dim in w.dims for w in writes) and not stuck and dim not in loops

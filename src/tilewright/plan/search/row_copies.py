@@ -9,7 +9,7 @@ from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ValueFacts
 from tilewright.plan.model import moving
 from tilewright.plan.search.cost import launch_cycles
-from tilewright.plan.search.ranking import Rewrite
+from tilewright.plan.search.ranking import PlanCandidate, Rewrite
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,12 @@ def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
     total = sum(c.cycles(machine) for c in copies) - (len(copies) - 1) * machine.limits.copy_latency
     early = "programmatic" in machine.launches
     return max(total, launch_cycles(machine)) if early else total + launch_cycles(machine)
+
+
+def with_copies(candidate: PlanCandidate, repacked: Repacked) -> PlanCandidate:
+    """A candidate of the program on copied operands, with the time of the copies."""
+    cycles = candidate.cycles + repacked.cycles
+    return replace(candidate, cycles=cycles, rewrites=(repacked.rewrite,), key=(round(cycles), *candidate.key[1:]))
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -21,10 +21,10 @@ from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.lanes import kernels_of_lanes
 from tilewright.plan.search.lowered import LACKING
 from tilewright.plan.search.partial_reductions import kernels_in_parts
-from tilewright.plan.search.partition import FIRST, cuts
+from tilewright.plan.search.partition import FIRST, GraphCut, cuts
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
-from tilewright.plan.search.row_copies import Repacked
+from tilewright.plan.search.row_copies import Repacked, with_copies
 from tilewright.plan.search.simt import kernels_by_terms
 from tilewright.plan.sums import summed_in
 
@@ -96,9 +96,7 @@ def _repacked(
     for c in kernels:
         if repacked.only_blocks and (not isinstance(c.kernel, KernelSchedule) or c.kernel.tiling.batch == 1):
             continue
-        cycles = c.cycles + repacked.cycles
-        copied = replace(c, cycles=cycles, rewrites=(repacked.rewrite,), key=(round(cycles), *c.key[1:]))
-        found.append(block_diagonal(copied, machine, constant))
+        found.append(block_diagonal(with_copies(c, repacked), machine, constant))
     _take(ranking, found)
 
 
@@ -119,10 +117,14 @@ def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool
         ranking.count(two)
         if one.best is None or two.best is None:
             continue
-        cycles = one.best.cycles + two.best.cycles
-        rewrites = (Rewrite(what, after=cut.after), *one.best.rewrites)
-        key = (round(cycles), *one.best.key[1:])
-        _take(ranking, [replace(one.best, cycles=cycles, key=key, rewrites=rewrites, then=two.best)])
+        _take(ranking, [two_kernels(cut, one.best, two.best)])
+
+
+def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:
+    """Both kernels of a program that is cut, as one candidate."""
+    cycles = one.cycles + two.cycles
+    rewrites = (Rewrite(cut.what, after=cut.after), *one.rewrites)
+    return replace(one, cycles=cycles, key=(round(cycles), *one.key[1:]), rewrites=rewrites, then=two)
 
 
 def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:

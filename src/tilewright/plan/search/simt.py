@@ -64,17 +64,22 @@ class TermKernelSchedule:
 
 def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield the kernels in which lanes do the one product of a program term by term."""
-    program = _term_program(facts, machine)
+    program = term_program(facts, machine)
     if program is None:
         return
-    for kernel, size in (*_plain(program), *_boxed(program)):
+    for kernel in (*_plain(program), *_boxed(program)):
         ranking.timed += 1
-        time = kernel_time(machine, count_terms(kernel, size), SAME_WAVES)
-        key = (round(time.cycles), 0, 0, 0, 0, time.unbounded, len(kernel.sizes))
-        yield PlanCandidate(kernel, time.cycles, key)
+        yield term_candidate(kernel)
 
 
-def _term_program(facts: Facts, machine: Machine) -> TermProgram | None:
+def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
+    """A kernel in which lanes add up terms as a candidate, timed by its work."""
+    time = kernel_time(kernel.program.machine, count_terms(kernel), SAME_WAVES)
+    key = (round(time.cycles), 0, 0, 0, 0, time.unbounded, len(kernel.sizes))
+    return PlanCandidate(kernel, time.cycles, key)
+
+
+def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
     """The product of a program, where lanes may do it term by term; None: they do not."""
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None
@@ -128,7 +133,7 @@ def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
     return lambda d: known[d] if d in known else numbers(d)
 
 
-def _plain(program: TermProgram) -> list[tuple[TermKernelSchedule, Size]]:
+def _plain(program: TermProgram) -> list[TermKernelSchedule]:
     """Results of a lane one by one: neighbours along what both operands keep go to neighbouring lanes."""
     facts, terms = program.facts, program.terms
     if terms.along_rows:
@@ -137,12 +142,12 @@ def _plain(program: TermProgram) -> list[tuple[TermKernelSchedule, Size]]:
     wide = {d: in_a_line(facts.program, size(d), program.machine) if d is terms.along else size(d) for d in facts.cut}
     one_term = dict.fromkeys(program.summed, 1)
     widths, waves = rows_and_waves(facts.program, wide, lambda d: one_term.get(d) or size(d), program.machine)
-    return [(TermKernelSchedule(program, terms, widths, waves), size)]
+    return [TermKernelSchedule(program, terms, widths, waves)]
 
 
-def _boxed(program: TermProgram) -> Iterator[tuple[TermKernelSchedule, Size]]:
+def _boxed(program: TermProgram) -> Iterator[TermKernelSchedule]:
     """Yield boxes of results that a lane has registers for, and in which results share what they read."""
-    facts, machine, plain = program.facts, program.machine, program.terms
+    facts, machine = program.facts, program.machine
     file, waves, own = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
     extents = [facts.extents[d] for d in program.digits]
     if len(extents) < 2:
@@ -154,7 +159,7 @@ def _boxed(program: TermProgram) -> Iterator[tuple[TermKernelSchedule, Size]]:
         box = dict(zip(program.digits, sizes, strict=True))
         if prod(sizes) == 1 or not all(_ends(facts, d, n) for d, n in box.items()):
             continue
-        terms = _with_window(program, replace(plain, tile=tile, sizes=sizes), box)
+        terms = terms_of_box(program, box, tile)
         fits = terms.sums <= file.tensor_values and terms.sums + terms.windows <= file.lane_values
         fits = fits and terms.beside * terms.each <= own
         if fits and terms.window < terms.results * tile and resident_waves(machine, terms.held, waves) >= waves:
@@ -168,39 +173,44 @@ def _ends(facts: Facts, dim: str, n: int) -> bool:
     return extent % n == 0 or all(any(form == ((dim, 1),) and at == extent for form, at in each) for each in forms)
 
 
-def _with_window(program: TermProgram, terms: Terms, box: dict[str, int]) -> Terms:
-    """The terms of a box, with what its results read for the first of them."""
-    taken, left = dict(box), terms.tile
+def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
+    """The terms of a box, so many at a time, with what its results read for the first of them; no box: one result."""
+    terms = replace(program.terms, tile=tile, sizes=tuple(box.values()))
+    taken, left = dict(box), tile
     for d in reversed(program.summed):
         taken[str(d)] = min(left, program.facts.extents.get(str(d), 1))
         left = ceil(left / taken[str(d)])
     spans = [1 + sum(abs(c) * (taken.get(d, 1) - 1) for d, c in form) for form in program.access.coords]
     found = replace(terms, window=prod(spans))
-    if not terms.along_rows:
+    if not terms.along_rows or not box:
         return found
     step = program.access.steps.get(program.digits[-1], 0)
     return replace(found, beside=spans[-1], apart=step * terms.sizes[-1] * terms.each)
 
 
-def _over_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[TermKernelSchedule, Size]:
-    """The tasks of boxes: every lane has one box of one vector."""
-    facts = program.facts
+def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[Terms, Expr, dict[Expr, int]]:
+    """(the terms with the dimensions of boxes, the one that counts boxes, those within a box with their sizes)."""
     outer = symbol("boxes", 1)
     inner: dict[Expr, int] = {symbol(f"{d}_box", 1): n for d, n in box.items() if n > 1}
-    count = prod(ceil(facts.extents[d] / n) for d, n in box.items())
-    cut = [x for d in facts.cut for x in ((outer, *inner) if d is program.row else (d,))]
-    terms = replace(terms, box=tuple(inner), dims=tuple(cut))
+    cut = [x for d in program.facts.cut for x in ((outer, *inner) if d is program.row else (d,))]
+    return replace(terms, box=tuple(inner), dims=tuple(cut)), outer, inner
+
+
+def _over_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
+    """The tasks of boxes: every lane has one box of one vector."""
+    terms, outer, inner = with_boxes(program, terms, box)
+    count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
     size = _sizes(program, {outer: count, **inner})
-    widths, waves = tasks_of_boxes(terms, size, smallest(facts.program), program.machine)
-    return TermKernelSchedule(program, terms, widths, waves, outer, box), size
+    widths, waves = tasks_of_boxes(terms, size, smallest(program.facts.program), program.machine)
+    return TermKernelSchedule(program, terms, widths, waves, outer, box)
 
 
-def count_terms(kernel: TermKernelSchedule, size: Size) -> Work:
+def count_terms(kernel: TermKernelSchedule) -> Work:
     """The work of a kernel in which lanes add up terms: instructions of its waves, lines that loads take, latencies.
 
     Rounds over terms that are written out wait together.
     """
-    terms, machine = kernel.terms, kernel.program.machine
+    terms, machine, size = kernel.terms, kernel.program.machine, sizes_of(kernel)
     limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.values
     boxes = max(1, ceil(prod(kernel.widths.values()) / (values * terms.results * lanes * kernel.waves)))
     count, widened = size(terms.summed), values if terms.each < terms.wide else 0

@@ -8,13 +8,12 @@ from tilewright.algebra.expr import Expr
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import axis_of
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split
-from tilewright.plan.search.simt import TermKernelSchedule, digits_of_dim
+from tilewright.plan.search.simt import TermKernelSchedule, TermProgram, digits_of_dim
 
 
 def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
     """The plan of a kernel in which lanes add up terms."""
     program, facts = kernel.program, kernel.program.facts
-    word = str(program.summed[0]).rpartition("_")[0] if len(program.summed) > 1 else str(program.summed[0])
     axes, tasks = [], []
     for d in facts.cut:
         tasks.append(str(d))
@@ -22,7 +21,7 @@ def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
     whole = [d for d in facts.order if d not in facts.cut and d not in program.summed]
     axes += [axis_of(str(d), _extent(facts, d), ()) for d in whole]
     tile = kernel.terms.tile
-    axes.append(axis_of(word, program.count, (Split("loop", tile),) if tile < program.count else ()))
+    axes.append(axis_of(axis_of_terms(program), program.count, (Split("loop", tile),) if tile < program.count else ()))
     return Schedule(
         tuple(axes),
         tuple(tasks),
@@ -31,6 +30,12 @@ def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
         waves=kernel.waves,
         early=True if "programmatic" in program.machine.launches else None,
     )
+
+
+def axis_of_terms(program: TermProgram) -> str:
+    """The axis of all that is summed: its digits as one number."""
+    first = str(program.summed[0])
+    return first.rpartition("_")[0] if len(program.summed) > 1 else first
 
 
 def _extent(facts: Facts, d: Expr) -> int:

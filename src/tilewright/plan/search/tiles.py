@@ -31,13 +31,17 @@ CLUSTERS = (2, 4, 8)
 
 @dataclass(frozen=True)
 class AxisTile:
-    """A tile of a class: its level, its elements, and how many of them make up the extent."""
+    """A tile of a class: its level, its elements, and how many of them make up the extent.
+
+    Where a loop goes over it, `tasks` share the class, and each has `count` tiles.
+    """
 
     level: str
     size: int
     box: tuple[tuple[str, int], ...]
     fold: str = RUN
     count: int = 1
+    tasks: int = 1
 
 
 def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, int]]]:
@@ -185,7 +189,7 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
     facts, extents = o.facts, o.facts.extents
     accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
     if len(c.dims) == 1 or all(_walks_run(a, c.dims, o) for a in accesses):
-        yield AxisTile(LOOP, slab, _filled(facts, c.dims, slab, up=True), RUN, ceil(c.extent / slab))
+        yield AxisTile(LOOP, slab, filled_box(facts, c.dims, slab, up=True), RUN, ceil(c.extent / slab))
     if len(c.dims) > 1:
         rows = [a.contiguous for a in accesses if a.contiguous in c.dims]
         inner = rows[0] if rows else c.dims[-1]
@@ -211,7 +215,7 @@ def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bo
     return -1 not in places and places == sorted(set(places))
 
 
-def _filled(
+def filled_box(
     facts: Facts, dims: tuple[str, ...], size: int, *, up: bool = False, outermost: bool = False
 ) -> tuple[tuple[str, int], ...]:
     """A box of `size` elements: all of the innermost dimension first, or of the outermost."""
@@ -233,8 +237,8 @@ def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[Axis
     accesses = [n.place for n in (*facts.reads, *facts.writes) if set(c.dims) & n.place.dims]
     cut_by_mask = facts.masked_dims & set(c.dims) and extents[c.dims[-1]] % size
     if size < c.extent and all(_walks_run(a, c.dims, o) for a in accesses) and not cut_by_mask:
-        yield AxisTile(level, size, _filled(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
-    boxes = [_filled(facts, c.dims, size), _filled(facts, c.dims, size, outermost=True)]
+        yield AxisTile(level, size, filled_box(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
+    boxes = [filled_box(facts, c.dims, size), filled_box(facts, c.dims, size, outermost=True)]
     window = halo_window(o, c) if level == GRID else None
     boxes = [*_halo_boxes(o, c, size, window)] if window is not None else boxes
     for box in dict.fromkeys(boxes):

@@ -25,7 +25,7 @@ class Tiling:
         self.o, self.facts, self.machine, self.tiles = o, o.facts, o.machine, tiles
         self.down, self.across = groups
         self.looped = frozenset(n for n, tile in enumerate(tiles) if tile.level == LOOP)
-        self.tasks = prod(tile.count for tile in tiles if tile.level in (GRID, CLUSTER))
+        self.tasks = prod(tile.count if tile.level in (GRID, CLUSTER) else tile.tasks for tile in tiles)
         self._spans: dict[Dims, int] = {}
 
     @property

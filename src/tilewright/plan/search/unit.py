@@ -49,10 +49,9 @@ class MmaTile:
 
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
     """The widest atom that divides the columns, or the narrowest that covers them; None: this tiling has none."""
-    facts, product = t.facts, p.product
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
-    columns, k = t.span(p.columns), t.span(product.k)
+    columns = t.span(p.columns)
     if rows % (unit * t.down):
         return None
     own = columns / t.across
@@ -61,13 +60,23 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
     if not dividing and not covering:
         return None
     atom = max(dividing, key=lambda x: x.shape[1]) if dividing else min(covering, key=lambda x: x.shape[1])
-    if t.batch > 1:  # each of the batch has its own part of a row
-        contiguous = {facts.nodes[r].place.contiguous for r in (*p.a.reads, *p.b.reads)}
-        k = min(k, max(facts.extents[d] for d in product.k if d in contiguous))
-    if not _is_legal(t, p, atom, k):
+    if not _is_legal(t, p, atom, own_k(t, p)):
         return None
-    depth = ceil(k / atom.shape[2]) * atom.shape[2]
-    return MmaTile(p, atom, rows, max(columns, atom.shape[1] * t.across), depth)
+    return MmaTile(p, atom, rows, max(columns, atom.shape[1] * t.across), deep(t, p, atom))
+
+
+def own_k(t: Tiling, p: OrientedProduct) -> int:
+    """Elements of K that an iteration has; where a tile has several of a batch, each has its own part of a row."""
+    facts, k = t.facts, t.span(p.product.k)
+    if t.batch == 1:
+        return k
+    contiguous = {facts.nodes[r].place.contiguous for r in (*p.a.reads, *p.b.reads)}
+    return min(k, max(facts.extents[d] for d in p.product.k if d in contiguous))
+
+
+def deep(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
+    """Elements of K that an iteration multiplies, in whole atoms."""
+    return ceil(own_k(t, p) / atom.shape[2]) * atom.shape[2]
 
 
 def _is_legal(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:

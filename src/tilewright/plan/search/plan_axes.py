@@ -1,0 +1,63 @@
+"""The axes of a plan, by the dimensions of its program: what tasks and loops have of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.algebra.expr import Expr
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts import Facts
+from tilewright.plan.general import words_for
+from tilewright.plan.schedule import Axis, Schedule
+from tilewright.plan.search.kernel import Parts
+
+
+@dataclass(frozen=True)
+class PlanAxes:
+    """The axis of every dimension of a program that a plan splits."""
+
+    facts: Facts
+    axes: Mapping[Expr, Axis]
+    parts: Parts | None
+    parts_of_task: int
+    """Parts of a reduction that a task has."""
+
+    def task(self, d: Expr) -> int | None:
+        """Elements of a dimension that a task has; None: tasks do not split it."""
+        return self._size(d, "task")
+
+    def loop(self, d: Expr) -> int | None:
+        """Elements of a dimension that an iteration has; None: no loop goes over it."""
+        return self._size(d, "loop")
+
+    def boxes(self, d: Expr, level: str) -> dict[str, int]:
+        """The sizes that a level has of single digits of a dimension."""
+        axis = self.axes.get(d)
+        splits = () if axis is None else axis.splits
+        return {s.digit: s.size for s in splits if s.level == level and s.digit is not None}
+
+    def _size(self, d: Expr, level: str) -> int | None:
+        axis = self.axes.get(d)
+        split = None if axis is None else axis.split(level)
+        return None if split is None else split.size
+
+
+def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
+    """The axes of a plan; or which dimension of the program has none."""
+    parts, parts_of_task = None, 1
+    named = {axis.name: axis for axis in plan.axes}
+    if plan.parts is not None:
+        dim, count = plan.parts
+        split, part = named.get(f"{dim}_split"), named.get(f"{dim}_part")
+        if split is None or part is None or dim not in facts.extents:
+            return f"`parts {dim} {count}` has no axes {dim}_split and {dim}_part"
+        parts, task = Parts(dim, count, part.walked), split.split("task")
+        parts_of_task = 1 if task is None else task.size
+    words = words_for(f"{d}_part" if parts is not None and str(d) == parts.dim else str(d) for d in facts.order)
+    axes = {d: named[word] for d, word in zip(facts.order, words.values(), strict=True) if word in named}
+    size = numbers_of(facts.sizes)
+    for d in facts.order:
+        if d not in axes and size(d) > 1:
+            return f"no axis of the plan is {d}"
+    return PlanAxes(facts, axes, parts, parts_of_task)

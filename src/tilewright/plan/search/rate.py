@@ -1,0 +1,86 @@
+"""The time of a plan that is given: the search's own kernels and cost, built from the plan's lines.
+
+It is the inverse of `as_plan`. Nothing is enumerated: a plan that the search would never list has a time too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from tilewright.machine import Machine
+from tilewright.plan.facts import Facts
+from tilewright.plan.schedule import DIAGONAL, LAUNCH, Schedule
+from tilewright.plan.search.diagonal import block_diagonal
+from tilewright.plan.search.partition import GraphCut, cuts
+from tilewright.plan.search.plan_axes import plan_axes
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.rate_kernel import rate_pipeline
+from tilewright.plan.search.rate_lanes import is_by_terms, rate_by_terms, rate_uniform
+from tilewright.plan.search.repack import repackings
+from tilewright.plan.search.row_copies import with_copies
+from tilewright.plan.search.search import search_facts, two_kernels
+from tilewright.plan.search.simt import term_program
+
+
+def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collection[str] = ()) -> PlanCandidate | str:
+    """The kernels of a plan and the cycles they take, as the search would list them; or why the plan has no time.
+
+    `facts` are those of the whole program. Arguments that are `constant` are repacked once, when they are bound.
+    """
+    if plan.split_after is not None:
+        return _rate_two(facts, machine, plan, plan.split_after)
+    if plan.early is False:  # as on a machine that launches no kernel while another ends
+        machine = replace(machine, launches=machine.launches - {"programmatic"})
+    forms = {line.name: line.form for line in plan.values if line.at == LAUNCH}
+    if not forms:
+        return _rate_kernel(facts, machine, plan, 1)
+    batch, copied = 1, dict[str, str]()
+    for name, form in forms.items():
+        if form.startswith(DIAGONAL):
+            batch = int(form.removeprefix(DIAGONAL))
+        else:
+            copied[name] = form
+    own = replace(plan, values=tuple(line for line in plan.values if line.at != LAUNCH))
+    if not copied:
+        return _in_blocks(_rate_kernel(facts, machine, own, batch), machine, constant)
+    repacked = next((x for x in repackings(facts, machine, constant) if dict(x.rewrite.forms) == copied), None)
+    if repacked is None:
+        return f"no copies are {', '.join(f'`repack {name}: {form}`' for name, form in copied.items())}"
+    kernel = _rate_kernel(repacked.facts, machine, own, batch)
+    return kernel if isinstance(kernel, str) else _in_blocks(with_copies(kernel, repacked), machine, constant)
+
+
+def _in_blocks(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
+    return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine, constant)
+
+
+def _rate_two(facts: Facts, machine: Machine, plan: Schedule, after: str) -> PlanCandidate | str:
+    """Two kernels; a second one of which the plan says nothing is the search's best."""
+    cut = next((c for c in cuts(facts, Ranking()) if c.after == after), None)
+    if cut is None:
+        return f"`split kernel after {after}`: no value there goes alone from one kernel to another"
+    one = rate_plan(cut.first, machine, replace(plan, split_after=None, then=None))
+    two = _second(cut, machine, plan.then)
+    if isinstance(one, str) or isinstance(two, str):
+        return one if isinstance(one, str) else str(two)
+    return two_kernels(cut, one, two)
+
+
+def _second(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
+    if plan is not None:
+        return rate_plan(cut.second, machine, plan)
+    return search_facts(cut.second, machine).best or "the second kernel has no plan"
+
+
+def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> PlanCandidate | str:
+    """One kernel."""
+    program = term_program(facts, machine) if plan.pipeline is None and plan.products else None
+    if program is not None and is_by_terms(program, plan):
+        return rate_by_terms(program, plan)
+    axes = plan_axes(facts, plan)
+    if isinstance(axes, str):
+        return axes
+    if plan.pipeline is None:
+        return rate_uniform(facts, machine, plan, axes)
+    return rate_pipeline(facts, machine, plan, plan.pipeline, axes, batch)

@@ -1,0 +1,98 @@
+"""From a plan to its kernel with atoms: orientation, tiles, atoms, pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tilewright.machine import Machine
+from tilewright.plan.facts import Facts
+from tilewright.plan.schedule import Pipeline, ProductUnit, Schedule
+from tilewright.plan.search.kernel import KernelSchedule, candidate_of, work_of
+from tilewright.plan.search.orientation import Orientation, OrientedProduct, orient
+from tilewright.plan.search.parts import split_work
+from tilewright.plan.search.pipeline import KernelPipeline
+from tilewright.plan.search.plan_axes import PlanAxes
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.rate_tiles import PlanTiles
+from tilewright.plan.search.tiling import Tiling
+from tilewright.plan.search.unit import MmaTile, deep
+
+
+def rate_pipeline(
+    facts: Facts, machine: Machine, plan: Schedule, roles: Pipeline, axes: PlanAxes, batch: int
+) -> PlanCandidate | str:
+    """A plan with a pipeline as a candidate; or why it has no time. `batch` of a batch are blocks on a diagonal."""
+    lines = {line.name: line for line in plan.products}
+    units = [lines.get(p.name) for p in facts.products]
+    if not units or None in units or any(line is not None and line.atom not in machine.multiply for line in units):
+        return f"`{roles}` needs a line with an atom for each product"
+    chosen = [line for line in units if line is not None]
+    o = _orientation(facts, machine, chosen, roles)
+    if isinstance(o, str):
+        return o
+    taps = plan.loops[1:] if roles.halo_stages else ()
+    t = Tiling(o, PlanTiles(o, axes, batch, taps).tiles(), _groups(machine, chosen, roles, batch))
+    mmas = tuple(_mma(t, p, line) for p, line in zip(o.products, chosen, strict=True))
+    pipeline = KernelPipeline(roles, plan.overlap, _keeps_a(t, chosen), _offsets(plan, roles))
+    kernel = KernelSchedule(t, mmas, pipeline, None, plan.raster, plan.order)
+    work = work_of(kernel)
+    if work is None:
+        return f"`{chosen[-1]}`: nothing that is written follows from it, or a box of rows has no halo tile"
+    if axes.parts is None:
+        return candidate_of(kernel, work)
+    split, merge = split_work(kernel, work, axes.parts)
+    return candidate_of(replace(kernel, parts=axes.parts), split, merge)
+
+
+def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles: Pipeline) -> Orientation | str:
+    """The orientation that the products' lines say; lanes copy operands where several waves load."""
+    ranking = Ranking()
+    o = orient(facts, machine, tuple(line.transposed for line in units), ranking)
+    if o is None:
+        return "; ".join(f"{what}: {why}" for what, why in ranking.rejected.items())
+    for p, line in zip(o.products, units, strict=True):
+        if line.atom not in {x.name for x in (*p.atoms, *p.kept_atoms)}:
+            return f"`{line}`: the atom does not take operands that lie so"
+    if roles.producer[0] == 1 and o.by_threads:
+        return f"`{roles}`: one wave copies in bulk; {o.by_threads}"
+    return o if o.by_threads or roles.producer[0] == 1 else replace(o, by_threads="the plan says so")
+
+
+def _groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, batch: int) -> tuple[int, int]:
+    """Groups of waves along the rows and along the columns of a tile."""
+    atoms = [machine.multiply[line.atom or ""] for line in units]
+    waves = atoms[0].c.lanes // (machine.lanes or 1)
+    groups = max(1, roles.consumer[0] // waves // (2 if roles.pingpong else 1))
+    if groups == 1 or batch > 1:
+        return groups, 1
+    widths = [line.rows if line.transposed else line.columns for line in units]
+    across = max(width // atom.shape[1] for width, atom in zip(widths, atoms, strict=True))
+    return max(1, groups // across), min(groups, across)
+
+
+def _mma(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
+    """The product of a task as its line says it, by the atom that reads A from shared memory, if it can stay there."""
+    rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
+    said = t.machine.multiply[line.atom or ""]
+    atom = said if said in p.atoms else next((x for x in p.atoms if x.shape == said.shape), p.atoms[0])
+    return MmaTile(p, atom, rows, columns // t.batch, deep(t, p, atom))
+
+
+def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
+    """Whether an operand A that is read stays in registers."""
+    pairs = zip(t.o.products, units, strict=True)
+    return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
+
+
+def _offsets(plan: Schedule, roles: Pipeline) -> int | None:
+    """Taps of a stage of B beside halo tiles; 0: all of B is resident; None: there are no halo tiles."""
+    panel = next((line for line in plan.values if line.form == "panel"), None)
+    if panel is None or not roles.halo_stages:
+        return None
+    if panel.at == "start":
+        return 0
+    inner = plan.loops[plan.loops.index(panel.at) + 1 :] if panel.at in plan.loops else ()
+    splits = [plan.axis(name).split("loop") for name in inner]
+    extents = [plan.axis(name).walked for name in inner]
+    return prod(extent if s is None else s.size for s, extent in zip(splits, extents, strict=True))

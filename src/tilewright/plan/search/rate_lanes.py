@@ -1,0 +1,95 @@
+"""From a plan without a pipeline to its kernel: waves that all do the same, or lanes that add up terms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.machine import Machine
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts import Facts
+from tilewright.plan.microkernel import Microkernel
+from tilewright.plan.schedule import REVERSED, Schedule
+from tilewright.plan.search.fragments import microkernels
+from tilewright.plan.search.partial_reductions import candidate_in_parts
+from tilewright.plan.search.plan_axes import PlanAxes
+from tilewright.plan.search.ranking import PlanCandidate
+from tilewright.plan.search.simt import TermKernelSchedule, TermProgram, term_candidate, terms_of_box, with_boxes
+from tilewright.plan.search.term_plan import axis_of_terms
+from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, uniform_candidate
+
+
+def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes) -> PlanCandidate | str:
+    """A plan whose waves all do the same as a candidate; or why it has no time."""
+    size = numbers_of(facts.sizes)
+    widths, blocks = dict[Expr, int](), dict[Expr, int]()
+    for d in sorted(facts.cut, key=lambda d: _place(plan, axes, d)):
+        task, loop = axes.task(d), axes.loop(d)
+        if task is not None:
+            widths[d] = task if loop is not None or d in facts.opened else min(task, max(1, size(d)))
+        if loop is not None:
+            blocks[d] = loop
+    loops = {d: axes.loop(d) or max(n, size(d)) for d, n in loop_tiles(facts).items()}
+
+    def width(d: Expr) -> int:
+        return widths.get(d) or loops.get(d) or size(d)
+
+    products = microkernels(facts, machine, width)
+    lines = {line.name: line for line in plan.products}
+    for p in facts.products:
+        line, op = lines.get(p.name), facts.nodes[p.node].source
+        assert op is not None
+        if line is not None and line.atom is not None and line.atom not in machine.multiply:
+            return f"`{line}`: {machine.name} has no such atom"
+        if line is not None:
+            products[op] = _unit(machine, line.atom, line.rows, line.columns, line.transposed)
+    kernel = UniformKernelSchedule(
+        facts, machine, widths, plan.waves, loops, products, blocks, backward=plan.order == REVERSED
+    )
+    if axes.parts is None:
+        return uniform_candidate(kernel)
+    return candidate_in_parts(replace(kernel, parts=axes.parts, parts_of_task=axes.parts_of_task), axes.parts)
+
+
+def _place(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
+    """The place of a dimension in the order of tasks."""
+    name = axes.axes[d].name if d in axes.axes else ""
+    return plan.grid.index(name) if name in plan.grid else len(plan.grid)
+
+
+def _unit(machine: Machine, atom: str | None, rows: int, columns: int, transposed: bool) -> Microkernel | None:
+    if atom is None:
+        return None
+    rows, columns = (columns, rows) if transposed else (rows, columns)
+    return Microkernel(machine.multiply[atom], rows, columns, transposed=transposed)
+
+
+def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
+    """Whether a plan of a program that lanes may do term by term says so: all that is summed is one axis."""
+    names = {axis.name for axis in plan.axes}
+    return all(line.atom is None for line in plan.products) and axis_of_terms(program) in names
+
+
+def rate_by_terms(program: TermProgram, plan: Schedule) -> PlanCandidate | str:
+    """A plan in which lanes add up terms as a candidate; or why it has no time."""
+    facts = program.facts
+    named = {axis.name: axis for axis in plan.axes}
+    loop = named[axis_of_terms(program)].split("loop")
+    tile = program.count if loop is None else loop.size
+    tasks: dict[Expr, int] = {}
+    for d in facts.cut:
+        axis = named.get(str(d))
+        split = None if axis is None else axis.split("task")
+        if split is None:
+            return f"no task of the plan splits {d}"
+        tasks[d] = split.size
+    units = {s.digit: s.size for s in named[str(program.row)].splits if s.level == "unit" and s.digit is not None}
+    if not units:
+        terms = terms_of_box(program, {}, tile)
+        return term_candidate(TermKernelSchedule(program, terms, tasks, plan.waves))
+    box = {d: units.get(d, 1) for d in program.digits}
+    terms, outer, inner = with_boxes(program, terms_of_box(program, box, tile), box)
+    rows = {outer: max(1, tasks[program.row] // prod(box.values())), **inner}
+    widths = {x: n for d in facts.cut for x, n in (rows.items() if d is program.row else ((d, tasks[d]),))}
+    return term_candidate(TermKernelSchedule(program, terms, widths, plan.waves, outer, box))

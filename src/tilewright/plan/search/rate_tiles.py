@@ -1,0 +1,88 @@
+"""From the axes of a plan to the tiles of a kernel with atoms."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.plan.facts import Facts
+from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
+from tilewright.plan.search.orientation import Orientation
+from tilewright.plan.search.plan_axes import PlanAxes
+from tilewright.plan.search.tiles import BOX, GRID, LOOP, RUN, WHOLE, AxisTile, filled_box
+
+
+class PlanTiles:
+    """The tiles that a plan says of the classes of an orientation; `batch` of a batch are blocks on a diagonal.
+
+    Beside halo tiles, `taps` are the axes whose steps are iterations of their own, also where a stage has several.
+    """
+
+    def __init__(self, o: Orientation, axes: PlanAxes, batch: int, taps: Collection[str] = ()):
+        self.o, self.facts, self.axes, self.batch, self.taps = o, o.facts, axes, batch, taps
+
+    def tiles(self) -> tuple[AxisTile, ...]:
+        """The tile of every class."""
+        return tuple(self._tile(c) for c in self.o.classes)
+
+    def _tile(self, c: DimClass) -> AxisTile:
+        owners = owners_of(self.facts, c.dims)
+        loops = {d: n for d in owners if (n := self.axes.loop(d)) is not None}
+        if c.is_batch and c.is_parallel and self.batch > 1:
+            box = tuple((d, self.batch if d == c.dims[-1] else 1) for d in c.dims)
+            return AxisTile(GRID, self.batch, box, BOX, c.extent // self.batch)
+        boxed = [d for d in owners if self.axes.boxes(d, "task")]
+        if boxed:
+            return self._halo_box(c, boxed[0])
+        if not c.is_parallel:
+            return self._stepped(c, owners, loops) if loops else self._whole(c)
+        blocks = self.batch if COLUMNS in c.roles else 1
+        tasks = {d: max(1, n // blocks) for d in owners if (n := self.axes.task(d)) is not None}
+        if not loops or not {ROWS, COLUMNS} & set(c.roles):
+            return self._cut(c, owners, tasks, GRID) if tasks else self._whole(c)
+        block = self._cut(c, owners, tasks | loops, LOOP)
+        shared = prod(ceil(tasks.get(d, self._extent(d)) / n) for d, n in loops.items())
+        return AxisTile(LOOP, block.size, block.box, block.fold, shared, max(1, ceil(block.count / shared)))
+
+    def _whole(self, c: DimClass) -> AxisTile:
+        return AxisTile(WHOLE, c.extent, tuple((d, self.facts.extents[d]) for d in c.dims))
+
+    def _extent(self, d: Expr) -> int:
+        return self.facts.size(n for n in self._digits(d) if n in self.facts.extents)
+
+    def _digits(self, d: Expr) -> tuple[str, ...]:
+        return self.facts.digits.get(str(d), (str(d),))
+
+    def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
+        """A box of positions; digits that the plan does not split run on from line to line, whole."""
+        said, extents = self.axes.boxes(d, "task"), self.facts.extents
+        runs_on = any(digit.walked != digit.extent for digit in self.axes.axes[d].digits)
+        box = tuple((n, said.get(n, extents[n] if runs_on else 1)) for n in c.dims)
+        return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
+
+    def _cut(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
+        """A tile of so much of each dimension: a run of the one that a class is, or a box of several."""
+        facts, size = self.facts, prod(sizes.get(d, 1) for d in owners)
+        if len(owners) == 1:
+            return AxisTile(level, size, filled_box(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
+        box: dict[str, int] = {}
+        for d in owners:
+            own = tuple(n for n in c.dims if n in self._digits(d))
+            box |= dict(filled_box(facts, own, sizes.get(d, 1), up=True))
+        return AxisTile(
+            level, size, tuple((n, box[n]) for n in c.dims), BOX, prod(ceil(facts.extents[n] / box[n]) for n in c.dims)
+        )
+
+    def _stepped(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
+        """Steps of a loop: so much of each dimension; a task goes over all of them as often as it must."""
+        taps = {d for d in owners if d in self.axes.axes and self.axes.axes[d].name in self.taps}
+        sizes = {d: 1 if d in taps else loops.get(d, self._extent(d)) for d in owners}
+        tile = self._cut(c, owners, sizes, LOOP)
+        passes = 1 if set(c.roles) <= {DEPTH} else max(self.facts.passes[d] for d in c.dims)
+        return AxisTile(LOOP, tile.size, tile.box, tile.fold, tile.count * passes)
+
+
+def owners_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
+    """The dimensions of the program that canonical ones belong to."""
+    return [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & set(dims)]
