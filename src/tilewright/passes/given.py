@@ -9,7 +9,7 @@ from tilewright.errors import ArgumentError, ProgramError
 from tilewright.passes.binding import bind_plan
 from tilewright.passes.job import Job, Pass
 from tilewright.passes.kernels import lower_kernels, with_workspace
-from tilewright.passes.launching import with_known_launch, with_launch
+from tilewright.passes.launching import can_be_early, with_known_launch
 from tilewright.passes.rating import rated
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.legality import lines_of_stages
@@ -28,8 +28,9 @@ def bind_given(job: Job, given: Schedule, choose: Pass) -> GeneralChoice:
     if opened and given.open != here:
         raise ArgumentError(f"plan: open here are {', '.join(sorted(here))}, marked as in `M 56?`")
     bind_plan(job, given, choose)
-    choice = with_launch(rated(job, given), given.early)
-    return replace(choice, plan=replace(choice.plan.opened(opened), products=given.products or choice.plan.products))
+    early = True if given.early is None and can_be_early(job.machine) else given.early
+    choice = rated(job, replace(given, early=early))
+    return replace(choice, plan=choice.plan.opened(opened))
 
 
 def known_plan(given: Schedule, job: Job) -> Schedule:

@@ -162,11 +162,11 @@ def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Sch
         candidates=tuple(p for _, p in plans),
         predicted=lambda machine: cycles_on(candidate, machine),
         costs=tuple(c.cycles for c, _ in plans),
-        parts=_parts(job),
+        parts=choices_of_parts(job),
     )
 
 
-def _parts(job: Job) -> tuple[GeneralChoice, ...]:
+def choices_of_parts(job: Job) -> tuple[GeneralChoice, ...]:
     """The choices of two kernels."""
     choices = (part.choice for part in job.parts or ())
     return tuple(choice for choice in choices if isinstance(choice, GeneralChoice))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program, TileType
@@ -19,16 +18,13 @@ from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import NOTHING, Opened, Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.lane_boxes import cost_by_terms
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of
+from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of
 from tilewright.plan.model import Size, cores, us
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import ranked
-from tilewright.plan.rows import in_a_line, rows_and_waves, smallest
 from tilewright.plan.schedule import Axis, Digit, Pipeline, Schedule, Split
-from tilewright.plan.term_boxes import Terms, tasks_of_boxes
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256
@@ -172,12 +168,10 @@ def only_adds(op: Op) -> bool:
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
-def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr], terms: Terms | None) -> int:
+def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
     """The tile of a loop that gives the same for all: what a constraint says; else all of the axis where it only adds
-    products of what is read, or as many terms as lanes do at a time.
+    products of what is read.
     """
-    if terms is not None:
-        return terms.tile
     stated = tilings.get(str(op.attrs["axis"]))
     if stated is not None:
         return stated
@@ -195,73 +189,41 @@ def plan_general(
     logs: bool = False,
     ordered: bool = False,
     opened: Opened = NOTHING,
-    narrowed: int = 0,
-    terms: Terms | None = None,
 ) -> GeneralChoice:
-    """The plan of a logical program for these sizes; constraints say parts of it.
+    """The plan of a logical program for these sizes on a CPU; constraints say parts of it.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
-    Tasks are halved `narrowed` times along where they are widest. With `terms`, lanes do products term by term.
     """
-    by_terms, boxed = terms is not None, () if terms is None else terms.dims
-    dims = boxed or (() if ordered else cut_dims(program, size, logs, opened))
+    dims = () if ordered else cut_dims(program, size, logs, opened)
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: _tile(op, extent, tilings, opened, terms) for op, extent in loops.items() if op in free}
-
-    def at_a_time() -> dict[Expr, int]:
-        return {(d := op.attrs["axis"]): tiles.get(op) or tilings.get(str(d)) or n for op, n in loops.items()}
-
-    looped = at_a_time()
-    found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, opened)
-    widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
-    if machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
-        widths, waves = _by_lanes(program, widths, terms, lambda d: looped.get(d) or size(d), machine)
-    _narrowed(widths, narrowed)
+    tiles = {op: _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
+    looped = {(d := op.attrs["axis"]): tiles.get(op) or tilings.get(str(d)) or n for op, n in loops.items()}
+    wide = boxes(program, size, room_of(machine), logs, looped, opened) if dims else {}
+    widths = {d: wide.get(d, size(d)) for d in dims}
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
 
     def width(d: Expr) -> int:
-        return widths.get(d) or at_a_time().get(d) or size(d)
+        return widths.get(d) or looped.get(d) or size(d)
 
-    def multiplied() -> dict[Op, Microkernel | None]:
-        by_loops = dict.fromkeys(names_of(program).values())
-        return by_loops if by_terms else products_of(program, machine, width, size, opened)
-
-    products, blocks, schedule = multiplied(), dict[Expr, int](), "cyclic" if terms is None else terms.schedule
-    if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes
-        lanes = machine.lanes if narrowed else None  # one wave's atoms need no slabs of shared memory
-        alone = products_of(program, machine, lambda d: (size if d in dims else width)(d), size, opened, lanes)
+    products, blocks = products_of(program, machine, width, size, opened), dict[Expr, int]()
+    if len(products) == 1:  # its sums may stay in registers, whatever a task takes
+        alone = products_of(program, machine, lambda d: (size if d in dims else width)(d), size, opened)
         products = alone if (blocks := blocks_of(alone, dims, width)) else products
         best = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
         if best is not None:
             widths |= {d: n for d, n in best[0].items() if d in dims}
             blocks, products = best[1], dict.fromkeys(products, best[2])
-    _widened(program, widths, blocks, size, opened, workgroups, machine)
+    _widened(program, widths, blocks, size, opened, workgroups)
 
     cut = {d: tuple(Split(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
-    cut |= {d: (Split("loop", n),) if (n := at_a_time().get(d, size(d))) < size(d) else () for d in whole}
-    plan = drafted((*dims, *whole), size, cut, widths)
-    plan = replace(plan, products=as_plan(products, program), order=schedule, waves=waves)
-    cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
-    if terms is not None:
-        (tile,) = tiles.values()
-        moved = bound * cores(machine)
-        cycles = cost_by_terms(replace(terms, tile=tile), widths, waves, size, machine, moved).cycles
+    cut |= {d: (Split("loop", n),) if (n := looped.get(d, size(d))) < size(d) else () for d in whole}
+    plan = replace(drafted((*dims, *whole), size, cut, widths), products=as_plan(products, program))
+    cycles, bound = predicted(program, sizes, size, machine, widths)
     return GeneralChoice(
         machine, program.name, plan, cycles, bound, _whole(program, whole, size, ordered), widths=widths
     )
-
-
-def _by_lanes(
-    program: Program, widths: Mapping[Expr, int], terms: Terms | None, size: Size, machine: Machine
-) -> tuple[dict[Expr, int], int]:
-    """The widths of tasks that waves do together, without products or these term by term, and how many do one."""
-    if terms is not None and terms.box:
-        return tasks_of_boxes(terms, size, smallest(program), machine)
-    if terms is not None:  # many rows share the other factor
-        widths = {d: in_a_line(program, n, machine) if d is terms.along else n for d, n in widths.items()}
-    return rows_and_waves(program, widths, size, machine)
 
 
 def _widened(
@@ -271,33 +233,19 @@ def _widened(
     size: Size,
     opened: Collection[Expr],
     fixed: Collection[str],
-    machine: Machine,
 ) -> None:
     """Makes tasks as wide as whole blocks, but for dimensions whose tasks a constraint says."""
     for d, n in blocks.items():
         most = widths[d] + n if d in opened else size(d)
         widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in fixed else widths[d]
-    if machine.lanes is None:
-        for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in fixed]:
-            del widths[d]  # a task goes along whole lines: where they end, blocks are others
-    elif names_of(program):  # one block each: cores are many, and blocks large
-        whole = {d: n if d in opened else min(n, size(d)) for d, n in blocks.items()}
-        widths |= {d: n for d, n in whole.items() if str(d) not in fixed}
-    else:  # what lanes hold has a width that is a number, at the end of a dimension too
-        widths |= {d: 1 for d in widths if d in opened}
+    for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in fixed]:
+        del widths[d]  # a task goes along whole lines: where they end, blocks are others
 
 
 def _whole(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
     """Why tasks do not cut some dimensions."""
     why = "elements are worked on in order" if ordered else None
     return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)
-
-
-def _narrowed(widths: dict[Expr, int], often: int) -> None:
-    """Halves tasks so often, each time along where they are widest."""
-    for _ in range(often if widths else 0):
-        widest = max(widths, key=lambda d: widths[d])
-        widths[widest] = ceil(widths[widest] / 2)
 
 
 def dims_of(program: Program) -> list[Expr]:

@@ -7,25 +7,12 @@ is not looked at.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
 from math import exp, inf, isinf
-from typing import Any
 
-import numpy as np
-
-from tilewright.algebra.expr import Expr
-from tilewright.ir.core import Op, Program, Value
-from tilewright.plan.model import Size
+from tilewright.ir.core import Op, Value
 
 _Known = Value | float | None
 """What is known of a value: that it is another, that it is a number everywhere, or nothing."""
-_NUMBERS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "ge", "gt", "le", "lt", "and_")},
-    "broadcast": lambda x: x,
-    "cast": lambda x: x,
-}
-"""What is followed of conditions on coordinates."""
 
 
 def changes_nothing(op: Op, hidden: Op, value: float | None = None) -> bool:
@@ -83,63 +70,3 @@ def _abstract(op: Op, said: list[_Known]) -> _Known:
     if op.name == "mul" and 1.0 in (a, b):
         return b if a == 1.0 else a
     return None
-
-
-def uneven(program: Program, row: Expr) -> bool:
-    """Whether it depends on the place along a dimension how many rounds of a loop change what it carries."""
-    return any(_hidings(loop, row) for loop in program.walk() if loop.name == "iterate")
-
-
-def hiding(program: Program, row: Expr) -> set[Op]:
-    """The selections that hide whole tiles of rows, and the conditions of theirs: what only some tiles need."""
-    selections = [op for loop in program.walk() if loop.name == "iterate" for op in _hidings(loop, row)]
-    conditions = {op.operands[0] for op in selections}
-    return {*selections, *(op for op in program.walk() if not conditions.isdisjoint(op.results))}
-
-
-def rounds_of_tasks(program: Program, loop: Op, row: Expr, rows: int, tile: int, size: Size) -> list[tuple[int, int]]:
-    """(rounds of a loop over tiles that change what it carries, those of them with tiles that are hidden in part), for
-    each task of so many rows."""
-    axis = loop.attrs["axis"]
-    firsts = np.arange(0, size(row), rows)[:, None], np.arange(0, size(axis), tile)[None, :]
-    lasts = np.minimum(firsts[0] + rows, size(row)) - 1, np.minimum(firsts[1] + tile, size(axis)) - 1
-    shape = np.broadcast_shapes(*(x.shape for x in firsts))
-    seen, whole = np.ones(shape, bool), np.ones(shape, bool)
-    made = program.makers()
-    for op in _hidings(loop, row):
-        corners = [
-            _holds(op.operands[0], made, {row: r, axis: c}, size)
-            for r in (firsts[0], lasts[0])
-            for c in (firsts[1], lasts[1])
-        ]
-        if all(x is not None for x in corners):  # what is linear holds somewhere, or everywhere, as corners say
-            seen &= np.logical_or.reduce(np.broadcast_arrays(*corners))
-            whole &= np.logical_and.reduce(np.broadcast_arrays(*corners))
-    return [(int(n), int(m)) for n, m in zip(seen.sum(axis=1), (seen & ~whole).sum(axis=1), strict=True)]
-
-
-def _hidings(loop: Op, row: Expr) -> list[Op]:
-    """The selections of a loop's body that hide whole tiles of rows, so that rounds change nothing."""
-    return [
-        op
-        for op in loop.blocks[0].ops
-        if op.name == "select"
-        and {row, loop.attrs["axis"]} <= set(op.operands[0].type.dims)
-        and changes_nothing(loop, op)
-    ]
-
-
-def _holds(value: Value, made: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:
-    """A condition on coordinates, or a number of it, at these places; None where it is not made of coordinates."""
-    op = made.get(value)
-    if op is None:
-        return None
-    if op.name == "self_index":
-        return at.get(op.attrs["dim"])
-    if op.name == "scalar":
-        said = op.attrs["value"]
-        return size(said) if isinstance(said, Expr) else said
-    parts = [_holds(v, made, at, size) for v in op.operands]
-    if op.name not in _NUMBERS or any(p is None for p in parts):
-        return None
-    return _NUMBERS[op.name](*parts)

@@ -48,7 +48,7 @@ from tilewright.plan.search.explaining import explain_ranking, refusals
 from tilewright.plan.search.limiter import cycles_on, limits_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rejected, Rewrite
 from tilewright.plan.search.rate import rate_plan
-from tilewright.plan.search.search import search, search_facts
+from tilewright.plan.search.search import lower_bound, search, search_facts
 
 __all__ = [
     "PlanCandidate",
@@ -59,6 +59,7 @@ __all__ = [
     "cycles_on",
     "explain_ranking",
     "limits_of",
+    "lower_bound",
     "rate_plan",
     "refusals",
     "search",
