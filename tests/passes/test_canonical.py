@@ -36,6 +36,8 @@ PAIRS = {
     "K split": (155, 213),
     "a unit dimension beside columns": (229,),
     "rows of a convolution in three dimensions": (4, 124),
+    "sums over two dimensions, one after the other": (91, 170, 227),
+    "results of column sums over two dimensions": (99,),
 }
 """Pairs of the metamorphic benchmark whose predicted times differed, by what is written otherwise."""
 

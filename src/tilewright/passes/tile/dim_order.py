@@ -51,7 +51,7 @@ def in_dim_order(program: Program, free: Collection[Op]) -> tuple[Program, Colle
         rewrite = _InOrder(_positions(program, products), _with_results(program))
         rewritten = replace(program, body=rewrite.body(program.body))
         verify(rewritten)
-    return rewritten, {rewrite.kept[op] for op in free}
+    return rewritten, {rewrite.kept[op] for op in free if op in rewrite.kept}
 
 
 def _positions(program: Program, products: list[Op]) -> dict[Expr, int]:

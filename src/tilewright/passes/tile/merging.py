@@ -1,4 +1,4 @@
-"""Dimensions that lie behind each other as one: rows, columns or K of products that an author wrote as several.
+"""Dimensions that lie behind each other as one: of products and of reductions that an author wrote over several.
 
     %0 = read %x : bf16[M0, M1, K]      x: global bf16[M0, M1, K]
     %0 = read %x : bf16[M, K]           x: global bf16[M, K]           M = M0 * M1
@@ -46,8 +46,6 @@ class Sized:
 
 def merged(given: Sized) -> Sized:
     """The program with one dimension for every run that can be one; itself where there is none."""
-    if not any(op.name == "mma" for op in given.program.walk()):
-        return given
     for views in (True, False):  # what memory has as one is one in windows, too
         while (run := _Runs(given).first(views)) is not None:
             given = _merge(given, run, views)
@@ -62,8 +60,7 @@ class _Runs:
         self.ops = list(given.program.walk())
         self.products = [op for op in self.ops if op.name == "mma"]
         self.accesses = [op for op in self.ops if op.name in ("read", "write")]
-        values = [v for op in self.ops for v in (*op.operands, *op.results)]
-        self.tiles = {v.type.dims for v in values if isinstance(v.type, TileType)}
+        self.chains = reduction_chains(self.ops)
         self.stuck = self._stuck()
 
     def first(self, views: bool) -> Run | None:
@@ -86,28 +83,40 @@ class _Runs:
         yield from sorted(rows, key=len, reverse=True)
 
     def _stuck(self) -> set[Expr]:
-        """Dimensions that something depends on: a constraint, a reduction, a loop that is not free, another size."""
+        """Dimensions that something depends on: a constraint, a loop that is not free, another size."""
         records = self.given.program.records
         stuck: set[Expr] = {s for r in records for e in r.attrs.values() if isinstance(e, Expr) for s in e.symbols}
         for op in self.ops:
             dims = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
             if op.name not in AROUND or op.attrs.get("lookups") or op.attrs.get("bounds"):
                 stuck |= dims
-            if "dim" in op.attrs or (op.name == "iterate" and op not in self.given.free):
-                stuck.add(op.attrs["dim" if "dim" in op.attrs else "axis"])
+            if op.name == "iterate" and op not in self.given.free:
+                stuck.add(op.attrs["axis"])
             stuck |= {s for d in dims if not isinstance(d, Symbol) for s in d.symbols}
             stuck |= {d for d in dims if d not in self.given.sizes}
         return stuck
 
     def _acts_as_one(self, run: Run) -> bool:
-        """Whether all tiles have all of a run or none, no product has it as a batch, and at most one loop goes over it.
+        """Whether all tiles have all of a run or none, it is reduced at once, and at most one loop goes over it."""
+        chains = [chain for chain in self.chains if not {op.attrs["dim"] for op in chain}.isdisjoint(run)]
+        at_once = all({op.attrs["dim"] for op in chain} == set(run) for chain in chains)
+        between = {op.result for chain in chains for op in chain[:-1]}
+        values = (v for op in self.ops for v in (*op.operands, *op.results) if v not in between)
+        tiles = (v.type.dims for v in values if isinstance(v.type, TileType))
+        loops = {op.attrs["axis"] for op in self.ops if op.name == "iterate" and op.attrs["axis"] in run}
+        is_wanted = self._is_part_of_products(run) if self.products else bool(chains) or self._is_beside_reduction(run)
+        return is_wanted and at_once and len(loops) <= 1 and all(len({d in dims for d in run}) == 1 for dims in tiles)
 
-        Tasks have one of a batch each, however many dimensions it has.
-        """
-        loops = [op for op in self.ops if op.name == "iterate" and op.attrs["axis"] in run]
-        together = all(len({d in dims for d in run}) == 1 for dims in self.tiles)
+    def _is_part_of_products(self, run: Run) -> bool:
+        """Whether products have it, and none as a batch: tasks have one of that, however many dimensions it has."""
         parts = {self._part(op, run[0]) for op in self.products}
-        return together and len({op.attrs["axis"] for op in loops}) <= 1 and BATCH not in parts and parts != {NONE}
+        return BATCH not in parts and parts != {NONE}
+
+    def _is_beside_reduction(self, run: Run) -> bool:
+        """Whether results of reductions lie along a run; what is done element by element takes as long with several."""
+        return bool(self.chains) and any(
+            run_place(self.given, op, run) == len(places(op)[2]) - len(run) for op in self.accesses
+        )
 
     def _part(self, product: Op, dim: Expr) -> str:
         a, b, acc = (dim in v.type.dims for v in product.operands)
@@ -137,7 +146,7 @@ class _Runs:
 
         Copies walk several dimensions as one number where none of them is contiguous.
         """
-        if len(self.products) > 1 or set(run) not in self._sides(self.products[0]):
+        if len(self.products) != 1 or set(run) not in self._sides(self.products[0]):
             return False
         for op in (x for x in self.accesses if run[0] in accessed(x)[1].dims):
             kind, over, at = places(op)
@@ -148,6 +157,23 @@ class _Runs:
             if not all(users) or any(max(a) >= min(b) for a, b in pairwise(users)) or max(users[-1]) == len(at) - 1:
                 return False
         return True
+
+
+def reduction_chains(ops: list[Op]) -> list[list[Op]]:
+    """Reductions, each with those of one kind before it whose results nothing else uses: the same reduction of several
+    dimensions, one after the other. One that rounds what it gives is not followed by another."""
+    makers = {r: op for op in ops for r in op.results}
+    users: dict[Value, int] = {}
+    for v in (v for op in ops for v in op.operands):
+        users[v] = users.get(v, 0) + 1
+    chains: dict[Op, list[Op]] = {}
+    for op in (x for x in ops if x.name in REDUCTIONS):
+        before = makers.get(op.operands[0])
+        follows = before is not None and before.name == op.name and not before.attrs.get("acc")
+        exact = op.name != "sum" or op.operands[0].type.dtype.accumulator is op.operands[0].type.dtype
+        chain = chains.pop(before) if follows and exact and before in chains and users[op.operands[0]] == 1 else []
+        chains[op] = [*chain, op]
+    return list(chains.values())
 
 
 def run_place(given: Sized, op: Op, run: Run) -> int | None:
@@ -189,7 +215,9 @@ def _merge(given: Sized, run: Run, views: bool) -> Sized:
         args = tuple(seen[a][0] if a in seen else a for a in program.args)
         rewritten = replace(program, args=args, body=rewrite.body(program.body))
         verify(rewritten)
-    return Sized(rewritten, sizes, {a: shapes[a] for a in args}, {rewrite.kept[op] for op in given.free})
+    return Sized(
+        rewritten, sizes, {a: shapes[a] for a in args}, {rewrite.kept[op] for op in given.free if op in rewrite.kept}
+    )
 
 
 def _view(memory: Value, run: Run, made: Symbol, place: int) -> Value:
@@ -220,6 +248,7 @@ class _Merging(Regrouped):
         super().__init__([group], sizes=sizes)
         self.group, self.seen = group, seen
         self.values |= {memory: view for memory, (view, _) in seen.items()}
+        self.inner: dict[Value, Value] = {}
 
     def access(self, op: Op) -> dict[str, object]:
         """Where a read or write goes: of a memory that has the dimension, along that."""
@@ -235,9 +264,21 @@ class _Merging(Regrouped):
         along = tuple(f if d is outer else s for d, s in own if d not in inner)
         return {"over": along, "at": (*at[:place], f, *at[place + len(self.group.dims) :])}
 
+    def block(self, given: list[Op], ops: list[Op]) -> None:
+        """Operations, appended; of reductions of the group, one after the other, the last one does all."""
+        for chain in reduction_chains(given):
+            if chain[0].attrs["dim"] in self.groups:
+                self.inner |= {op.result: op.operands[0] for op in chain[:-1]}
+        super().block([op for op in given if not op.results or op.results[0] not in self.inner], ops)
+
+    def of(self, value: Value) -> Value:
+        """What stands for a value: for a reduction of part of the group, what it reduces."""
+        return self.of(self.inner[value]) if value in self.inner else super().of(value)
+
     def op(self, op: Op) -> Op:
-        """An operation; a loop over part of the group goes over all of it."""
+        """An operation; a loop over part of the group goes over all of it, and a reduction reduces all of it."""
         made = super().op(op)
-        if made.attrs.get("axis") in self.groups:
-            made.attrs["axis"] = self.group.made[0]
+        for name in ("axis", "dim"):
+            if made.attrs.get(name) in self.groups:
+                made.attrs[name] = self.group.made[0]
         return made
