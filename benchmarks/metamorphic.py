@@ -1,6 +1,7 @@
 """Pairs of programs that mean the same: do they give the same, and does the planner predict the same time?
 
     python benchmarks/metamorphic.py [300] [--seed 0] [--first 0] [--jobs 1] [--worst 20] [--show]
+    python benchmarks/metamorphic.py 300 --search --times     # ask the search itself; plan only, run nothing
 
 A pair is a random program (`metamorphic_programs.py`) in two writings that differ by one or two changes: a dimension
 split in two or merged, a unit dimension added, sums with and without `iterate`, dimensions named in another order and
@@ -25,11 +26,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from metamorphic_programs import FAMILIES, SHARES, Program, Writing
+from metamorphic_programs import FAMILIES, SHARES, Program, Writing, Written
+from shadow import best_plan, planning_of
 
 import tilewright
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import TilewrightError
+from tilewright.plan.model import microseconds
+from tilewright.plan.search import search
 from tilewright.targets.registry import machine
 
 WITHIN, BAR = 0.05, 0.95
@@ -168,26 +172,47 @@ def equal_results(pair: Pair) -> bool:
     return bool(np.array_equal(one.astype(np.float64), other.astype(np.float64)))
 
 
-def predicted(pair: Pair, writing: Writing) -> float:
-    """The microseconds that a writing should take on Hopper at large sizes."""
-    written = pair.program.written(writing, large=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a lost fast path shows in the time
-        choice = kernel_for(written.kernel, written.sizes, machine=machine("hopper")).choice
+def predicted_by_compiler(written: Written) -> float:
+    """The microseconds of the plan that the compiler chooses for Hopper."""
+    choice = kernel_for(written.kernel, written.sizes, machine=machine("hopper")).choice
     return float(choice.cycles) / choice.machine.limits.clock_ghz * 1e-3
 
 
-def outcome(number: int, seed: int = 0) -> Outcome:
+def predicted_by_search(written: Written) -> float:
+    """The microseconds of the first plan of the search that the lowering does."""
+    job = planning_of(written.kernel, written.sizes, machine("hopper"))
+    ranking = search(job.program, {**job.sizes, **job.typical}, job.machine, job.free, constant=job.constant)
+    planned = best_plan(ranking)
+    return math.nan if planned is None else microseconds(planned[1], job.machine)
+
+
+PREDICTIONS: dict[bool, Callable[[Written], float]] = {False: predicted_by_compiler, True: predicted_by_search}
+"""Who predicts: the compiler, or the search that is asked."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of every pair of a seed."""
+
+    seed: int = 0
+    search: bool = False
+    times_only: bool = False
+
+
+def outcome(number: int, asked: Asked = Asked()) -> Outcome:
     """Runs and plans both writings of a pair."""
-    pair = pair_of(number, seed)
+    pair = pair_of(number, asked.seed)
     us, raised = [], ""
     for writing in (pair.one, pair.other):
         try:
-            us.append(predicted(pair, writing))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a lost fast path shows in the time
+                us.append(PREDICTIONS[asked.search](pair.program.written(writing, large=True)))
         except TilewrightError as fault:
             us.append(math.nan)
             raised = f"{type(fault).__name__}: {str(fault).splitlines()[0]}"
-    return Outcome(number, pair.family, pair.program.name, pair.changes, equal_results(pair), (us[0], us[1]), raised)
+    equal = asked.times_only or equal_results(pair)
+    return Outcome(number, pair.family, pair.program.name, pair.changes, equal, (us[0], us[1]), raised)
 
 
 # -- what came of it -------------------------------------------------------------------------------------------
@@ -238,11 +263,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--worst", type=int, default=20)
     parser.add_argument("--show", action="store_true", help="print every pair")
+    parser.add_argument("--search", action="store_true", help="times of the search, not of the compiler's choice")
+    parser.add_argument("--times", action="store_true", help="plan only, and run nothing")
     options = parser.parse_args()
     numbers = range(options.first, options.first + options.count)
-    outcomes = []
+    asked, outcomes = Asked(options.seed, options.search, options.times), []
     with ProcessPoolExecutor(options.jobs) as pool:
-        for each in pool.map(partial(outcome, seed=options.seed), numbers):
+        for each in pool.map(partial(outcome, asked=asked), numbers):
             outcomes.append(each)
             if options.show or not each.equal:
                 print(each, flush=True)

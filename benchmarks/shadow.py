@@ -72,14 +72,17 @@ def _stopped_before_choosing(jobs: list[Job]) -> Iterator[None]:
         native.run = before
 
 
-def job_of(problem: Problem, machine: Machine) -> Job:
-    """The job of a problem when its plan is to be chosen."""
+def planning_of(kernel: Any, sizes: Any, machine: Machine, **more: Any) -> Job:
+    """The job of a kernel when its plan is to be chosen; `more` is what a compile takes besides."""
     jobs: list[Job] = []
     with _stopped_before_choosing(jobs):
-        native.kernel_for(
-            problem.make(), problem.sizes, machine=machine, dynamic=problem.dynamic, constant=problem.constant
-        )
+        native.kernel_for(kernel, sizes, machine=machine, **more)
     return jobs[-1]
+
+
+def job_of(problem: Problem, machine: Machine) -> Job:
+    """The job of a problem when its plan is to be chosen."""
+    return planning_of(problem.make(), problem.sizes, machine, dynamic=problem.dynamic, constant=problem.constant)
 
 
 def best_plan(ranking: Ranking) -> tuple[Schedule, float] | None:

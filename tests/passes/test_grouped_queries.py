@@ -11,7 +11,6 @@ import pytest
 
 import tilewright
 import tilewright.lang as tkl
-from tilewright import compile_text
 from tilewright.compiler.native import kernel_for
 from tilewright.targets.registry import machine
 
@@ -47,7 +46,8 @@ def test_heads_that_share_keys_are_done_in_roles_exactly(extents, more):
     assert len(made.module.programs) == 1
     arrays = inputs(sizes)
     expected = tilewright.compile(kernel, target="executor")(*arrays)
-    result = compile_text(made.text("block"), "interpreter")(*arrays)
+    result = np.zeros_like(expected)
+    made.executor.bind([*arrays, result])()  # its program has one dimension of rows
     assert (result.view(np.uint16) == expected.view(np.uint16)).all()
 
 

@@ -200,7 +200,7 @@ def test_what_stands_behind_the_product_reads_its_own_elements(name: str, monkey
     [
         ("scaled", "a tile has M, and not N"),
         ("summed", "it has sum, which is no function of elements alone"),
-        ("across", "neighbours of y along M do not lie behind each other"),
+        ("across", "the operands that are repacked, without a hint, are `repack a: block-diagonal 2`"),
     ],
 )
 def test_programs_that_have_no_such_form_say_why(name: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,7 @@ Trips = dict[tuple[int, int], int]
 """(iterations that change anything, those of them that a mask cuts) -> how many tasks have so many."""
 ON_COORDINATES: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "ge", "gt", "le", "lt", "and_", "mod")},
-    "broadcast": lambda x: x,
-    "cast": lambda x: x,
+    **dict.fromkeys(("broadcast", "permute", "cast"), lambda x: x),
 }
 """Operations that conditions on coordinates are made of."""
 NEUTRAL = {"max": -inf, "min": inf, "sum": 0.0}

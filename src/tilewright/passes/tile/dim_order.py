@@ -1,0 +1,178 @@
+"""Tiles whose dimensions have one order, and products whose operands do: as results lie in memory.
+
+    %3 = mma %k, %q, %acc : f32[M, B, N]              %3 = mma %q, %k, %acc : f32[B, M, N]
+    write %3, %y                                      write %3, %y                            y is [B, M, N]
+
+Dimensions go by name, so their order in a tile has no meaning, and neither has that of a product's operands. Planners
+and lowerings take the last dimension of an accumulator for the columns: they get the same for every order.
+
+A batch comes first; then the order is that of the first result, then that of the arguments. Operand B of a product is
+the one with the columns; an operand that is computed of another product is A, as MMAs take A from registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS, TILE, accessed
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.rewriting import Rewriter, places
+
+BY_NAME = frozenset(
+    {*ELEMENTWISE, *REDUCTIONS, "select", "not_", "cast", "fill", "scalar", "self_index", "broadcast", "permute"}
+    | {"mma", "read", "write", "iterate", "yield"}
+)
+"""Operations for which the order of dimensions has no meaning."""
+
+
+def in_dim_order(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+    """The program with all tiles in one order, and those of its loops that are `free`; itself where it has no product.
+
+    >>> from tilewright.ir.tile import parse_tile
+    >>> program = parse_tile('''tile product(%x: global f32[M, K], %w: global f32[N, K], %y: global f32[M, N])
+    ...   symbols K, M, N
+    ... {
+    ...   %0 = fill value=0 : f32[N, M]
+    ...   %1 = read %w : f32[N, K]
+    ...   %2 = read %x : f32[M, K]
+    ...   %3 = mma %1, %2, %0 : f32[N, M]
+    ...   write %3, %y
+    ... }''')
+    >>> print(in_dim_order(program, ())[0].body.ops[3].result.type)
+    f32[M, N]
+    """
+    products = [op for op in program.walk() if op.name == "mma"]
+    if not products or any(op.name not in BY_NAME or op.attrs.get("blocks") for op in program.walk()):
+        return program, free
+    with building():
+        rewrite = _InOrder(_positions(program, products), _with_results(program))
+        rewritten = replace(program, body=rewrite.body(program.body))
+        verify(rewritten)
+    return rewritten, {rewrite.kept[op] for op in free if op in rewrite.kept}
+
+
+def _positions(program: Program, products: list[Op]) -> dict[Expr, int]:
+    """The place of every dimension in the order: those that no memory has stand first, then those of a batch."""
+    ops = list(program.walk())
+    accesses = [op for op in ops if op.name in ("read", "write")]
+    writes = [op for op in accesses if op.name == "write"]
+    by_argument = [op for arg in program.args for op in accesses if accessed(op)[0] is arg]
+    in_memory = list(dict.fromkeys(d for op in (*writes[:1], *by_argument) for d in _in_memory(op)))
+    every = dict.fromkeys(d for op in ops for v in op.results if isinstance(v.type, TileType) for d in v.type.dims)
+    batch = set[Expr]().union(*(set.intersection(*(set(v.type.dims) for v in op.operands)) for op in products))
+    order = [d for d in every if d not in in_memory]
+    order += sorted(in_memory, key=lambda d: d not in batch)
+    computed = _computed(program)
+    for op in products:
+        a, b, acc = op.operands
+        if (a in computed) != (b in computed):
+            held, other = (a, b) if a in computed else (b, a)
+            columns = [d for d in order if d in acc.type.dims and d in other.type.dims and d not in held.type.dims]
+            order = [*(d for d in order if d not in columns), *columns]
+    return {d: n for n, d in enumerate(order)}
+
+
+def _in_memory(op: Op) -> list[Expr]:
+    """The dimensions of an access in the order of the coordinates that have them."""
+    kind, over, at = places(op)
+    return [d for e in at for d, own in zip(kind.dims, over, strict=True) if own in e.symbols]
+
+
+def _computed(program: Program) -> set[Value]:
+    """The values that depend on a product; those that a loop only adds up do not depend on themselves."""
+    computed: set[Value] = set()
+    before = -1
+    while before < len(computed):
+        before = len(computed)
+        for op in program.walk():
+            inner = op.blocks[0].ops[-1].operands if op.name == "iterate" else ()
+            if op.name == "mma" or not computed.isdisjoint((*op.operands, *inner)):
+                computed |= set(op.results)
+    return computed
+
+
+def _with_results(program: Program) -> set[Value]:
+    """Accumulators, and all that meets them element by element; operands that are only read stay as they lie."""
+    ordered = {v for op in program.walk() if op.name == "mma" for v in (op.operands[2], *op.results)}
+    before = -1
+    while before < len(ordered):
+        before = len(ordered)
+        for op in program.walk():
+            for values in _of_one_order(op):
+                ordered |= values if not ordered.isdisjoint(values) else set()
+    return ordered
+
+
+def _of_one_order(op: Op) -> list[set[Value]]:
+    """The sets of values that an operation relates element by element."""
+    if op.name == "iterate":
+        (body,) = op.blocks
+        given = op.operands[len(op.operands) - len(op.results) :]
+        return [set(x) for x in zip(given, body.args, body.ops[-1].operands, op.results, strict=True)]
+    if op.name in ("mma", "read", "write", "yield"):
+        return []
+    given = op.operands[1:] if op.name == "select" else op.operands  # a condition has the order of coordinates
+    return [{*given, *op.results}]
+
+
+class _InOrder(Rewriter):
+    """The program with the values that are `ordered` in the order of `positions`."""
+
+    def __init__(self, positions: Mapping[Expr, int], ordered: Collection[Value]):
+        super().__init__()
+        self.positions, self.ordered = positions, ordered
+
+    def block(self, given: list[Op], ops: list[Op]) -> None:
+        """Operations, appended; those that only change an order go."""
+        for op in given:
+            if op.name == "permute" and op.result in self.ordered:
+                self.values[op.result] = self.of(op.operands[0])
+            else:
+                self.kept[op] = self.op(op)
+                ops.append(self.kept[op])
+                ops += self._put_in_order(self.kept[op])
+
+    def op(self, op: Op) -> Op:
+        """An operation on what stands for its operands; operand B of a product has the columns."""
+        blocks = []
+        for block in op.blocks:
+            args = self._new(block.args)
+            blocks.append(self.body(Block(args, block.ops)))
+        results, operands = self._new(op.results), tuple(map(self.of, op.operands))
+        attrs = dict(op.attrs)
+        if "to" in attrs:
+            attrs["to"] = results[0].type.dims
+        if "over" in attrs:
+            own = dict(zip(accessed(op)[1].dims, attrs["over"], strict=True))
+            tile = results[0].type if op.name == "read" else operands[0].type
+            attrs["over"] = tuple(own[d] for d in tile.dims)
+        if op.name == "mma":
+            a, b, acc = operands
+            free = [d for d in acc.type.dims if (d in a.type.dims) != (d in b.type.dims)]
+            operands = (b, a, acc) if free and free[-1] in a.type.dims else operands
+        return Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
+
+    def _new(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Values that stand for others: in order."""
+        made = tuple(Value(self._type(v), v.name) for v in values)
+        self.values |= dict(zip(values, made, strict=True))
+        return made
+
+    def _type(self, value: Value) -> object:
+        kind = value.type
+        if value not in self.ordered or not isinstance(kind, TileType):
+            return kind
+        return TileType(kind.dtype, tuple(sorted(kind.dims, key=lambda d: self.positions[d])))
+
+    def _put_in_order(self, made: Op) -> list[Op]:
+        """The operation that orders the result of one on tiles over different dimensions, none of which has all."""
+        if made.spec.result_types is None or made.name == "iterate" or not made.results:
+            return []
+        (kind,) = made.spec.result_types(made)
+        if kind == made.result.type:
+            return []
+        ordered, made.results = made.result, (Value(kind, made.result.name),)
+        return [Op(TILE.ops["permute"], made.results, {"to": ordered.type.dims}, (ordered,), (), made.loc)]
