@@ -23,7 +23,7 @@ from tilewright.plan.planner import Refusal
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import PlanCandidate, Ranking, Rejected, as_plan, cycles_on, refusals, search_facts
 
-SHOWN = 8
+SHOWN = 24
 """Candidates that `explain` and the tuner know of, at most."""
 
 
