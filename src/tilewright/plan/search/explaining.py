@@ -38,4 +38,16 @@ def refusals(ranking: Ranking) -> list[Rejected]:
         if best is not None and candidate is not best
     ]
     rejected = sorted(ranking.rejected.items(), key=lambda item: not item[1].startswith(LACKING))
-    return [*slower, *(Rejected(what, why) for what, why in rejected[:SHOWN])]
+    return [*slower, *_summed_up([Rejected(what, why) for what, why in rejected])[:SHOWN]]
+
+
+def _summed_up(rejected: list[Rejected]) -> list[Rejected]:
+    """Refusals of which those that lack the same resource are one."""
+    alike: dict[str, list[Rejected]] = {}
+    for each in rejected:
+        resource, colon, _ = each.why.partition(":")
+        alike.setdefault(resource if colon and not each.why.startswith(LACKING) else str(each), []).append(each)
+    return [
+        first if not others else Rejected(f"{first.what} and {len(others)} other tiles", first.why)
+        for first, *others in alike.values()
+    ]

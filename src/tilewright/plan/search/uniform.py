@@ -159,7 +159,8 @@ def _arrivals(kernel: UniformKernelSchedule) -> int:
         if how is not None and not isinstance(axes, str):
             rows, columns, depth = axes.sizes(kernel.width)
             slabs = ceil(depth / how.slab) if how.slab else 1
-            steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs
+            places = prod(kernel.width(d) for d in (*axes.deep, *axes.around))
+            steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs * places
         for axis in (loop.attrs["axis"] for loop in around[op]):
             steps *= ceil(size(axis) / max(1, kernel.loops[axis])) if axis in kernel.loops else 1
         total += 2 * steps
