@@ -129,12 +129,13 @@ class GeneralChoice:
                     *(part.explain() for part in self.parts),
                 ]
             )
+        by = "" if self.machine.lanes is not None else ", by memory"
         way = "by the general path" if self.plan.pipeline is None else "in roles"
         return "\n".join(
             [
                 f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {way}",
                 *("  " + line for line in self.plan.lines()),
-                *([f"predicted {took} us; roofline {least} us, by memory"] if self.cycles else []),
+                *([f"predicted {took} us; roofline {least} us{by}"] if self.cycles else []),
                 *([] if self.predicted is None else limiting(self.machine, self.plan, self.predicted)),
                 *self.notes,
                 *(f"refused  {r}" for r in self.refused),

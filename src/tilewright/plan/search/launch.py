@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from tilewright.plan.model import l2, moving
-from tilewright.plan.search.tiles import GRID
+from tilewright.plan.search.tiles import GRID, AxisTile
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.work import Work
 
@@ -42,8 +42,17 @@ def _sides(t: Tiling) -> tuple[tuple[int, int], tuple[int, int]]:
     sides = []
     for role in "rc":
         grid = [tile for c, tile in t.pairs() if role in c.roles and tile.level == GRID]
-        sides.append((prod(tile.size for tile in grid), prod(tile.count for tile in grid)))
+        sides.append((prod(tile.size for tile in grid), prod(_distinct(t, tile) for tile in grid)))
     return (sides[1], sides[0]) if t.o.flips[-1] else (sides[0], sides[1])
+
+
+def _distinct(t: Tiling, tile: AxisTile) -> int:
+    """Tasks along a class that read other elements: windows which slide by one read nearly the same again."""
+    windows = {d for r in t.facts.reads for window in r.place.windows for d in window}
+    sliding = [d for d, n in tile.box if d in windows and n == 1]
+    if not sliding or any(d in windows for d, n in tile.box if n > 1):
+        return tile.count
+    return max(1, tile.count // t.facts.size(sliding))
 
 
 def heads_together(t: Tiling, around: list[str]) -> int:
