@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -186,3 +187,16 @@ def test_results_of_tiles_over_different_dimensions_are_in_order():
     assert [str(v.type) for v in (*last.operands, *last.results)] == ["f32[M, N]"] * 3
     product, *_ = (op for op in program.walk() if op.name == "mma")
     assert [str(v.type) for v in product.operands] == ["f32[M, K]", "f32[N, K]", "f32[M, N]"]
+
+
+def test_a_loop_over_channels_lost_the_halo_tile():
+    program = metamorphic.pair_of(4).program
+    assert program.name == "convolution 3x3 by 1"
+    small = {"B": 2, "C": 64, "F": 24, "H": 10, "W": 13, "P": 10, "Q": 13, "R": 3, "S": 3}
+    pair = replace(metamorphic.pair_of(4), program=replace(program, small=small))
+    written, data = pair.program.written(pair.one, large=False), pair.program.data()
+    kernel = kernel_for(written.kernel, written.sizes, machine=HOPPER)
+    assert "x halo at C" in kernel.text("plan")
+    arrays = list(data.values())
+    kernel.executor.bind(arrays)()
+    assert np.array_equal(arrays[-1], metamorphic.result(pair, pair.one))

@@ -10,6 +10,7 @@ from tilewright.ir.core import Op, Program
 from tilewright.machine import MultiplyAtom
 from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import digits_of
+from tilewright.passes.tile.looping import without_k_loops
 from tilewright.passes.tile.patches import Patched, in_patches
 from tilewright.plan.bind_axes import loop_of
 from tilewright.plan.boxes import may_overrun, numbers_of
@@ -44,13 +45,14 @@ class HaloKernel:
     @classmethod
     def of(cls, job: Job, plan: Schedule) -> HaloKernel:
         """The program in digits; refuses one that has no rows that overlap."""
-        products = list(names_of(job.program).values())
+        whole = without_k_loops(job.program, job.free)  # a halo tile stays for loops over taps, which the plan says
+        products = list(names_of(whole).values())
         if len(products) != 1:
             raise refused(plan.pipeline, "a halo tile is for one product")
         axes = axes_in(products[0], numbers_of(job.sizes))
         if isinstance(axes, str):
             raise refused(plan.pipeline, axes)
-        counted = digits_of(job.program, job.sizes, job.free, axes.m)
+        counted = digits_of(whole, job.sizes, (), axes.m)
         if counted is None:
             raise refused(plan.pipeline, f"{axes.m} does not count in digits")
         program, sizes, digits, _ = counted

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.passes.canonical import canonical
 from tilewright.passes.choosing import choose_plan, recognised
 from tilewright.passes.given import lower_given
 from tilewright.passes.host import write_host
@@ -22,13 +23,10 @@ from tilewright.passes.job import Job
 from tilewright.passes.kernels import lower_contraction, lower_kernels, with_workspace
 from tilewright.passes.realising import lower_ranked
 from tilewright.passes.tile.digits import in_digits
-from tilewright.passes.tile.dim_order import in_dim_order
 from tilewright.passes.tile.empty import without_empty
 from tilewright.passes.tile.flat import in_one
-from tilewright.passes.tile.merging import Sized, merged
 from tilewright.passes.tile.unit_rows import with_unit_rows
 from tilewright.plan.contraction import Contraction
-from tilewright.plan.general import dims_of
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -39,28 +37,6 @@ def present(job: Job) -> None:
     if job.workgroups is None and not job.logs:
         job.whole = job.program
         job.program, job.free = without_empty(job.program, job.extents or job.sizes, job.free)
-
-
-def canonical(job: Job) -> None:
-    """The program of a machine of many lanes in the one writing of those that mean the same: tiles in the order of
-    results, and rows, columns and K of products as one dimension each where memory has them so.
-
-    What is logged, and the workgroups of a grid program, are over the author's dimensions.
-    """
-    if job.machine.lanes is None or job.logs or job.workgroups is not None:
-        return
-    job.program, job.free = in_dim_order(job.program, job.free)
-    if job.opened or job.longer() is not None or _names_dims(job):
-        return
-    shapes = {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
-    made = merged(Sized(job.program, job.sizes, shapes, job.free))
-    job.program, job.sizes, job.shapes, job.free = made.program, made.sizes, made.shapes, made.free
-
-
-def _names_dims(job: Job) -> bool:
-    """Whether a plan is given that names every dimension of the program: it is for these."""
-    named = set() if job.given is None else {axis.name for axis in job.given.axes}
-    return bool(named) and {str(d) for d in dims_of(job.program)} <= named
 
 
 def give_rows(job: Job) -> None:

@@ -11,12 +11,13 @@ so each tile of it gives its part of the sum.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
-from tilewright.passes.tile.rewriting import within
+from tilewright.passes.tile.rewriting import Regrouped, within
 from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.general import only_adds
 
@@ -54,6 +55,27 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
         whole = [*(op for op in ops[:at] if op not in inside), loop, *(op for op in ops[at + 1 :] if op not in inside)]
         said = Op(TILE.records["tiling"], (), {"dim": dim, "tile": as_expr(tile)})
         return replace(program, body=Block(program.body.args, whole), records=[*program.records, said])
+
+
+def without_k_loops(program: Program, free: Collection[Op]) -> Program:
+    """The program whose products sum all of K at once: loops that only add products go, of those that are `free`."""
+    gone = {op for op in free if only_adds(op)}
+    if not gone:
+        return program
+    with building():
+        return replace(program, body=_WithoutLoops(gone).body(program.body))
+
+
+class _WithoutLoops(Regrouped):
+    """A program without some loops, over the same dimensions."""
+
+    def __init__(self, gone: Collection[Op]):
+        super().__init__(())
+        self.gone = gone
+
+    def goes(self, op: Op) -> bool:
+        """Whether a loop goes."""
+        return op in self.gone
 
 
 def _summed(op: Op) -> list[Expr]:

@@ -1,0 +1,30 @@
+"""The pass that gives programs which mean the same one writing, so that they get the same plan."""
+
+from __future__ import annotations
+
+from tilewright.passes.job import Job
+from tilewright.passes.tile.dim_order import in_dim_order
+from tilewright.passes.tile.merging import Sized, merged
+from tilewright.plan.general import dims_of
+
+
+def canonical(job: Job) -> None:
+    """The program of a machine of many lanes in the one writing of those that mean the same.
+
+    Tiles are in the order of results; dimensions of products and reductions are one where memory has them so. What is
+    logged, and the workgroups of a grid program, are over the author's dimensions.
+    """
+    if job.machine.lanes is None or job.logs or job.workgroups is not None:
+        return
+    job.program, job.free = in_dim_order(job.program, job.free)
+    if job.opened or job.longer() is not None or _names_dims(job):
+        return
+    shapes = {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
+    made = merged(Sized(job.program, job.sizes, shapes, job.free))
+    job.program, job.sizes, job.shapes, job.free = made.program, made.sizes, made.shapes, made.free
+
+
+def _names_dims(job: Job) -> bool:
+    """Whether a plan is given that names every dimension of the program: it is for these."""
+    named = set() if job.given is None else {axis.name for axis in job.given.axes}
+    return bool(named) and {str(d) for d in dims_of(job.program)} <= named
