@@ -27,8 +27,10 @@ tile enumerations, cost evaluations
     Calls, in one compile, of the functions that list tiles (those that build candidates in a loop: ENUMERATIONS), and
     of the functions that return a time (COSTS); caches are emptied before. A name that is gone is said.
 flags and except clauses that steer planning
-    `except` clauses of passes/pipeline.py and passes/choosing.py, and fields of the job with a default (False, 0, "",
-    None, an empty dict) that pipeline.py sets after a lowering and that a planning module of passes/ reads.
+    `except` clauses of passes/{pipeline,choosing,realising,given,kernels}.py that go on (those that raise a better
+    message steer nothing), and fields of the job with a default (False, 0, "", None, an empty dict) that pipeline.py
+    sets after a lowering and that a planning module of passes/ reads. A refusal of binding or of the lowering becomes a
+    value in `plan/refusals.refusal_of`; the next plan of the ranking is then taken.
 constants that describe one machine
     Numbers at module level of plan, passes, check and machine whose docstring or comment speaks of bytes, registers,
     lanes, cycles, lines, rows of shared memory or what a copy brings; and numeric defaults of dataclasses in machine/
@@ -56,17 +58,14 @@ from tilewright.compiler.native import kernel_for
 from tilewright.targets.registry import machine
 
 ROOT = Path(tilewright.__file__).parent
-PLANNING = ("choosing.py", "in_rows.py", "patching.py", "parts.py", "by_terms.py", "launching.py", "search.py")
-ENUMERATIONS = (
-    *("rings.plan_with_roles", "chains.plan_chained", "patches.patches", "search.kernel_candidates", "tiles.tiles"),
-    *("tiles.enumerate_tiles",),
-)
-"""Functions that list the tiles of one state, today's names and those of the redesign."""
-COSTS = (
-    *("ring_costs.cycles", "chain_costs.chain_cycles", "predicting.predicted", "lane_boxes.cost_by_terms", "cost.time"),
-    *("time.time",),
-)
+PLANNING = ("choosing.py", "realising.py", "given.py", "parts.py", "launching.py")
+STEERING = ("pipeline.py", "choosing.py", "realising.py", "given.py", "kernels.py")
+"""The files of passes/ in which a GPU kernel is planned, bound and lowered."""
+ENUMERATIONS = ("candidates.all_tilings",)
+"""Functions that list the tiles of one state of the program."""
+COSTS = ("cost.kernel_time",)
 """Functions that evaluate the cost of one candidate."""
+FOLDERS = ("plan", "plan/facts", "plan/search", "passes")
 PROBES = (
     *(
         "gemm nt",
@@ -293,9 +292,9 @@ def steering() -> tuple[list[str], list[str]]:
     trees = {path.name: tree for path, tree in passes.trees.items()}
     clauses = [
         f"{name}:{x.lineno}"
-        for name in ("pipeline.py", "choosing.py")
+        for name in STEERING
         for x in ast.walk(trees[name])
-        if isinstance(x, ast.ExceptHandler)
+        if isinstance(x, ast.ExceptHandler) and not isinstance(x.body[-1], ast.Raise)
     ]
     job = next((node for _, node in passes.classes() if node.name == "Job"), None)
     plain = {
@@ -329,7 +328,7 @@ def steering() -> tuple[list[str], list[str]]:
 def constants() -> list[str]:
     """Numbers that describe one machine."""
     found = []
-    for folder in ("plan", "passes", "passes/tile", "passes/waves", "check", "machine"):
+    for folder in (*FOLDERS, "passes/tile", "passes/waves", "check", "machine"):
         for path, tree in Sources(folder).trees.items():
             text = path.read_text().splitlines()
             for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
@@ -365,7 +364,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", action="store_true", help="print what was counted")
     options = parser.parse_args()
-    sources = Sources("plan", "passes")
+    sources = Sources(*FOLDERS)
     ran = ran_in_probes()
     flags, clauses = steering()
     rows: list[tuple[str, int, str, list[str]]] = []
@@ -388,11 +387,11 @@ def main() -> int:
             ("tile enumerations", ENUMERATIONS, "3"),
             ("cost evaluations", COSTS, "1700" if "1000" in name else ""),
         ):
-            counted = {f: calls[f"plan/{f}"] for f in functions if calls[f"plan/{f}"]}
+            counted = {f: calls[f"search/{f}"] for f in functions}
             said = [f"{f} {n}" for f, n in counted.items()]
             rows.append((f"{what}, {name}", sum(counted.values()), bar, said))
     row("flags that steer planning", "0", flags)
-    row("except clauses in pipeline.py and choosing.py", "0", clauses)
+    row("except clauses that steer planning", "0", clauses)
     row("constants that describe one machine", "0", constants())
     width = max(len(measure) for measure, *_ in rows)
     print(f"{'measure':{width}}  count    bar")

@@ -6,11 +6,11 @@ more shared memory than a workgroup has come last: their values go to a workspac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tilewright.check.block import past_shared_memory
-from tilewright.errors import ArgumentError, ProgramError
+from tilewright.errors import ProgramError
 from tilewright.passes.binding import bind_plan
 from tilewright.passes.job import Job, Pass
 from tilewright.passes.kernels import lower_kernels, with_workspace
@@ -21,6 +21,7 @@ from tilewright.plan.facts import Facts, facts_of
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.model import microseconds
 from tilewright.plan.planner import Refusal
+from tilewright.plan.refusals import refusal_of
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import PlanCandidate, Ranking, Rejected, as_plan, cycles_on, refusals, search_facts
 
@@ -79,7 +80,7 @@ def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, 
 
 def lower_ranked(job: Job, ranked: RankedPlans, lower: Pass) -> None:
     """Lower the best plan of a job that the lowering does."""
-    while why := refusal(lambda: lower_kernels(job, lower)) or _over_shared_memory(job, ranked):
+    while why := refusal_of(lambda: lower_kernels(job, lower)) or _over_shared_memory(job, ranked):
         assert ranked.tried is not None
         ranked.refused.append(Refusal(_name(*ranked.tried), why))
         if not _bind_next(job, ranked):
@@ -88,22 +89,13 @@ def lower_ranked(job: Job, ranked: RankedPlans, lower: Pass) -> None:
     with_workspace(job)
 
 
-def refusal(step: Callable[[], None]) -> str:
-    """Do a step of binding or lowering; return why it is refused, or nothing."""
-    try:
-        step()
-    except (ArgumentError, ProgramError) as fault:
-        return fault.what if isinstance(fault, ProgramError) else str(fault).removeprefix("plan: ")
-    return ""
-
-
 def _bind_next(job: Job, ranked: RankedPlans) -> bool:
     """Bind the next plan that can be bound; or, False, the best whose values go to a workspace, the last resort."""
     start = ranked.start
     assert start is not None
     for candidate, plan in ranked.left:
         _reset(job, start)
-        why = refusal(lambda plan=plan: _bind(job, ranked, plan))  # type: ignore[misc]
+        why = refusal_of(lambda plan=plan: _bind(job, ranked, plan))  # type: ignore[misc]
         if not why:
             ranked.tried = candidate, plan
             job.plan = plan.opened({str(s) for s in job.open_extents})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.errors import ArgumentError
+from collections.abc import Callable
+
+from tilewright.errors import ArgumentError, ProgramError
 from tilewright.plan.schedule import Schedule
 
 
@@ -16,6 +18,21 @@ def refused(lines: object, why: str) -> ArgumentError:
     """
     every = lines if isinstance(lines, tuple) else (lines,)
     return ArgumentError(f"plan: {', '.join(f'`{line}`' for line in every)}: {why}")
+
+
+def refusal_of(step: Callable[[], None]) -> str:
+    """Bind or lower a plan; return why it is refused, or nothing where it is done.
+
+    >>> def step():
+    ...     raise refused("grid M", "there are tasks of N")
+    >>> refusal_of(step)
+    '`grid M`: there are tasks of N'
+    """
+    try:
+        step()
+    except (ArgumentError, ProgramError) as fault:
+        return fault.what if isinstance(fault, ProgramError) else str(fault).removeprefix("plan: ")
+    return ""
 
 
 def tasks_line(plan: Schedule) -> str:

@@ -24,7 +24,7 @@ def kernels_with_atoms(
     if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
         return
     wholes: list[tuple[PlanCandidate, Work]] = []
-    for t in _tilings(facts, machine, ranking, only_lowered):
+    for t in all_tilings(facts, machine, ranking, only_lowered):
         for candidate, work in candidates_of_tiling(t, ranking, best):
             best = inf if ranking.keeps_all else min(best, candidate.cycles)
             wholes.append((candidate, work))
@@ -33,7 +33,7 @@ def kernels_with_atoms(
         yield from in_parts(wholes, ranking)
 
 
-def _tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
+def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
     """The tilings of every orientation; those whose waves share a tile as constraints say, where there are such."""
     found: list[Tiling] = []
     for o in orientations(facts, machine, ranking):
