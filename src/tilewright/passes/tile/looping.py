@@ -6,7 +6,8 @@
                                                  %y = mma %a, %w2, %acc ; yield %y }
 
 Nothing but the last product knows of what lies between, which is computed element by element from the product before:
-so each tile of it gives its part of the sum.
+so each tile of it gives its part of the sum. With a softmax between them the loop carries the maximum so far, and
+rescales its sums whenever that grows (`plan/facts/online.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
-from tilewright.ir.tile import TILE
-from tilewright.passes.tile.rewriting import Regrouped, within
+from tilewright.ir.tile import REDUCTIONS, TILE
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.rewriting import Regrouped, acts, within
 from tilewright.plan.computed import GIVEN, SIMPLE
+from tilewright.plan.facts.online import OnlineSoftmax, online_softmax
 from tilewright.plan.general import only_adds
 
 _ALIKE = {*SIMPLE, *GIVEN, "read", "mma"}
+LOWEST = -3.4028234663852886e38
+"""The lowest number of f32: no score is below it, but for -inf, whose weight is 0."""
 
 
 def summed_between(program: Program) -> list[Expr]:
@@ -34,6 +39,9 @@ def summed_between(program: Program) -> list[Expr]:
 def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
     """The program with a loop over a dimension that its last product sums, so much at a time; or why there is none."""
     ops = program.body.ops
+    if any(op.name in REDUCTIONS and op.attrs["dim"] is dim for op in ops):
+        softmax = online_softmax(program, dim)
+        return softmax if isinstance(softmax, str) else _with_softmax(program, dim, softmax, tile)
     last = [op for op in ops if op.name == "mma" and dim in _summed(op)]
     if len(last) != 1:
         return f"not one product sums {dim}"
@@ -53,8 +61,78 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
         loop = Op(TILE.ops["iterate"], product.operands[2:], {"axis": dim}, product.results, (body,), product.loc)
         at = ops.index(product)
         whole = [*(op for op in ops[:at] if op not in inside), loop, *(op for op in ops[at + 1 :] if op not in inside)]
-        said = Op(TILE.records["tiling"], (), {"dim": dim, "tile": as_expr(tile)})
-        return replace(program, body=Block(program.body.args, whole), records=[*program.records, said])
+        return _tiled(program, whole, dim, tile)
+
+
+def _tiled(program: Program, ops: list[Op], dim: Expr, tile: int) -> Program:
+    """A program with other operations, and the tile of a loop."""
+    said = Op(TILE.records["tiling"], (), {"dim": dim, "tile": as_expr(tile)})
+    return replace(program, body=Block(program.body.args, ops), records=[*program.records, said])
+
+
+def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int) -> Program:
+    """The program with a loop over the dimension of a softmax: it carries the maximum, the sums and the products."""
+    ends = (softmax.maximum, *softmax.sums, *softmax.products)
+    with building():
+        args = tuple(Value(op.result.type, op.result.name) for op in ends)
+        body = _softmax_body(dim, softmax, dict(zip(ends, args, strict=True)))
+        starts = [_filled(op, LOWEST if op is softmax.maximum else 0) for op in ends]
+        loop = Op(
+            TILE.ops["iterate"],
+            tuple(op.result for op in starts),
+            {"axis": dim},
+            tuple(op.result for op in ends),
+            (Block(args, body),),
+            softmax.maximum.loc,
+        )
+        inside = {*softmax.along, *ends}
+        before, after = list[Op](), list[Op]()
+        made = set(loop.results)
+        for op in (op for op in program.body.ops if op not in inside):
+            follows = not made.isdisjoint(op.operands)
+            made |= set(op.results) if follows else set()
+            (after if follows or acts(op) else before).append(op)
+        looped = _tiled(program, [*before, *starts, loop, *after], dim, tile)
+        verify(looped)
+    return looped
+
+
+def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -> list[Op]:
+    """One iteration: what was summed is rescaled by how the maximum grew, before more is added to it."""
+    maximum, ops = softmax.maximum, list[Op]()
+    values: dict[Value, Value] = {}
+
+    def add(name: str, operands: tuple[Value, ...], given: Op, result: Value | None = None, **attrs: object) -> Value:
+        kind = result.type if result is not None else operands[0].type
+        made = Op(TILE.ops[name], operands, attrs, (Value(kind),), (), given.loc)
+        ops.append(made)
+        return made.result
+
+    def next_maximum() -> None:
+        higher = add("max", (maximum.operands[0], carried[maximum]), maximum, maximum.result, dim=dim, acc=True)
+        shrink = add(softmax.power.name, (add("sub", (carried[maximum], higher), maximum),), maximum)
+        values.update({maximum.result: higher, carried[maximum]: shrink})
+
+    for op in softmax.along:
+        if maximum.result in op.operands and maximum.result not in values:
+            next_maximum()
+        operands = tuple(values.get(v, v) for v in op.operands)
+        changed = operands != op.operands
+        ops.append(Op(op.spec, operands, op.attrs, op.results, op.blocks, op.loc) if changed else op)
+    shrink = values[carried[maximum]]
+    ends = [values[maximum.result]]
+    for op in (*softmax.sums, *softmax.products):
+        rescaled = add("mul", (carried[op], shrink), op)
+        attrs = {**op.attrs, **({"acc": True} if op.name == "sum" else {})}
+        given = (op.operands[0], rescaled) if op.name == "sum" else (*op.operands[:2], rescaled)
+        ends.append(add(op.name, given, op, op.result, **attrs))
+    ops.append(Op(TILE.ops["yield"], tuple(ends), {}, loc=maximum.loc))
+    return ops
+
+
+def _filled(op: Op, value: float) -> Op:
+    """A tile like the result of an operation with one value everywhere."""
+    return Op(TILE.ops["fill"], (), {"value": value}, (Value(op.result.type),), (), op.loc)
 
 
 def without_k_loops(program: Program, free: Collection[Op]) -> Program:

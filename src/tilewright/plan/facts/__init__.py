@@ -5,6 +5,7 @@
 | access    | where reads and writes lie: strides, windows, the contiguous dimension, bounds       |
 | values    | the values of the graph                                                             |
 | loops     | loops and what they carry: plain accumulators, monoids, neither                      |
+| online    | a softmax between products, which a loop can do a tile at a time                     |
 | masking   | masks, and the iterations that they leave                                            |
 | product   | products: M, N, K and batch as sets of dimensions                                    |
 | graph     | the facts: the graph and what follows from it                                        |

@@ -2,7 +2,8 @@
 
 - Dimensions with one element are dropped.
 - Dimensions that accesses divide are split into digits, so that coordinates are linear.
-- Loops that only accumulate are dissolved into reductions; loops that carry a monoid say how their states merge.
+- Loops that only accumulate are dissolved into reductions; loops that carry a monoid say how their states merge. A
+  softmax between products has such a loop, whether or not it is written.
 - Equal reads are one.
 """
 
@@ -23,7 +24,8 @@ from tilewright.plan.boxes import WRITES, cut_dims, numbers_of
 from tilewright.plan.contraction import chain
 from tilewright.plan.facts.access import AccessFacts, Dims
 from tilewright.plan.facts.graph import Facts
-from tilewright.plan.facts.loops import LoopFacts, monoid_of
+from tilewright.plan.facts.loops import MAXIMUM, RESCALED, LoopFacts, monoid_of
+from tilewright.plan.facts.online import OnlineSoftmax, online_softmax
 from tilewright.plan.facts.values import STATE, ValueFacts
 from tilewright.plan.fixed import tiles_of, wave_parts
 from tilewright.plan.general import ALIKE, dims_of
@@ -126,7 +128,7 @@ class _Builder:
         self._block(self.program.body)
         parallel = [name for d in cut for name in self._names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
-        loops = {axis: loop for axis, loop in self.loops.items() if axis in self.extents}
+        loops = {axis: loop for axis, loop in self.loops.items() if axis in self.extents} | self._online_loops()
         return Facts(
             self.program.name,
             self.extents,
@@ -143,6 +145,17 @@ class _Builder:
             wave_parts(self.program, self.sizes),
             self.opened,
         )
+
+    def _online_loops(self) -> dict[str, LoopFacts]:
+        """The loops that may go over a softmax between products, which the program has whole."""
+        ops = self.program.body.ops
+        dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_chain() else set()
+        online = [d for d in dims if d not in self.opened and str(d) in self.extents and str(d) not in self.loops]
+        found = [d for d in online if isinstance(online_softmax(self.program, d), OnlineSoftmax)]
+        return {str(d): LoopFacts(str(d), f"{MAXIMUM}+{RESCALED}", None) for d in found}
+
+    def _has_chain(self) -> bool:
+        return sum(n.op == "mma" for n in self.nodes) > 1
 
     def _names(self, dim: Expr) -> tuple[str, ...]:
         return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)

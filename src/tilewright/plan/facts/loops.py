@@ -23,6 +23,7 @@ class LoopFacts:
     """A dimension that a loop iterates over, the author's tile of it, and the values that it carries.
 
     `merge` names how states of parts merge, None where algebra shows no way; the tile of such a loop is its meaning.
+    `source` is None where the program has no loop, but could have one.
     """
 
     axis: str

@@ -65,7 +65,9 @@ def why_not_lowered(t: Tiling) -> str:
             return "several of a batch in one tile whose columns are not an atom's"
     for axis, loop in facts.loops.items():
         tile = t.tile_of(axis)
-        if tile.level == WHOLE or tile.size != loop.tile:
+        if loop.source is None and tile.level != WHOLE and facts.extents[axis] % tile.size:
+            return f"a loop over {axis} in tiles that do not divide it"
+        if loop.source is not None and (tile.level == WHOLE or tile.size != loop.tile):
             return f"tiles of the loop over {axis} that are not the author's"
     return ""
 
