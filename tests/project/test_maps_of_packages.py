@@ -12,8 +12,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "tilewright"
 
 
 PACKAGES = [
-    *("algebra", "interpret/block", "ir", "kernels", "machine", "passes", "passes/tile", "plan", "runtime"),
-    *("targets/cpu", "wave"),
+    *("algebra", "interpret/block", "ir", "kernels", "machine", "passes", "passes/tile", "plan", "plan/search"),
+    *("runtime", "targets/cpu", "wave"),
 ]
 
 

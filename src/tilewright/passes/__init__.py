@@ -5,11 +5,14 @@
 | pipeline    | tile to block: the list of passes, run over one job                           |
 | job         | what the passes know so far of a program                                      |
 | choosing    | the pass that chooses the plan                                                |
+| realising   | the best plan of the search that binding and lowering do                      |
+| given       | plans that are given: bound and lowered as they say, or refused               |
 | binding     | a plan replayed on a program: its rewrites, then its kernel                   |
 | halo_tiles  | plans with halo tiles, bound: rows as boxes of their digits                   |
 | lane_rows   | plans with boxes of lanes, bound: rows as boxes of their digits               |
 | repacking   | plans with repacked operands, bound: kernels that copy, and one on the copies |
 | rating      | what a bound plan should take                                                 |
+| notes       | the notes of `explain` on a job's plan                                        |
 | tile/       | tile to block, the general way: any program, operation by operation           |
 | lower       | block to loop: the walk over a program, and what each operation becomes       |
 | places      | views as flat places: an offset and conditions, as expressions of coordinates |
@@ -22,11 +25,9 @@
 | clone       | a body once more, with numbers put in                                         |
 | defer       | the end of a round, woven into the beginning of the next                      |
 | tabulate    | places that need division, decoded into tables                                |
+| kernels     | the block programs of a job whose plan is bound: one kernel, or several       |
 | parts       | a program as two, with a value in memory between                              |
 | launching   | when a program's launch begins: after the one before it, or while that ends   |
-| patching    | the plan of a program whose A is brought as halo tiles                        |
-| by_terms    | the plan in which lanes do a product term by term, perhaps in boxes           |
-| in_rows     | a program on factors that are copied first, to other rows or diagonal blocks  |
 | outside     | what shared memory does not hold, in workspaces                               |
 | abreast     | programs that need nothing of each other, as one launch                       |
 | host        | the pass that writes the host program                                         |

@@ -21,7 +21,6 @@
 | bind_lane_boxes | rows of a plan as boxes of lanes, bound                                |
 | legality    | rules of plans with a pipeline: waves, registers, stages                    |
 | refusals    | the lines that a rule speaks of                                             |
-| rating      | what a kernel should take whose plan is bound                               |
 | words       | the words of plans, and the statement that a misspelt one is near to        |
 | blocking    | the numbers that a contraction's plan says: in tiles, by vectors or lanes   |
 | facts       | facts of any program: values, accesses, products, loops, masks              |
@@ -36,23 +35,17 @@
 | model       | the cost model: caches, copies, the roofline                                |
 | validate    | why a plan is impossible                                                    |
 | planner     | all plans that fit, ranked; what was refused, and why                       |
-| chains      | plans of several products whose values between stay in registers            |
-| chain_costs | what plans of chains should take                                            |
 | computed    | factors that are computed element by element from what is read              |
 | cutting     | what a contraction's plan says, as cuts of its program over digits          |
 | epilogue    | what lanes take for an element after its product                            |
 | hiding      | rounds of a loop that a selection hides                                     |
-| lane_boxes  | boxes of results for lanes that do products term by term                    |
 | limiting    | what limits a plan: one thing at a time takes time                          |
 | microkernel | which atom multiplies a product, and its block of sums                      |
-| patches     | plans whose A is brought as halo tiles                                      |
 | pinned      | plans that are given; the line, the size or the name that a refusal means   |
 | predicting  | what a program on the general path should take                              |
 | ranked      | tasks and blocks of a program with one product by vectors                   |
-| ring_costs  | what plans with rings should take                                           |
-| rings       | plans with roles: one loads shared memory, one multiplies                   |
 | rows        | tasks of programs without products on machines of many lanes                |
-| search      | the one search: rules, one cost, one ranking; in shadow of the planners     |
+| search      | the one search of GPU kernels: rules, one cost, one ranking                 |
 | sums        | the type in which a machine sums a product                                  |
 | terms       | products that lanes do term by term                                         |
 | term_boxes  | products that lanes do term by term, as data                                |
