@@ -14,9 +14,10 @@ below 0.99.
 A change below the block level (of loops or machine code) leaves the text as it is: with --everything, the same text is
 timed too.
 
-With --gpu, the problems of gpu.py, gpu_rowwise.py and gpu_chained.py are timed on the GPU at hand, in CUDA graphs; it
-needs PyTorch. With --machine, only texts are compared, for machines that need not be at hand, and what differs is
-listed beside the time that each side predicts by its own model; the exit code is 0.
+With --gpu, the problems of gpu.py, gpu_rowwise.py and gpu_chained.py, and 60 layers and products drawn at random, are
+timed on the GPU at hand, in CUDA graphs; it needs PyTorch. With --machine, only texts are compared, for machines that
+need not be at hand, and what differs is listed beside the time that each side predicts by its own model; the exit code
+is 0.
 """
 
 from __future__ import annotations

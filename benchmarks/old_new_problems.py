@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -219,8 +220,29 @@ def cpu_problems() -> Iterator[Problem]:
     yield two_convolutions("fused", 1, 28, 29, 32, 64, 128)
 
 
+DRAWN, SEED = 60, 31
+"""Layers and products that nobody chose, and the seed that draws them."""
+
+
+def drawn(count: int = DRAWN, seed: int = SEED) -> Iterator[Problem]:
+    """Layers and products of sizes drawn at random, in the manner of networks: half of them convolutions."""
+    from tilewright.problems import parse_conv
+
+    rng = random.Random(seed)
+    channels = (3, 16, 32, 48, 64, 80, 96, 128, 192, 256, 320, 384, 512, 768, 1024)
+    for number in range(count):
+        if number % 2:
+            m, n, k = (rng.choice((rng.randrange(1, 513), 8 * rng.randrange(16, 513))) for _ in range(3))
+            yield gemm("drawn", m, n, max(8, k // 8 * 8), rng.choice(("nt", "nn")))
+            continue
+        taps, stride, size = rng.choice((1, 1, 3, 3, 5, 7)), rng.choice((1, 1, 1, 2)), rng.randrange(7, 113)
+        out = (size + 2 * (taps // 2) - taps) // stride + 1
+        text = f"mb{rng.choice((1, 4, 16, 32))}ic{rng.choice(channels)}ih{size}oc{rng.choice(channels[1:])}"
+        yield conv("drawn", parse_conv(f"{text}oh{out}kh{taps}sh{stride}ph{taps // 2}"), "bf16")
+
+
 def gpu_problems() -> Iterator[Problem]:
-    """The problems that are measured on a GPU: those of gpu.py, gpu_rowwise.py and gpu_chained.py."""
+    """The problems that are measured on a GPU: those of gpu.py, gpu_rowwise.py and gpu_chained.py, and drawn ones."""
     from tilewright.problems import parse_conv
 
     for sizes in gpu.GEMMS:
@@ -255,3 +277,4 @@ def gpu_problems() -> Iterator[Problem]:
         yield from quantised("families", *shape)
     for shape in gpu.TWO_CONVOLUTIONS:
         yield two_convolutions("families", *shape)
+    yield from drawn()
