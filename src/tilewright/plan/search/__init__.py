@@ -22,6 +22,7 @@
 | partition   | rule: a program as two kernels                                                   |
 | repack      | rule: operands copied first                                                      |
 | diagonal    | rule: several products of a batch as blocks on a diagonal                        |
+| paired_rows | rule: neighbouring rows as one row of several products                           |
 | parts       | rule: a loop of products split over tasks                                        |
 | partial_reductions | rule: a reduction in parts                                                |
 | row_copies  | copies of operands before a kernel                                               |

@@ -173,8 +173,10 @@ def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
         if access is None or k not in p.product.k or access.steps.get(inner) != facts.extents[k]:
             continue
         slab, depth = p.atoms[0].slab or 1, p.atoms[0].shape[2]
-        n = slab // facts.extents[k]
-        if n > 1 and facts.extents[k] % depth == 0 and facts.extents[inner] % n == 0:
+        n = slab // facts.extents[k] if facts.extents[k] % depth == 0 else 1
+        while n > 1 and facts.extents[inner] % n:
+            n //= 2
+        if n > 1:
             yield AxisTile(GRID, n, tuple((d, n if d == inner else 1) for d in c.dims), BOX, c.extent // n)
             return
 
