@@ -44,7 +44,8 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
     own = replace(plan, values=tuple(line for line in plan.values if line.at != LAUNCH))
     if not copied:
         return _in_blocks(_rate_kernel(facts, machine, own, batch), machine, constant)
-    repacked = next((x for x in repackings(facts, machine, constant) if dict(x.rewrite.forms) == copied), None)
+    ways = repackings(facts, machine, constant, Ranking())
+    repacked = next((x for x in ways if dict(x.rewrite.forms) == copied), None)
     if repacked is None:
         return f"no copies are {', '.join(f'`repack {name}: {form}`' for name, form in copied.items())}"
     kernel = _rate_kernel(repacked.facts, machine, own, batch)
