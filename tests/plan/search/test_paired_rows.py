@@ -12,7 +12,7 @@ from tilewright.compiler.native import kernel_for
 from tilewright.targets.registry import machine
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
-from every_plan import every_plan
+from every_plan import every_plan  # noqa: E402
 
 HOPPER = machine("hopper")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_plan import every_plan
 from lines import Lines
 from programs import products
 
@@ -104,8 +105,12 @@ def test_rows_of_such_products_are_reduced_by_a_program_of_their_own() -> None:
         c = tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0))
         tkw.write(c - tkw.max(c, dim=N), y)
 
-    made = kernel_for(normalised, {"M": 4096, "N": 32, "K": 512}, target="gpu:hopper")
-    assert made.plan.split_after == "mma"
+    sizes = {"M": 4096, "N": 32, "K": 512}
+    best = kernel_for(normalised, sizes, target="gpu:hopper")
+    assert best.plan.parts == ("K", 4)  # the kernel that adds up parts reduces rows
+    assert "two kernels, split after mma" in best.explain()
+    plan, *_ = every_plan(normalised, sizes, HOPPER, lambda plan: plan.split_after == "mma")
+    made = kernel_for(normalised, sizes, target="gpu:hopper", plan=plan)
     assert made.plan.products[0].atom.startswith("fma.m64n32k4.f32")
     assert made.plan.then is not None
     assert made.plan.then.pipeline is None

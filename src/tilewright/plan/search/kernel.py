@@ -14,7 +14,7 @@ from tilewright.plan.search.liveness import Liveness, liveness
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
 from tilewright.plan.search.placement import OperandPlacement, halo_taps, place_operands
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Key, PlanCandidate, Ranking
-from tilewright.plan.search.tiles import BOX, GRID
+from tilewright.plan.search.tiles import BOX, GRID, can_pad
 from tilewright.plan.search.tiling import Loops, Tiling
 from tilewright.plan.search.unit import MmaTile, mma_tile
 from tilewright.plan.search.work import Work
@@ -76,9 +76,14 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 
 
 def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
-    """Whether results have rows that leave through shared memory whole."""
-    result = result_rows(t, next(m for m in mmas if m.node == live.results[-1]))
-    return result.columns * result.bytes % t.machine.bulk_copy.row_bytes == 0
+    """Whether results have rows that leave through shared memory whole; or, from registers, whole rows of columns
+    that cannot be padded, since those of the next group of a convolution follow."""
+    last = next(m for m in mmas if m.node == live.results[-1])
+    result = result_rows(t, last)
+    if result.columns * result.bytes % t.machine.bulk_copy.row_bytes == 0:
+        return True
+    columns = [(c, tile) for c, tile in t.pairs() if set(c.dims) & last.oriented.columns]
+    return all(tile.size == c.extent and not can_pad(t.facts, c.dims[0]) for c, tile in columns)
 
 
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:

@@ -45,7 +45,8 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
     if not copied:
         paired = _rows_in_blocks(facts, machine, constant)
         return _in_blocks(_rate_kernel(paired, machine, own, batch), machine, constant)
-    repacked = next((x for x in repackings(facts, machine, constant) if dict(x.rewrite.forms) == copied), None)
+    ways = repackings(facts, machine, constant, Ranking())
+    repacked = next((x for x in ways if dict(x.rewrite.forms) == copied), None)
     if repacked is None:
         return f"no copies are {', '.join(f'`repack {name}: {form}`' for name, form in copied.items())}"
     kernel = _rate_kernel(repacked.facts, machine, own, batch)
@@ -56,7 +57,7 @@ def _rows_in_blocks(facts: Facts, machine: Machine, constant: Collection[str]) -
     """The facts of a program whose B stands in blocks: with its batch, or, of a product without one, of paired rows."""
     if any(p.batch for p in facts.products):
         return facts
-    return next((x.facts for x in repackings(facts, machine, constant) if not x.rewrite.forms), facts)
+    return next((x.facts for x in repackings(facts, machine, constant, Ranking()) if not x.rewrite.forms), facts)
 
 
 def _in_blocks(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:

@@ -11,17 +11,22 @@ from tilewright.plan.schedule import ALIGNED, PADDED, PANELS
 from tilewright.plan.search.diagonal import padded_blocks
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.paired_rows import paired_rows
-from tilewright.plan.search.ranking import Rewrite
+from tilewright.plan.search.ranking import Ranking, Rewrite
 from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, copy_of, strides, with_accesses
 
 ROWS = ALIGNED
 """How an operand lies after a copy that bulk copies can read."""
 SLACK = 8
 """Rows are padded to whole lines where they grow by no more than one part in so many."""
+MOST_COPIED = 2
+"""Bytes that copies to panels move, at most, for each byte that the program moves."""
 
 
-def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Iterator[Repacked]:
-    """Yield the ways to copy the operands of the one product first; `constant` ones are copied once, when bound."""
+def repackings(facts: Facts, machine: Machine, constant: Collection[str], ranking: Ranking) -> Iterator[Repacked]:
+    """Yield the ways to copy the operands of the one product first; `constant` ones are copied once, when bound.
+
+    Ways that the program does not have are rejected in the ranking.
+    """
     if len(facts.products) != 1 or facts.part:
         return
     (p,) = facts.products
@@ -34,14 +39,15 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Ite
     askew = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
     yield from padded_blocks(facts, p, reads, machine, constant)
     yield from paired_rows(facts, p, reads, machine)
-    ways: list[tuple[str, tuple[Facts, list[RowCopy]] | None]] = []
+    ways: list[tuple[str, tuple[Facts, list[RowCopy]] | str]] = []
     if refused:
         ways = [(ROWS, _joined(facts, p, reads, machine) or _apart(facts, reads, machine))]
         ways.append((PANELS, _panels(facts, p, reads, machine)))
     elif askew:
         ways = [(PADDED, _padded(facts, p, reads, machine))]
     for form, made in ways:
-        if made is None:
+        if isinstance(made, str):
+            ranking.reject(f"operands in {form}", made)
             continue
         repacked, copies = made
         rewrite = Rewrite(f"operands in {form}", forms=tuple((c.memory, form) for c in copies))
@@ -69,11 +75,13 @@ def _line(machine: Machine) -> int:
 
 def _padded(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
-) -> tuple[Facts, list[RowCopy]] | None:
-    """Copies in which K is longer, by zeros in both operands."""
+) -> tuple[Facts, list[RowCopy]] | str:
+    """Copies in which K is longer, by zeros in both operands; or why there are none."""
     k = next((d for d in p.k if all(_is_row(n.place, d, facts) for n in reads)), None)
-    if k is None or any(k in n.space for n in facts.nodes if n.op not in ("read", "mma")):
-        return None
+    if k is None:
+        return "no dimension of K is a whole row of both operands"
+    if any(k in n.space for n in facts.nodes if n.op not in ("read", "mma")):
+        return f"more than the product goes over {k}"
     wide = padded_length(machine, facts.extents[k], reads[0].place.bytes, _line(machine))
     accesses, copies = {}, []
     for n in reads:
@@ -89,8 +97,8 @@ def _is_row(place: AccessFacts, k: str, facts: Facts) -> bool:
     return place.row == ((k, 1),) and place.shape[-1] == facts.extents[k]
 
 
-def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | None:
-    """Copies of operands whose rows bulk copies refuse, with rows further apart; coordinates stay."""
+def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
+    """Copies of operands whose rows bulk copies refuse, with rows further apart; coordinates stay. Or why none are."""
     accesses, copies = {}, []
     for n in reads:
         place = n.place
@@ -99,7 +107,9 @@ def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Fac
         packed = (*place.shape[:-1], padded_length(machine, place.shape[-1], place.bytes, _line(machine)))
         copies.append(copy_of(n, packed, machine))
         accesses[n.id] = replace(place, memory=f"{place.memory}_rows", strides=strides(packed))
-    return (replace(facts, nodes=with_accesses(facts, accesses)), copies) if copies else None
+    if not copies:
+        return f"rows of both operands lie a multiple of {bulk_pitch(machine)} bytes apart as they are"
+    return replace(facts, nodes=with_accesses(facts, accesses)), copies
 
 
 # -- taps and channels as one run -----------------------------------------------------------------------------
@@ -162,11 +172,11 @@ def _in_runs(
 
 def _panels(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
-) -> tuple[Facts, list[RowCopy]] | None:
-    """Copies in which all that is summed is one run of every row (im2col); None: it is one already, or too much."""
+) -> tuple[Facts, list[RowCopy]] | str:
+    """Copies in which all that is summed is one run of every row (im2col); or why there are none."""
     summed = [d for d in map(str, facts.order) if d in p.k]
     if len(summed) < 2:
-        return None
+        return "K is one dimension"
     run, length = summed[-1], facts.size(p.k)
     accesses, copies = {}, []
     for n in reads:
@@ -184,8 +194,9 @@ def _panels(
         accesses[n.id] = AccessFacts(
             f"{n.place.memory}_rows", n.place.bytes, coords, (*shape, length), strides(packed), n.place.can_leave
         )
-    if sum((c.given + c.elements) * c.bytes for c in copies) > 2 * facts.moved_bytes:
-        return None
+    copied = sum((c.given + c.elements) * c.bytes for c in copies)
+    if copied > MOST_COPIED * facts.moved_bytes:
+        return f"the copies move {copied / facts.moved_bytes:.1f} times what the program moves"
     gone = p.k - {run}
     nodes = tuple(replace(n, dims=n.dims - gone, reduces=n.reduces - gone) for n in with_accesses(facts, accesses))
     extents = {d: extent for d, extent in facts.extents.items() if d not in gone} | {run: length}

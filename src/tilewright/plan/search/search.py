@@ -75,7 +75,7 @@ def search_facts(
         ranking.reject("terms, repacked operands, parts, two kernels", "these are for sizes that are numbers")
         return ranking
     _take(ranking, list(kernels_by_terms(facts, machine, ranking)))
-    for repacked in repackings(facts, machine, constant):
+    for repacked in repackings(facts, machine, constant, ranking):
         _repacked(repacked, machine, ranking, constant, only_lowered)
     if facts.part != FIRST:
         _in_two(facts, machine, ranking, only_lowered)

@@ -94,7 +94,12 @@ def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
     past = [d for d, n in tile.box if facts.extents[d] % n]
     if tile.fold == RUN:
         past = [tile.box[0][0]] if prod(facts.extents[d] for d, _ in tile.box) % tile.size else []
-    return all(_lies_outside(w.place, d, facts.extents[d]) for w in facts.writes for d in past)
+    return all(can_pad(facts, d) for d in past)
+
+
+def can_pad(facts: Facts, dim: str) -> bool:
+    """Whether positions past the end of a dimension lie outside whatever is written."""
+    return all(_lies_outside(w.place, dim, facts.extents[dim]) for w in facts.writes)
 
 
 def _lies_outside(access: AccessFacts, dim: str, extent: int) -> bool:
