@@ -12,6 +12,7 @@ from tilewright.plan.facts import AccessFacts, Dims, Facts, ValueFacts
 from tilewright.plan.facts.graph import SCANS
 from tilewright.plan.facts.values import RENAMING, STATE
 from tilewright.plan.search.ranking import Ranking
+from tilewright.plan.search.uniform import loops_around
 
 FIRST, SECOND = "first", "second"
 TIMES = 3
@@ -23,7 +24,8 @@ class GraphCut:
     """A program cut at a value: its name in `explain`, both parts, and the last product of the first.
 
     `after` is empty where today's lowering does not cut: the first part has no product, or reduces what follows from
-    one, or nothing that follows from the value is a product or a reduction.
+    one, or a loop that carries its products has more of them, or nothing that follows from the value is a product or a
+    reduction.
     """
 
     what: str
@@ -51,7 +53,7 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
             best[work] = (moved, v.id)
     for moved, value in best.values():
         before = _first(facts, value)
-        goes_on = _goes_on(facts, value, heavy) and not _reduces_products(before)
+        goes_on = _goes_on(facts, value, heavy) and not _shares_loop(before) and not _reduces_products(before)
         after = before.products[-1].name if before.products and goes_on else ""
         what = f"two kernels, split after {after}" if after else f"two kernels, %{value} in memory between them"
         if moved > TIMES * facts.moved_bytes:
@@ -59,6 +61,19 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
             ranking.reject(what, f"{moved / 2**20:.0f} MiB lie between them, {times:.0f} times their arguments")
         else:
             yield GraphCut(what, before, _second(facts, value), after)
+
+
+def _shares_loop(first: Facts) -> bool:
+    """Whether a loop that carries a product of the first part also has products of the second."""
+    around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
+    carrying = {
+        loop
+        for op in inside
+        if op is not None
+        for loop in around[op]
+        if not set(op.operands).isdisjoint(loop.blocks[0].args)
+    }
+    return any(loop in carrying for op, every in around.items() if op not in inside for loop in every)
 
 
 def _reduces_products(first: Facts) -> bool:
