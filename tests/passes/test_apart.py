@@ -166,7 +166,7 @@ def test_the_plan_says_both_programs_and_the_explanation_both_times():
     )
     explained = made.explain()
     assert "product_and_softmax on hopper as two kernels, split after mma: predicted" in explained
-    assert "refused  one program: predicted" in explained
+    assert re.search(r"refused  no pipeline: 1\d\.\d+ of the time", explained)  # as one kernel
     assert "product_and_softmax_before on hopper with 132 workers, in roles" in explained
 
 
@@ -273,13 +273,13 @@ def test_launches_that_take_long_are_worth_one_kernel():
     slow = row_of("hopper", launch_cycles=10_000_000, following_cycles=10_000_000)
     made = kernel_for(product_and_softmax, ROWS, machine=slow)
     assert made.plan.split_after is None
-    assert "refused  two kernels, split after mma: predicted at least 11428" in made.explain()
+    assert "refused  two kernels, split after mma: at least 1.70 of the time" in made.explain()
     between = {"M": 8200, "N": 512, "K": 1024}  # what is longer than moving the value, and less than two programs
     found = kernel_for(
-        scaled_by_its_largest, between, machine=row_of("hopper", launch_cycles=4000, following_cycles=4000)
+        scaled_by_its_largest, between, machine=row_of("hopper", launch_cycles=1000, following_cycles=1000)
     ).explain()
-    assert "refused  two kernels, split after mma: predicted" in found
-    assert "predicted at least" not in found
+    assert re.search(r"refused  two kernels, split after mma; .*: 1\.\d+ of the time", found)
+    assert "two kernels, split after mma: at least" not in found
 
 
 @pytest.mark.parametrize("name", ["x86.amx", "x86.avx512", "aarch64.neon"])

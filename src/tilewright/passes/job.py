@@ -80,6 +80,8 @@ class Job:
     """The job of that second program."""
     single: bool = False
     """Whether it stays one program: it is the first of two, and its plan has no word for more."""
+    between: str = ""
+    """The argument that the kernel before writes, where it is the second of two programs."""
     parts: tuple[Job, Job] | None = None
     """The jobs of two programs, where a value goes through memory from the first to the second."""
     looped: Program | None = None

@@ -59,10 +59,11 @@ def bound_apart(job: Job, plan: Schedule, name: str, choose: Pass) -> tuple[Job,
         raise refused(
             f"split kernel after {name}", f"the first kernel ends with the first product: `split kernel after {here}`"
         )
-    parts = parts_of(job, found, replace(plan, split_after=None, then=None), plan.then)
-    for part in parts:
+    first, second = parts_of(job, found, replace(plan, split_after=None, then=None), plan.then)
+    second.between = found.partial.name or ""
+    for part in (first, second):
         choose(part)
-    return parts
+    return first, second
 
 
 def perhaps_apart(job: Job, found: GeneralChoice, choose: Pass) -> GeneralChoice:

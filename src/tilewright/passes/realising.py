@@ -57,7 +57,8 @@ def facts_of_job(job: Job) -> Facts:
     """Return the facts of a job's program."""
     sizes = {**job.sizes, **job.typical}
     opened = job.open_extents
-    return facts_of(job.program, sizes, job.free, opened, logs=job.logs, in_order=is_ordered(job.program))
+    facts = facts_of(job.program, sizes, job.free, opened, logs=job.logs, in_order=is_ordered(job.program))
+    return replace(facts, between=job.between)
 
 
 def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, Schedule]]:

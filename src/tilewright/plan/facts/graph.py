@@ -58,6 +58,8 @@ class Facts:
     """Whether elements are computed in order, by one task."""
     part: str = ""
     """Which part of the program it is, where that is cut into two kernels."""
+    between: str = ""
+    """The memory that the kernel before wrote, where the program is the second of two."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
 
     def size(self, dims: Iterable[str]) -> int:

@@ -36,7 +36,7 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
         return
     widths, waves = rows_and_waves(facts.program, whole, lambda d: loops.get(d) or size(d), machine)
     widths |= {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
-    kernel = UniformKernelSchedule(facts, machine, widths, waves, loops)
+    kernel = UniformKernelSchedule(facts, machine, widths, waves, loops, backward=reads_backward(facts, machine))
     yield uniform_candidate(kernel)
 
 
@@ -63,5 +63,5 @@ def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
 
 def reads_backward(facts: Facts, machine: Machine) -> bool:
     """Whether tasks begin with the last: the kernel before wrote more than the L2 cache holds."""
-    between = [n.place for n in facts.reads if n.source is None]
+    between = [n.place for n in facts.reads if n.place.memory == facts.between]
     return any(place.elements * place.bytes > l2(machine.limits) for place in between)

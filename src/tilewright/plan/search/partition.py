@@ -24,7 +24,8 @@ class GraphCut:
     """A program cut at a value: its name in `explain`, both parts, and the last product of the first.
 
     `after` is empty where today's lowering does not cut: the first part has no product, or reduces what follows from
-    one, or has a loop with products of the second, or nothing that follows from the value is a product or a reduction.
+    one, or a loop that carries its products has more of them, or nothing that follows from the value is a product or a
+    reduction.
     """
 
     what: str
@@ -63,10 +64,16 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
 
 
 def _shares_loop(first: Facts) -> bool:
-    """Whether a loop of the program has products of both parts."""
+    """Whether a loop that carries a product of the first part also has products of the second."""
     around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
-    loops = {loop for op in inside if op is not None for loop in around[op]}
-    return any(loop in loops for op, every in around.items() if op not in inside for loop in every)
+    carrying = {
+        loop
+        for op in inside
+        if op is not None
+        for loop in around[op]
+        if not set(op.operands).isdisjoint(loop.blocks[0].args)
+    }
+    return any(loop in carrying for op, every in around.items() if op not in inside for loop in every)
 
 
 def _reduces_products(first: Facts) -> bool:
@@ -133,7 +140,8 @@ def _second(facts: Facts, value: int) -> Facts:
             todo += [] if i == value else facts.nodes[i].args
     v = facts.nodes[value]
     read = ValueFacts(value, "read", v.dims, v.dtype, (), access=_packed(facts, v))
-    return _part(facts, [read if n.id == value else n for n in facts.nodes if n.id in needed], SECOND)
+    nodes = [read if n.id == value else n for n in facts.nodes if n.id in needed]
+    return replace(_part(facts, nodes, SECOND), between=read.place.memory)
 
 
 def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
