@@ -101,7 +101,7 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
         each = max(each, brought * m.depth * t.trips(phases[m.node]) / limits.l2_rate)
     rounds = t.tasks / cores * prod(facts.kept_share.values())
     # parts of a sum fill the last round
-    may_split = not facts.opened and t.tasks <= CROWDED * cores and len(facts.products) == 1
+    may_split = not facts.opened and t.tasks <= 2 * CROWDED * cores and len(facts.products) == 1
     if facts.loops and t.tasks < cores:
         return 0.0
     return each * (rounds if facts.loops or may_split else ceil(rounds))

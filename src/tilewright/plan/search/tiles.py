@@ -248,6 +248,8 @@ def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[Axis
     boxes = [filled_box(facts, c.dims, size), filled_box(facts, c.dims, size, outermost=True)]
     window = halo_window(o, c) if level == GRID else None
     boxes = [*_halo_boxes(o, c, size, window)] if window is not None else boxes
+    if window is None and extents[c.dims[-1]] < size:  # all of the innermost dimension, padded
+        boxes.append(tuple((d, extents[d] if d == c.dims[-1] else 1) for d in c.dims))
     for box in dict.fromkeys(boxes):
         yield AxisTile(level, size, box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 

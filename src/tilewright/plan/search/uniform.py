@@ -92,10 +92,26 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
     waits = float(machine.limits.copy_latency)
     if kernel.products:
         waits *= ceil(tasks / (machine.limits.cores or 1)) * _arrivals(kernel)
+    packed = _packed_bytes(kernel)
+    waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
     copied, words = _operand_copies(kernel)
     lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate
     phase = Phase(1, lanes=lanes * slower / max(1, tasks), shared=2 * copied, copied=copied)
-    return Work(max(1, tasks), (phase,), moved=argument_bytes(facts), waits=waits)
+    return Work(max(1, tasks), (phase,), moved=argument_bytes(facts) + 2 * sum(packed), waits=waits)
+
+
+def _packed_bytes(kernel: UniformKernelSchedule) -> list[float]:
+    """Bytes of every operand B that a kernel before packs: fragments of several elements along K are read in order."""
+    facts, packed = kernel.facts, []
+    for op, how in kernel.products.items():
+        axes = axes_in(op, kernel.width)
+        if how is None or how.slab or how.group == 1 or isinstance(axes, str):
+            continue
+        b = axes.factors(op)[1]
+        read = next((n for n in facts.reads if n.source is not None and b in n.source.results), None)
+        if read is not None and not read.place.can_leave:
+            packed.append(float(prod(read.place.shape) * read.place.bytes))
+    return packed
 
 
 def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
