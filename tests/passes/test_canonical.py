@@ -7,6 +7,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
 from tilewright.ir.tile import parse_tile
 from tilewright.passes.tile.dim_order import in_dim_order
+from tilewright.passes.tile.equal_reads import with_equal_reads_once
 from tilewright.passes.tile.merging import Sized, merged
 from tilewright.targets.registry import machine
 
@@ -200,3 +202,58 @@ def test_a_loop_over_channels_lost_the_halo_tile():
     arrays = list(data.values())
     kernel.executor.bind(arrays)()
     assert np.array_equal(arrays[-1], metamorphic.result(pair, pair.one))
+
+
+def gated(m: int, n: int, k: int) -> tuple[Any, dict[str, int], list[Any]]:
+    """Two products of one operand, one of which gates the other."""
+
+    @tkw.wave()
+    def unit(
+        x: tkl.Memory[M, K, GLOBAL, bf16],
+        w: tkl.Memory[N, K, GLOBAL, bf16],
+        v: tkl.Memory[N, K, GLOBAL, bf16],
+        y: tkl.Memory[M, N, GLOBAL, bf16],
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, f32](0), tkl.Register[M, N, f32](0)])
+        def sums(gate, value):
+            return (
+                tkw.mma(tkw.read(x), tkw.read(w), gate),
+                tkw.mma(tkw.read(x), tkw.read(v), value),
+            )
+
+        tkw.write(tkw.cast(tkw.relu(sums[0]) * sums[1], bf16), y)
+
+    rng = np.random.default_rng(m + n + k)
+    arrays = [rng.integers(-1, 2, s).astype(bf16.numpy) for s in ((m, k), (n, k), (n, k))]
+    return unit, {"M": m, "N": n, "K": k}, arrays
+
+
+@pytest.mark.parametrize("extents", [(200, 520, 192), (64, 1000, 128), (130, 72, 64)])
+def test_two_products_of_one_operand_had_no_pipeline(extents: tuple[int, int, int]):
+    kernel, sizes, arrays = gated(*extents)
+    made = kernel_for(kernel, sizes, machine=HOPPER)
+    assert made.plan is not None
+    assert made.plan.pipeline is not None
+    x, w, v = (a.astype(np.float32) for a in arrays)
+    wanted = (np.maximum(x @ w.T, 0) * (x @ v.T)).astype(bf16.numpy)
+    y = np.zeros_like(wanted)
+    made.executor.bind([*arrays, y])()
+    assert np.array_equal(y, wanted)
+    assert str(planning_of(kernel, sizes, HOPPER).program).count("read %x") == 1
+
+
+def test_memory_that_is_written_is_read_as_often_as_said():
+    text = """tile twice(%x: global f32[M], %y: global f32[M])
+  symbols M
+{
+  %0 = read %x : f32[M]
+  %1 = read %x : f32[M]
+  %2 = add %0, %1 : f32[M]
+  write %2, %y
+  %3 = read %y : f32[M]
+  write %3, %x
+  %4 = read %y : f32[M]
+  write %4, %y
+}"""
+    program = parse_tile(text)
+    assert with_equal_reads_once(program, ())[0] is program

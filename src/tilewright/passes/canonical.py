@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.passes.job import Job
 from tilewright.passes.tile.dim_order import in_dim_order
+from tilewright.passes.tile.equal_reads import with_equal_reads_once
 from tilewright.passes.tile.merging import Sized, merged
 from tilewright.plan.general import dims_of
 
@@ -11,12 +12,12 @@ from tilewright.plan.general import dims_of
 def canonical(job: Job) -> None:
     """The program of a machine of many lanes in the one writing of those that mean the same.
 
-    Tiles are in the order of results; dimensions of products and reductions are one where memory has them so. What is
-    logged, and the workgroups of a grid program, are over the author's dimensions.
+    Equal reads are one; tiles are in the order of results; dimensions of products and reductions are one where memory
+    has them so. What is logged, and the workgroups of a grid program, are over the author's dimensions.
     """
     if job.machine.lanes is None or job.logs or job.workgroups is not None:
         return
-    job.program, job.free = in_dim_order(job.program, job.free)
+    job.program, job.free = in_dim_order(*with_equal_reads_once(job.program, job.free))
     if job.opened or job.longer() is not None or _names_dims(job):
         return
     shapes = {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}

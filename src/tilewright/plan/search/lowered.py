@@ -56,7 +56,7 @@ def why_not_lowered(t: Tiling) -> str:
             return "clusters that exchange values"
         if tile.level == LOOP and max(facts.passes[d] for d in c.dims) > 1:
             return "several passes over a loop"
-        if len(t.o.products) > 1 and tile.level == GRID and COLUMNS in c.roles and tile.size < c.extent:
+        if tile.level == GRID and tile.size < c.extent and COLUMNS in c.roles and set(c.roles) != {COLUMNS}:
             return "tasks that share the rows of several products"
         why = _why_not_tile(t, c, tile) or _why_not_steps(t, c, tile)
         if why:

@@ -69,15 +69,13 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
     halo = _halo_tile(t, mmas)
     if halo is None and _needs_halo(t):
         return None
-    placed: set[int] = set()
     for m in mmas:
         p = m.oriented
         for operand, own, is_a in ((p.a, p.rows, True), (p.b, p.columns, False)):
-            for read in operand.reads:
+            for read in operand.reads:  # each product has slabs of its own, also of what others read
                 n = t.facts.nodes[read]
                 made_of = n.dims & own and n.dims & p.product.k and not operand.products
-                if read not in placed and (operand.is_read or made_of):
-                    placed.add(read)
+                if operand.is_read or made_of:
                     _place(t, placement, m, read, is_a, phases, halo)
     placement.halo = halo
     for x, _ in t.o.through_shared:

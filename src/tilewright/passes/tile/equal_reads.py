@@ -1,0 +1,73 @@
+"""Reads of the same elements, as one: what two products share is copied to shared memory once.
+
+%0 = read %x : bf16[M, K]               %0 = read %x : bf16[M, K]
+%1 = mma %0, %w, %acc                   %1 = mma %0, %w, %acc
+%2 = read %x : bf16[M, K]
+%3 = mma %2, %v, %acc2                  %3 = mma %0, %v, %acc2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from tilewright.ir.core import Op, Program, Value, building
+from tilewright.ir.tile import access_form
+from tilewright.passes.tile.rewriting import Regrouped
+from tilewright.plan.boxes import WRITES
+
+
+def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+    """The program with one read for equal ones of a block, and its free loops; itself where all differ.
+
+    Memory that is written is read as often as it is said.
+    """
+    written = {op.operands[1] for op in program.walk() if op.name in WRITES}
+    reads = [op for op in program.walk() if _can_be_shared(op, written)]
+    if len({_key(op) for op in reads}) == len(reads):
+        return program, free
+    with building():
+        rewrite = _ReadOnce(written)
+        rewritten = replace(program, body=rewrite.body(program.body))
+    return rewritten, {rewrite.kept[op] for op in free if op in rewrite.kept}
+
+
+def _can_be_shared(op: Op, written: Collection[Value]) -> bool:
+    return (
+        op.name == "read"
+        and op.operands[0] not in written
+        and not op.attrs.get("lookups")
+        and not op.attrs.get("bounds")
+    )
+
+
+def _key(op: Op) -> tuple[object, ...]:
+    """What is equal for reads of the same elements."""
+    return op.operands[0], access_form(op)[0], op.result.type, op.attrs.get("otherwise")
+
+
+class _ReadOnce(Regrouped):
+    """A program over the same dimensions, without reads that stand in their block before."""
+
+    def __init__(self, written: Collection[Value]):
+        super().__init__(())
+        self.written = written
+        self.same: dict[Value, Value] = {}
+
+    def of(self, value: Value) -> Value:
+        """What stands for a value: for a read, the equal one before it."""
+        return super().of(self.same.get(value, value))
+
+    def block(self, given: list[Op], ops: list[Op]) -> None:
+        """Operations, appended; an equal read before stands for a read."""
+        first: dict[tuple[object, ...], Value] = {}
+        kept: list[Op] = []
+        for op in given:
+            key = _key(op) if _can_be_shared(op, self.written) else None
+            if key is not None and key in first:
+                self.same[op.result] = first[key]
+                continue
+            if key is not None:
+                first[key] = op.result
+            kept.append(op)
+        super().block(kept, ops)
