@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_plan import every_plan
 
 import tilewright
 from tilewright import kernels
@@ -13,7 +14,8 @@ from tilewright.cli.workload import Workload, read_problem, read_types
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.kernels.conv import conv
-from tilewright.passes import in_rows
+from tilewright.plan.schedule import ALIGNED, PANELS
+from tilewright.plan.search import repack
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -38,14 +40,21 @@ PROBLEMS = [
 ]
 
 
-def made(line: str, dt: str = "bf16", row=PATIENT, plan=None, constant=("w",)):
-    """(the kernel of a convolution, its arguments, what it must give)."""
+def plan_with(kernel, sizes, form, row=PATIENT, constant=()):
+    """The best plan that copies operands to a form first."""
+    plan, *_ = every_plan(kernel, sizes, row, lambda plan: f": {form}" in str(plan), constant=constant)
+    return str(plan)
+
+
+def made(line: str, dt: str = "bf16", row=PATIENT, plan=ALIGNED, constant=("w",)):
+    """(the kernel of a convolution by a plan, or by the best of a form; its arguments, what it must give)."""
     problem = read_problem(line)
     work = Workload(problem, read_types(f"{dt}:{dt}:{'s32' if dt == 's8' else 'bf16' if 'f8' in dt else 'f32'}"))
     _, sizes = work.kernel
     arrays = work.arrays(np.random.default_rng(7), exact=True)
     ends = list(zip(problem.p, problem.p_right, strict=True))
     kernel = conv(problem.k, *OURS[dt], stride=problem.s, padding=ends, dilation=problem.dilation)
+    plan = plan_with(kernel, sizes, plan, row, constant) if plan in (ALIGNED, PANELS) else plan
     found = kernel_for(kernel, sizes, machine=row, plan=plan, constant=constant)
     return found, arrays, work.reference(arrays).astype(arrays["y"].dtype)
 
@@ -56,21 +65,14 @@ def require_exact(found, arrays, wanted) -> None:
     assert np.array_equal(arrays["y"], wanted)
 
 
-@pytest.fixture(autouse=True)
-def rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Factors are copied to rows; where they are copied to panels, a test says so."""
-    monkeypatch.setattr(in_rows, "FORMS", ("aligned rows",))
-
-
 @pytest.mark.parametrize(
     ("line", "form"),
-    [(line, form) for line in PROBLEMS for form in in_rows.FORMS if form == in_rows.ALIGNED or "kh1kw1" not in line],
+    [(line, form) for line in PROBLEMS for form in (ALIGNED, PANELS) if form == ALIGNED or "kh1kw1" not in line],
 )
 def test_few_channels_are_exact_in_rows(line: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_rows, "FORMS", (form,))
-    monkeypatch.setattr(in_rows, "too_large", lambda job, found: False)
-    found, arrays, wanted = made(line)
-    assert f": {form}" in str(found.plan)
+    monkeypatch.setattr(repack, "MOST_COPIED", float("inf"))
+    found, arrays, wanted = made(line, plan=form)
+    assert str(found.plan).count(f": {form}") == 2
     assert "by tma.load" in found.text("block")
     require_exact(found, arrays, wanted)
     again, *_ = made(line, plan=str(found.plan))
@@ -102,7 +104,8 @@ def test_what_lies_beside_a_window_does_not_reach_it() -> None:
     x, w = np.ones((1, 2, 24, 3), np.float32), np.ones((8, 1, 3, 3), np.float32)
     x[0, 0, 10, 1] = np.inf
     y = np.zeros((1, 2, 22, 8), np.float32)
-    found = kernel_for(kernel, {"N": 1, "H": 2, "W": 24, "C": 3, "F": 8}, machine=PATIENT)
+    sizes = {"N": 1, "H": 2, "W": 24, "C": 3, "F": 8}
+    found = kernel_for(kernel, sizes, machine=PATIENT, plan=plan_with(kernel, sizes, ALIGNED))
     assert "repack x: aligned rows" in str(found.plan)
     found.bind({"x": x, "w": w, "y": y})()
     assert np.array_equal(y, tilewright.compile(kernel, target="executor")(x, w))
@@ -154,8 +157,9 @@ RAGGED = [(33, 41, 77), (70, 129, 136), (65, 64, 131)]
 def test_products_of_ragged_rows_are_exact(transposes: str, sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
     rng = np.random.default_rng(3)
-    kernel = kernels.gemm(transposes, "bf16", "f32")
-    found = kernel_for(kernel, {"M": m, "N": n, "K": k}, machine=PATIENT)
+    kernel, extents = kernels.gemm(transposes, "bf16", "f32"), {"M": m, "N": n, "K": k}
+    plans = every_plan(kernel, extents, PATIENT, lambda plan: ": aligned rows" in str(plan))
+    found = kernel_for(kernel, extents, machine=PATIENT, plan=str(plans[0]) if plans else None)
     a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
     bf16 = found.module.host.args[0].type.dtype.numpy
     c = np.full((m, n), np.nan, np.float32)
@@ -180,7 +184,7 @@ def test_the_model_counts_what_waves_copy_word_by_word() -> None:
         sizes = {"N": problem.mb, "H": problem.i[0], "W": problem.i[1], "C": problem.ic, "F": problem.oc}
         text = kernel_for(kernel, sizes, machine=HOPPER).explain()
         copied = float(text.partition("predicted ")[2].split()[0])
-        ratio = float(text.partition("waves that copy factors as they lie: ")[2].split()[0])
+        ratio = float(text.partition("a pipeline, lanes copy: ")[2].split()[0])
         assert took / 2 < copied * ratio < 2 * took
         assert ratio > 1
 
@@ -193,9 +197,9 @@ def test_a_plan_that_says_rows_where_there_are_none_is_refused() -> None:
 
 
 def test_small_problems_are_copied_by_waves() -> None:
-    found, arrays, wanted = made("mb1ic3ih5iw5oc8kh1kw1", row=HOPPER)
+    found, arrays, wanted = made("mb1ic3ih5iw5oc8kh1kw1", row=HOPPER, plan=None)
     assert "aligned rows" not in str(found.plan)
-    assert "refused  factors copied first, repack x: aligned rows" in found.explain()
+    assert "refused  operands in aligned rows: at least " in found.explain()
     require_exact(found, arrays, wanted)
 
 
@@ -227,8 +231,11 @@ def test_a_halo_tile_that_an_atom_does_not_read_is_refused() -> None:
     depth, height, width = problem.i
     sizes = {"N": problem.mb, "D": depth, "H": height, "W": width, "C": problem.ic, "F": problem.oc}
     even = replace(HOPPER, limits=replace(HOPPER.limits, sector_bytes=1))  # nothing is padded first
-    found = kernel_for(kernel, sizes, machine=even)
-    assert "refused  a halo tile: mma: wgmma." in found.explain()
-    found = kernel_for(kernel, sizes, target="gpu:hopper", plan=str(found.plan))
+    plan, *_ = every_plan(kernel, sizes, even, lambda plan: plan.pipeline is not None and plan.pipeline.halo_stages)
+    with pytest.raises(ArgumentError, match=r"halo stages .*: mma: wgmma.* reads a by .*; the places of %halo_view"):
+        kernel_for(kernel, sizes, machine=even, plan=plan)
+    plan = str(kernel_for(kernel, sizes, machine=even).plan)
+    assert "halo" not in plan
+    found = kernel_for(kernel, sizes, target="gpu:hopper", plan=plan)
     for name in found.module.programs:
         found.executor.prepared(name, {})

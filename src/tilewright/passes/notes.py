@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from tilewright.passes.job import Job
+from tilewright.passes.launching import can_be_early, launching
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.followed import not_followed
+from tilewright.plan.general import GeneralChoice
+from tilewright.plan.model import microseconds
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.sums import wider_sums
 
 
 def notes_on(job: Job, plan: Schedule) -> tuple[str, ...]:
-    """Return the notes on a plan: constraints that it does not follow, and accumulator types."""
+    """Return the notes on a plan: repacked operands, constraints that it does not follow, and accumulator types."""
     nothing = (
         () if any(op.name in WRITES for op in job.program.walk()) else ("nothing is written: nothing is launched",)
     )
     is_grid = job.workgroups is not None
     aside = not_followed(job.program, plan, job.machine, job.sizes, job.contraction, is_grid)
-    return (*nothing, *aside, *wider_sums(job.program, job.machine))
+    return (*nothing, *_copies(job), *aside, *wider_sums(job.program, job.machine))
+
+
+def _copies(job: Job) -> tuple[str, ...]:
+    """Notes on operands that are repacked: how they lie then, and the time that takes."""
+    if job.aligned is None:
+        return ()
+    often, notes = job.aligned.often(job.constant), []
+    for each, words in zip(job.aligned.copies, job.aligned.notes, strict=True):
+        assert isinstance(each.choice, GeneralChoice)
+        alone = max(0.0, each.choice.cycles - launching(job.machine, can_be_early(job.machine)))  # one launch for all
+        took = f"{microseconds(alone, job.machine):.1f} us"
+        notes.append(f"{words}: {took if each in often else 'when it is bound'}")
+    return tuple(notes)

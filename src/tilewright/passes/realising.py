@@ -14,12 +14,10 @@ from tilewright.errors import ProgramError
 from tilewright.passes.binding import bind_plan
 from tilewright.passes.job import Job, Pass
 from tilewright.passes.kernels import lower_kernels, with_workspace
-from tilewright.passes.launching import can_be_early, launching
 from tilewright.passes.notes import notes_on
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.facts import Facts, facts_of
 from tilewright.plan.general import GeneralChoice
-from tilewright.plan.model import microseconds
 from tilewright.plan.planner import Refusal
 from tilewright.plan.refusals import refusal_of
 from tilewright.plan.schedule import Schedule
@@ -152,7 +150,7 @@ def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Sch
         candidate.cycles,
         ranking.roofline,
         refused=(*ranked.refused, *slower),
-        notes=(*_copies(job), *notes_on(job, plan)),
+        notes=notes_on(job, plan),
         candidates=tuple(p for _, p in plans),
         predicted=lambda machine: cycles_on(candidate, machine),
         costs=tuple(c.cycles for c, _ in plans),
@@ -164,16 +162,3 @@ def choices_of_parts(job: Job) -> tuple[GeneralChoice, ...]:
     """The choices of two kernels."""
     choices = (part.choice for part in job.parts or ())
     return tuple(choice for choice in choices if isinstance(choice, GeneralChoice))
-
-
-def _copies(job: Job) -> tuple[str, ...]:
-    """Notes on operands that are repacked: how they lie then, and the time that takes."""
-    if job.aligned is None:
-        return ()
-    often, notes = job.aligned.often(job.constant), []
-    for each, words in zip(job.aligned.copies, job.aligned.notes, strict=True):
-        assert isinstance(each.choice, GeneralChoice)
-        alone = max(0.0, each.choice.cycles - launching(job.machine, can_be_early(job.machine)))  # one launch for all
-        took = f"{microseconds(alone, job.machine):.1f} us"
-        notes.append(f"{words}: {took if each in often else 'when it is bound'}")
-    return tuple(notes)
