@@ -44,7 +44,7 @@ def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
 
 
 def why_no_halo(o: Orientation) -> str:
-    """Why the one product of a program has no halo tile, though its operand A slides; empty where it has or does not."""
+    """Why the one product of a program has no halo tile, though its operand A slides; else empty."""
     for c in o.classes:
         window = _sliding(o, c)
         if isinstance(window, str) and window:
