@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pinned_plans import in_roles, planned_as
 
 import tilewright
 import tilewright.lang as tkl
@@ -41,8 +42,7 @@ def inputs(sizes):
 )
 def test_heads_that_share_keys_are_done_in_roles_exactly(extents, more):
     sizes, kernel = dict(zip(NAMES, extents, strict=True)), grouped_query(64, **more)
-    made = kernel_for(kernel, sizes, machine=machine("hopper"))
-    assert made.plan.pipeline is not None
+    made = planned_as(kernel, sizes, machine("hopper"), in_roles)
     assert len(made.module.programs) == 1
     arrays = inputs(sizes)
     expected = tilewright.compile(kernel, target="executor")(*arrays)

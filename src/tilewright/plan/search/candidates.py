@@ -7,6 +7,7 @@ from math import inf
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts
+from tilewright.plan.search.halo import why_no_halo
 from tilewright.plan.search.kernel import candidates_of_tiling
 from tilewright.plan.search.lowered import LACKING, why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.orientation import orientations
@@ -22,6 +23,7 @@ def kernels_with_atoms(
 ) -> Iterator[PlanCandidate]:
     """Yield the candidates of a program whose products all run on atoms; of these those that lowering does."""
     if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
+        ranking.reject("a pipeline", "results are not plainly written" if facts.products else "there is no product")
         return
     wholes: list[tuple[PlanCandidate, Work]] = []
     for t in all_tilings(facts, machine, ranking, only_lowered):
@@ -41,6 +43,8 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
         if why:
             ranking.reject(why, LACKING)
             continue
+        if why := why_no_halo(o):
+            ranking.reject("halo tiles", why)
         for tiles, groups in tilings(o):
             ranking.tilings += 1
             t = Tiling(o, tiles, groups)

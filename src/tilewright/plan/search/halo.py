@@ -39,33 +39,54 @@ class HaloWindow:
 
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
     """The window of the one product whose rows are a class; None: its operand A has no halo tile an atom could read."""
+    window = _sliding(o, c)
+    return None if isinstance(window, str) else window
+
+
+def why_no_halo(o: Orientation) -> str:
+    """Why the one product of a program has no halo tile, though its operand A slides; else empty."""
+    for c in o.classes:
+        window = _sliding(o, c)
+        if isinstance(window, str) and window:
+            return window
+    return ""
+
+
+def _sliding(o: Orientation, c: DimClass) -> HaloWindow | str:
+    """The window of the one product whose rows are a class; or why there is none: empty where nothing slides there."""
     if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
-        return None
+        return ""
     (p,) = o.products
-    if not (p.a.is_read and p.b.is_read) or not p.atoms[0].asynchronous or o.by_threads:
-        return None
+    if not p.a.is_read or not p.b.is_read:
+        return ""
+    place = o.facts.nodes[p.a.reads[0]].place
+    if not any(window & set(c.dims) and window & set(p.product.k) for window in place.windows):
+        return ""
+    if not p.atoms[0].asynchronous or o.by_threads:
+        return f"{place.memory} is not copied in bulk"
     return _window(o.facts, p.product, p.a.reads[0], c)
 
 
-def _window(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | None:
+def _window(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
     access = facts.nodes[read].place
     source = facts.nodes[read].source
     if not access.linear or source is None or source.attrs.get("bounds") or "at" not in source.attrs:
-        return None
+        return f"places in {access.memory} are no sums of positions and taps"
     channels = {d for d, _ in access.row}
     if access.contiguous not in p.k or not channels <= {access.contiguous, *p.batch}:
-        return None
+        return f"channels are not what lies side by side in {access.memory}"
     seen: list[str] = []
     reach = []
     for form in access.coords[:-1]:
         here = [(d, step) for d, step in form if d in c.dims]
-        if any(step != 1 for _, step in here) or any(d in channels for d, _ in form):
-            return None
-        if any(step < 0 for _, step in form):
-            return None
+        apart = next((d for d, step in here if step != 1), None)
+        if apart is not None:
+            return f"neighbours along {apart} do not lie side by side"
+        if any(d in channels for d, _ in form) or any(step < 0 for _, step in form):
+            return f"places in {access.memory} are no sums of positions and taps"
         seen += [d for d, _ in here]
         reach.append(sum(step * (facts.extents[d] - 1) for d, step in form if d in p.k))
     last = [d for d, _ in access.coords[-2] if d in c.dims] if len(access.coords) > 1 else []
     if sorted(seen) != sorted(c.dims) or last != [c.dims[-1]] or not any(reach):
-        return None
+        return f"not every position has a place of its own in {access.memory}"
     return HaloWindow(access, read, tuple(reach))

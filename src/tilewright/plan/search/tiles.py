@@ -148,10 +148,12 @@ def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator
     facts = o.facts
     if set(c.dims) & facts.scanned:
         return
-    fixed = [loop.tile for axis, loop in facts.loops.items() if axis in c.dims and loop.merge is None]
+    loops = [loop for axis, loop in facts.loops.items() if axis in c.dims]
+    authors, fixed = {loop.tile for loop in loops}, {loop.tile for loop in loops if loop.merge is None}
     passes = max(facts.passes[d] for d in c.dims)
     for n in columns:
-        if COLUMN_BLOCKS[0] <= n < c.extent and n % _depth_unit(o) == 0 and (not fixed or n in fixed):
+        wide = n >= COLUMN_BLOCKS[0] or n in authors
+        if wide and n < c.extent and n % _depth_unit(o) == 0 and (not fixed or n in fixed):
             for tile in _folded(o, c, n, LOOP):
                 yield AxisTile(LOOP, tile.size, tile.box, tile.fold, tile.count * passes)
     for n in CLUSTERS:
