@@ -72,7 +72,7 @@ class Blocking:
 
     @property
     def in_tiles(self) -> bool:
-        """True if accumulators are in tile registers, such as AMX's."""
+        """True if accumulators are in tile registers of a matrix unit."""
         return isinstance(self.atom, MultiplyAtom) and isinstance(self.atom.c, OpaqueOperand)
 
     @property
