@@ -32,16 +32,19 @@ from tilewright.plan.schedule import Axis, Schedule
 from tilewright.plan.term_boxes import Terms, written_out
 
 
-def bind(kernel: KernelProgram, plan: Schedule, terms: Terms | None = None) -> Cuts:
-    """The parameters that a plan gives for a kernel; with `terms`, lanes compute products without atoms."""
+def bind(kernel: KernelProgram, plan: Schedule, simt: Terms | None = None) -> Cuts:
+    """Return the lowering parameters that a plan gives for a kernel; raise an error that quotes the first illegal line.
+
+    With `simt`, lanes accumulate the products of the program themselves, without MMA atoms.
+    """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
     axes = axes_of(kernel, plan)
-    parallel = terms.dims if terms is not None and terms.dims else kernel.parallel
+    parallel = simt.dims if simt is not None and simt.dims else kernel.parallel
     widths = widths_of(kernel, plan, axes, parallel)
     if plan.pipeline is not None:
         return bind_pipeline(kernel, plan, axes, widths)
-    return _without_pipeline(kernel, plan, axes, widths, parallel, terms)
+    return _without_pipeline(kernel, plan, axes, widths, parallel, simt)
 
 
 def _without_pipeline(
@@ -50,49 +53,53 @@ def _without_pipeline(
     axes: Mapping[Expr, Axis],
     widths: dict[Expr, int],
     parallel: tuple[Expr, ...],
-    terms: Terms | None,
+    simt: Terms | None,
 ) -> Cuts:
-    """The parameters of a kernel whose waves all do the same."""
+    """Return the lowering parameters of a kernel whose waves all run the same code (no producer and consumer waves).
+
+    `widths` are the task widths, `parallel` the dimensions that the grid may split.
+    """
     machine = kernel.machine
     _refuse_pipeline_lines(plan)
     loops = {op: axes[d] for op, d in kernel.loops.items() if d in axes and d not in parallel}
     tiles = {op: tile_of_loop(kernel, op, axis) for op, axis in loops.items()}
-    looped = {kernel.loops[op]: tile for op, tile in tiles.items()}
+    loop_tile_of = {kernel.loops[op]: tile for op, tile in tiles.items()}
     for d, axis in axes.items():
         loop = loop_of(axis)
-        if loop is not None and d not in looped and d not in parallel and loop < kernel.size(d):
+        if loop is not None and d not in loop_tile_of and d not in parallel and loop < kernel.size(d):
             raise refused(axis, f"no loop iterates over {axis.name}: it is whole")
 
     def width(d: Expr) -> int:
-        return widths.get(d) or looped.get(d) or kernel.size(d)
+        """Return the tile size along `d`: of a task, of a loop, or the whole extent."""
+        return widths.get(d) or loop_tile_of.get(d) or kernel.size(d)
 
     by_loops: dict[Op, Microkernel | None] = dict.fromkeys(kernel.products.values())
-    chosen = by_loops if terms else products_of(kernel.program, machine, width, kernel.size, kernel.opened)
-    products = taken(plan.products, kernel.program, machine, chosen)
+    default_products = by_loops if simt else products_of(kernel.program, machine, width, kernel.size, kernel.opened)
+    products = taken(plan.products, kernel.program, machine, default_products)
     blocks = _blocks(kernel, axes, products, parallel, width)
     _check_loops(kernel, plan, axes, products, blocks, width)
     padded = {d: blocks[d] for d in (list(blocks)[:1] if kernel.opened else ())}  # one code for all pieces
-    waves = _waves(plan, products, machine, terms)
-    free = {op: n for op, n in tiles.items() if op in kernel.free}
+    waves = _waves(plan, products, machine, simt)
+    free_tiles = {op: n for op, n in tiles.items() if op in kernel.free}
     cuts = Cuts(
         widths,
         blocks,
-        free,
+        free_tiles,
         products,
         extended=padded,
         schedule=plan.order,
         packed=bool(kernel.opened),
         waves=waves,
     )
-    if terms is None:
+    if simt is None:
         return cuts
-    (tile,) = free.values()
-    terms = replace(terms, tile=tile)
-    return replace(cuts, terms=written_out(terms, widths, waves, machine), lane_box=terms.box)
+    (tile,) = free_tiles.values()
+    simt = replace(simt, tile=tile)
+    return replace(cuts, terms=written_out(simt, widths, waves, machine), lane_box=simt.box)
 
 
 def _refuse_pipeline_lines(plan: Schedule) -> None:
-    """Refuses lines that only a kernel with a pipeline has."""
+    """Raise an error for a line of the plan that only a kernel with producer and consumer waves can have."""
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
     if plan.raster > 1:
@@ -103,10 +110,12 @@ def _refuse_pipeline_lines(plan: Schedule) -> None:
         raise refused(product, "only products of a pipeline are transposed")
 
 
-def _waves(plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, terms: Terms | None) -> int:
-    """How many waves compute a task, where no atom decides that."""
-    decides = any(how is not None for how in products.values()) or (bool(products) and terms is None)
-    if plan.waves > 1 and (decides or machine.lanes is None):
+def _waves(plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, simt: Terms | None) -> int:
+    """Return the number of waves that a plan gives to a task; raise an error if the atoms or the machine decide it."""
+    atom_decides = any(microkernel is not None for microkernel in products.values()) or (
+        bool(products) and simt is None
+    )
+    if plan.waves > 1 and (atom_decides or machine.lanes is None):
         raise refused(plan.line("waves"), "the atoms, or the machine, say how many waves compute a task")
     if not 1 <= plan.waves <= machine.waves:
         raise refused(plan.line("waves"), f"a workgroup has 1 to {machine.waves}")
@@ -120,16 +129,19 @@ def _blocks(
     parallel: tuple[Expr, ...],
     width: Size,
 ) -> dict[Expr, int]:
-    """The pieces by which a task goes over parallel dimensions: N first, so that B is read again for the next rows."""
-    pieces = {d: n for d, axis in axes.items() if d in parallel and (n := loop_of(axis)) is not None}
-    if len(products) != 1 or not pieces:
-        return pieces
+    """Return the loop tile along each parallel dimension that a task loops over, outermost first.
+
+    Loops of a single MMA are ordered N, M, batch: a tile of B is read again for the next rows.
+    """
+    loop_tile_of = {d: n for d, axis in axes.items() if d in parallel and (n := loop_of(axis)) is not None}
+    if len(products) != 1 or not loop_tile_of:
+        return loop_tile_of
     (op,) = products
-    of = axes_in(op, width)
-    if isinstance(of, str):
-        return pieces
-    order = [of.n, of.m, *of.around]
-    return dict(sorted(pieces.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    product_axes = axes_in(op, width)
+    if isinstance(product_axes, str):
+        return loop_tile_of
+    order = [product_axes.n, product_axes.m, *product_axes.around]
+    return dict(sorted(loop_tile_of.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 
 def _check_loops(
@@ -140,15 +152,21 @@ def _check_loops(
     blocks: Mapping[Expr, int],
     width: Size,
 ) -> None:
-    """Refuses loops that are longer than their axis, and on a GPU those over pieces that are no accumulator tile."""
+    """Raise an error for a loop tile longer than its axis, and on a GPU for one that differs from the
+    accumulator tile.
+    """
     units = dict.fromkeys(axes, 1)
     lines = {line.name: line for line in plan.products}
     for name, op in kernel.products.items():
-        how, of = products.get(op), axes_in(op, width)
-        if how is None or isinstance(of, str):
+        microkernel, product_axes = products.get(op), axes_in(op, width)
+        if microkernel is None or isinstance(product_axes, str):
             continue
-        units |= {of.k: how.slab or how.atom.shape[2], of.m: how.rows, of.n: how.columns}
-        for d, tile in ((of.m, how.rows), (of.n, how.columns)):
+        units |= {
+            product_axes.k: microkernel.slab or microkernel.atom.shape[2],
+            product_axes.m: microkernel.rows,
+            product_axes.n: microkernel.columns,
+        }
+        for d, tile in ((product_axes.m, microkernel.rows), (product_axes.n, microkernel.columns)):
             if kernel.machine.lanes is not None and blocks.get(d, tile) != tile:
                 raise refused((axes[d], *([lines[name]] if name in lines else [])), f"the block has {tile} of {d}")
     for d, axis in axes.items():

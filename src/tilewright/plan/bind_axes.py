@@ -1,4 +1,7 @@
-"""The axes of a plan, bound to the dimensions of a kernel: task widths and loop tiles."""
+"""Bind the axes of a plan to the dimensions of a kernel: task widths and loop tiles.
+
+A task is one tile of the grid. Its width is its extent along one dimension, in elements.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ LEVELS = ("task", "loop")
 
 
 def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
-    """The axis of every dimension. Every dimension has one axis, of its own extent."""
+    """Return the plan's axis of every dimension of the kernel.
+
+    Raise an error for an axis of an unknown dimension or another extent, and for a dimension without an axis.
+    """
     axes: dict[Expr, Axis] = {}
     for axis in plan.axes:
         d = kernel.dims.get(axis.name)
@@ -47,7 +53,10 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
 def widths_of(
     kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
 ) -> dict[Expr, int]:
-    """The width of a task along each dimension that tasks split, in the order of the line `grid`."""
+    """Return the width of a task along each dimension that the grid splits, in the order of the plan's line `grid`.
+
+    `parallel` are the dimensions that the grid may split.
+    """
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():
         levels = [cut.level for cut in axis.splits]
@@ -74,13 +83,16 @@ def widths_of(
 
 
 def loop_of(axis: Axis) -> int | None:
-    """The tile of an axis's loop; None: it has no loop."""
+    """Return the tile size of an axis's loop level; None if the axis has no loop."""
     cut = axis.split("loop")
     return None if cut is None else cut.size
 
 
 def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
-    """The tile of a loop of the program: what its axis says; a stated tile of a loop that is not free must stay."""
+    """Return the tile size of the program's loop `op`, as its axis says.
+
+    Raise an error if the plan changes the tile of a loop whose result depends on it.
+    """
     d = kernel.loops[op]
     extent = kernel.size(d)
     tile = loop_of(axis)

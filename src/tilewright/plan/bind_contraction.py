@@ -1,4 +1,4 @@
-"""The plan of a contraction on a CPU, bound: each line is checked by its rule, and the blocking is what they say."""
+"""Bind the plan of a contraction on a CPU: check each line by its rule, and return the blocking that they say."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from tilewright.plan.schedule import DELAYED, Axis, Schedule
 
 
 def bind_contraction(c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """The blocking that a plan says of a contraction; refuses a line that breaks a rule."""
+    """Return the blocking (tile sizes, orders, staging) that a plan gives for a contraction on a CPU.
+
+    `atom` is the instruction that multiplies. A line that breaks a rule raises an error that quotes it.
+    """
     return _Lines(c, plan, atom).blocking()
 
 
 class _Lines:
-    """The lines of a plan, beside the contraction and what multiplies."""
+    """The lines of a plan, with the contraction that it is for and the atom that multiplies."""
 
     def __init__(self, c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit):
         self.c, self.plan, self.atom = c, plan, atom
@@ -41,7 +44,7 @@ class _Lines:
         self.singles = [d.name for d in single_digits(c, self.lanes)]
 
     def blocking(self) -> Blocking:
-        """The blocking of all lines."""
+        """Check all lines; return the blocking that they say."""
         self._check_lines()
         self._check_names()
         self._check_tasks()
@@ -54,34 +57,34 @@ class _Lines:
         return blocking
 
     def _check_lines(self) -> None:
-        """Refuses lines that only other plans have."""
+        """Raise an error for lines that only plans of other programs have: MMAs, a pipeline, waves, split-K."""
         plan = self.plan
         others = (*plan.products, *([plan.pipeline] if plan.pipeline else []))
-        more = [*map(str, others), *([plan.line("waves")] if plan.waves > 1 else [])]
-        more += [f"parts {plan.parts[0]} {plan.parts[1]}"] if plan.parts else []
-        for line in more:
+        foreign_lines = [*map(str, others), *([plan.line("waves")] if plan.waves > 1 else [])]
+        foreign_lines += [f"parts {plan.parts[0]} {plan.parts[1]}"] if plan.parts else []
+        for line in foreign_lines:
             raise refused(line, "a contraction with a line `atom` has no such line")
 
     def _check_names(self) -> None:
-        """Every axis has a line; lines stand in any order."""
-        wanted, said = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
-        for name, axis in said.items():
+        """Raise an error unless every axis of the contraction has a line, and no other axis. Their order is free."""
+        wanted, given_axes = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
+        for name, axis in given_axes.items():
             if name not in wanted:
                 raise refused(axis, f"its axes are {', '.join(wanted)}{did_you_mean(name, wanted)}")
         for name in wanted:
-            if name not in said:
+            if name not in given_axes:
                 raise refused(self.plan.axes[-1], f"no line says `axis {name}`; the axes are {', '.join(wanted)}")
 
     def _check_tasks(self) -> None:
-        """Tasks go over batches, rows and columns, in any order; workers take them one after the other."""
-        plan, every = self.plan, [*self.singles, *list(self.axes)[:2]]
-        if sorted(plan.grid) != sorted(every):
-            raise refused(tasks_line(plan), f"tasks go over {', '.join(every)}, in any order")
+        """Raise an error unless `grid` lists the batch axes, rows and columns, each once. Rasters are for GPUs."""
+        plan, task_axes = self.plan, [*self.singles, *list(self.axes)[:2]]
+        if sorted(plan.grid) != sorted(task_axes):
+            raise refused(tasks_line(plan), f"tasks go over {', '.join(task_axes)}, in any order")
         if plan.raster > 1:
             raise refused(raster_line(plan), "workers of a CPU take tasks in order; only a GPU's are grouped")
 
     def _check_levels(self) -> None:
-        """An axis is split into tasks, whole blocks of sums, and what the atom takes."""
+        """Raise an error unless every axis is split into the levels that the atom needs: task, loop, unit."""
         rows, across = self.plan.axis(ROWS), self.plan.axis(self.across)
         self._check_blocks(rows, self.atom.shape[0], len(self.axes[ROWS]) > 1 and not self.tiles)
         self._check_blocks(across, self.atom.shape[1])
@@ -96,20 +99,23 @@ class _Lines:
                 raise refused(self.plan.axis(DEPTH), "tasks over the depth would add to one result")
 
     def _check_blocks(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
-        """Tasks, loops over whole blocks of sums, and a unit that is the atom's."""
+        """Raise an error unless an axis has the levels task, loop and unit, and its loop is whole atoms.
+
+        `unit` is the atom's extent along the axis. With `within_lines` there are two loop levels.
+        """
         levels = [cut.level for cut in axis.splits]
-        wanted = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
-        if levels != wanted:
-            said = f"its levels are {', '.join(levels) or 'none'}; it takes {', '.join(wanted)}"
-            raise refused((axis, f"atom {self.atom.name}"), said)
-        loop, last = axis.splits[-2:]
-        if last.size != unit:
+        expected = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
+        if levels != expected:
+            levels_text = f"its levels are {', '.join(levels) or 'none'}; it takes {', '.join(expected)}"
+            raise refused((axis, f"atom {self.atom.name}"), levels_text)
+        loop, unit_split = axis.splits[-2:]
+        if unit_split.size != unit:
             raise refused((axis, f"atom {self.atom.name}"), f"the atom takes `unit {unit}`")
-        if loop.size % last.size:
-            raise refused(axis, f"`{loop}` is no multiple of `{last}`")
+        if loop.size % unit_split.size:
+            raise refused(axis, f"`{loop}` is no multiple of `{unit_split}`")
 
     def _check_order(self) -> None:
-        """Sums stay in registers over the depth, which is last."""
+        """Raise an error unless K is the innermost loop, so that accumulators stay in registers."""
         line = f"loops {', '.join(self.plan.loops)}"
         if self.lanes and self.plan.loops != (*BY_LANES, DEPTH):
             raise refused(
@@ -119,7 +125,10 @@ class _Lines:
             raise refused(line, "rows and columns in either order, then depth: sums stay in registers")
 
     def _check_operands(self) -> None:
-        """Rows are read in place or, for tiles, staged; columns lie packed; only loads of tiles have hints."""
+        """Raise an error unless A is read in place (or staged, for tile registers) and B is packed.
+
+        Only loads of tile registers have cache hints.
+        """
         a, b = (self.plan.operand(operand.name) for operand in (self.c.a, self.c.b))
         for line in self.plan.values:
             if line not in (a, b):
@@ -131,13 +140,13 @@ class _Lines:
         if a.at is None:
             return
         if a.at != "task" or not self.tiles:
-            how = "rows are staged at a task, or read in place" if self.tiles else "vectors read rows in place"
-            raise refused(a, how)
+            allowed = "rows are staged at a task, or read in place" if self.tiles else "vectors read rows in place"
+            raise refused(a, allowed)
         if a.form not in STAGES:
             raise refused(a, f"rows are staged as {' or '.join(STAGES)}{did_you_mean(a.form, STAGES)}")
 
     def _check_overlap(self) -> None:
-        """Stores from tile registers may be delayed."""
+        """Raise an error for an overlap other than a delayed store from tile registers."""
         overlap = self.plan.overlap
         if overlap not in ("none", DELAYED):
             raise refused(f"overlap {overlap}", "a single contraction has no products that overlap")
@@ -146,15 +155,15 @@ class _Lines:
             raise refused(f"overlap {overlap}", f"it is for sums in tile registers; {what} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
-        """Digits have the program's extents, and go on to the end of the last whole block."""
-        meant = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
+        """Raise an error unless each axis has the program's extents, padded to the end of the last whole block."""
+        expected = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
         for axis in self.plan.axes:
-            wanted = meant[axis.name]
+            wanted = expected[axis.name]
             if axis.digits == wanted.digits:
                 continue
-            said, here = ({digit.name: digit.extent for digit in x.digits} for x in (axis, wanted))
+            given_extents, extents = ({digit.name: digit.extent for digit in x.digits} for x in (axis, wanted))
             digits = f"`({', '.join(map(str, wanted.digits))})`"
-            if said != here:
+            if given_extents != extents:
                 raise refused(axis, f"plans are for sizes: the program has {digits}; {FRESH}")
             lines = (axis, self.plan.operand(self.c.a.name)) if axis.name == ROWS else axis
             raise refused(lines, f"blocks go on to the end of the last one, and staged lines to the next: {digits}")

@@ -37,26 +37,32 @@ NAMES = 200
 
 
 def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], widths: dict[Expr, int]) -> Cuts:
-    """The parameters of a kernel whose producer waves copy operands that consumer waves multiply."""
+    """Return the lowering parameters of a kernel with warp specialisation: producer waves copy, consumer waves
+    multiply.
+
+    `axes` has the plan's axis of every dimension, `widths` the task width along those that the grid splits.
+    """
     return _Pipelined(kernel, plan, axes, widths).cuts()
 
 
 @dataclass(frozen=True, eq=False)
 class _Pipelined:
+    """A kernel with a pipelined plan: its axes, and the width of a task along each dimension."""
+
     kernel: KernelProgram
     plan: Schedule
     axes: Mapping[Expr, Axis]
     widths: dict[Expr, int]
 
     def cuts(self) -> Cuts:
-        """All parameters."""
+        """Check all rules; return the lowering parameters."""
         plan = self.plan
         self._check_lines()
         if why := why_no_pipeline(self.kernel.program, self.kernel.size, self.kernel.free) and self._why_not_chained():
             raise refused(self.roles, why)
         products = {op: self._product(line, op) for line, op in self._lines()}
-        for op, how in products.items():
-            self._check_tile(op, how)
+        for op, microkernel in products.items():
+            self._check_tile(op, microkernel)
         held = self._held(products) if self.looped else None
         check_registers(self.roles, plan.products, products, self.kernel.machine, held)
         check_overlap(plan, bool(self.looped), products)
@@ -67,7 +73,7 @@ class _Pipelined:
             if (d := self.of[op].n) in self.widths and (n := loop_of(self.axes[d])) not in (None, self.widths[d])
         }
         tiles = {op: self.looped.get(d) or self.kernel.size(d) for op, d in self.kernel.loops.items()}
-        columns = {self.of[op].n: how.tile[1] for op, how in products.items()}
+        columns = {self.of[op].n: microkernel.tile[1] for op, microkernel in products.items()}
         padded = {
             d: n
             for d, n in columns.items()
@@ -89,13 +95,13 @@ class _Pipelined:
 
     @property
     def roles(self) -> Pipeline:
-        """The pipeline's line."""
+        """The plan's line `producer ..., consumer ..., stages ...`."""
         assert self.plan.pipeline is not None
         return self.plan.pipeline
 
     @cached_property
     def looped(self) -> dict[Expr, int]:
-        """The loops that stay loops, and their tiles; others are K loops of an MMA."""
+        """The tile size of each loop that stays a loop, by dimension; other loops become the K loop of an MMA."""
         kernel = self.kernel
         stays = {
             op: d
@@ -105,28 +111,28 @@ class _Pipelined:
         return {d: tile_of_loop(kernel, op, self.axes[d]) for op, d in stays.items()}
 
     def width(self, d: Expr) -> int:
-        """How much of a dimension a task, or an iteration, has."""
+        """Return the extent of `d` within a task, or within one iteration of a loop over it."""
         return self.widths.get(d) or self.looped.get(d) or self.kernel.size(d)
 
     @cached_property
     def of(self) -> dict[Op, Axes]:
-        """M, N and K of every MMA: M is the dimension of rows that a task has more than one of."""
-        found: dict[Op, Axes] = {}
+        """M, N and K of every MMA. M is the row dimension along which a task has more than one element."""
+        axes_of: dict[Op, Axes] = {}
         for op in self.kernel.products.values():
-            axes = axes_in(op, self.width)
-            if isinstance(axes, str):
-                raise refused(self.roles, axes)
-            found[op] = axes
-        return found
+            product_axes = axes_in(op, self.width)
+            if isinstance(product_axes, str):
+                raise refused(self.roles, product_axes)
+            axes_of[op] = product_axes
+        return axes_of
 
     def _why_not_chained(self) -> str:
-        """Why values between MMAs, or rows of one, do not stay in registers; nothing where they do."""
+        """Return why values between MMAs do not stay in registers; empty text if they do."""
         kernel = self.kernel
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
         return axes if isinstance(axes, str) else ""
 
     def _lines(self) -> list[tuple[ProductUnit, Op]]:
-        """The line of every MMA."""
+        """Return the plan's line of every MMA, with the MMA; raise an error for missing and unknown names."""
         lines = {line.name: line for line in self.plan.products}
         for name, line in lines.items():
             if name not in self.kernel.products:
@@ -139,7 +145,7 @@ class _Pipelined:
     # -- rules -------------------------------------------------------------------------------------------
 
     def _check_lines(self) -> None:
-        """Refuses lines that a pipeline without halo tiles does not have."""
+        """Raise an error for lines that a pipeline without halo tiles cannot have."""
         check_roles(self.roles, self.kernel.machine)
         if self.roles.halo_stages:
             raise refused(self.roles, "no operand has the form halo")
@@ -151,7 +157,7 @@ class _Pipelined:
             raise refused(self.plan.line("loops"), "only halo tiles have an order of loops")
 
     def _product(self, line: ProductUnit, op: Op) -> Microkernel:
-        """The atom, tile and orientation of an MMA, as its line says."""
+        """Return the atom, accumulator tile, orientation and K step of the MMA `op`, as its line says."""
         machine = self.kernel.machine
         if line.atom is None:
             raise refused(line, "roles multiply by an atom")
@@ -164,26 +170,26 @@ class _Pipelined:
         if atom.slab is None:
             raise refused(line, f"{atom.name} reads no operand from shared memory")
         self._check_atom(line, op, Microkernel(atom, rows, columns, transposed=line.transposed))
-        steps = self._slabs(line, op, atom)
-        factor = (self.of[op].transposed if line.transposed else self.of[op]).factors(op)[0]
-        if Microkernel(atom, rows, columns).held_a and self._is_read(factor) and (steps or not self.looped):
+        k_step_rows = self._slabs(line, op, atom)
+        operand_a = (self.of[op].transposed if line.transposed else self.of[op]).factors(op)[0]
+        if Microkernel(atom, rows, columns).held_a and self._is_read(operand_a) and (k_step_rows or not self.looped):
             raise refused(line, f"{atom.name} has A in registers, and A changes with every step of the loop")
-        how = Microkernel(
+        microkernel = Microkernel(
             atom,
             rows,
             columns,
             groups_of(self.roles, line, atom, machine, len(self.kernel.products)),
-            at_once=steps == 0,
+            at_once=k_step_rows == 0,
             transposed=line.transposed,
             blocks=blocks,
-            slabs=max(1, steps),
-            taps=self._taps(line, op, atom) if steps else (),
+            slabs=max(1, k_step_rows),
+            taps=self._taps(line, op, atom) if k_step_rows else (),
         )
-        check_sharing(self.roles, line, how)
-        return how
+        check_sharing(self.roles, line, microkernel)
+        return microkernel
 
     def _slabs(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
-        """Rows of shared memory that a K step has; 0: all of K is one step."""
+        """Return the number of shared-memory rows that one K step has; 0 if all of K is one step."""
         axes, row = self.of[op], atom.slab or 1
         if axes.k in self.looped:
             return 0
@@ -198,7 +204,9 @@ class _Pipelined:
         return 0 if step is None else k_rows(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
 
     def _taps(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """How many places a K step has along each dimension that is summed beside K."""
+        """Return the extent of a K step along each reduction dimension besides K (filter taps); () if it is 1 along
+        all.
+        """
         taps = []
         for d in self.of[op].deep:
             extent, axis = self.kernel.size(d), self.axes.get(d)
@@ -209,38 +217,43 @@ class _Pipelined:
                 raise refused((axis, line), f"{atom.name} reads one place of {d} after the other: `loop 1`")
         return tuple(taps) if any(n > 1 for n in taps) else ()
 
-    def _check_atom(self, line: ProductUnit, op: Op, how: Microkernel) -> None:
-        """Refuses an atom that takes other types, or operands that lie otherwise."""
-        machine, axes = self.kernel.machine, how.oriented(self.of[op])
+    def _check_atom(self, line: ProductUnit, op: Op, microkernel: Microkernel) -> None:
+        """Raise an error if the atom does not take the operands' types, or their contiguous dimensions."""
+        machine, axes = self.kernel.machine, microkernel.oriented(self.of[op])
         types = types_of(op, axes.swapped, machine)
-        along = [is_contiguous_along(x, axes.k, self.kernel.program) for x in axes.factors(op)]
-        fitting = shared_atoms(machine, types, (along[0], along[1]), precision_of(op), how.held_a)
-        if how.atom not in fitting:
+        k_contiguous = [is_contiguous_along(x, axes.k, self.kernel.program) for x in axes.factors(op)]
+        fitting = shared_atoms(machine, types, (k_contiguous[0], k_contiguous[1]), precision_of(op), microkernel.held_a)
+        if microkernel.atom not in fitting:
             names = shown(", ".join(x.name for x in fitting) or "none", NAMES)
             raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
 
     def _held(self, products: Mapping[Op, Microkernel]) -> int:
-        """Registers of a lane for operands that stay in them over a loop: A that is read, all of its K."""
-        held, word = 0, self.kernel.machine.register_file.word_bits
-        for op, how in products.items():
-            axes = how.oriented(self.of[op])
-            if how.held_a and isinstance(how.atom.a, RegisterOperand) and self._is_read(axes.factors(op)[0]):
-                m, _, k = how.atom.shape
-                steps = -(-self.kernel.size(axes.k) // k) * (how.rows // m) // how.groups
-                held += how.atom.a.values * steps * how.atom.a.dtype.bits // word
-        return held
+        """Return the registers per lane of A operands that stay in registers over a loop, with all of their K."""
+        registers, word = 0, self.kernel.machine.register_file.word_bits
+        for op, microkernel in products.items():
+            axes = microkernel.oriented(self.of[op])
+            if (
+                microkernel.held_a
+                and isinstance(microkernel.atom.a, RegisterOperand)
+                and self._is_read(axes.factors(op)[0])
+            ):
+                m, _, k = microkernel.atom.shape
+                steps = -(-self.kernel.size(axes.k) // k) * (microkernel.rows // m) // microkernel.groups
+                registers += microkernel.atom.a.values * steps * microkernel.atom.a.dtype.bits // word
+        return registers
 
     def _is_read(self, operand: Value) -> bool:
+        """True if an operand comes directly from a read of memory."""
         op = self.kernel.program.makers().get(operand)
         return op is not None and op.name == "read"
 
-    def _check_tile(self, op: Op, how: Microkernel) -> None:
-        """Refuses a task that is no accumulator tile."""
+    def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
+        """Raise an error if the accumulator tile of an MMA is not the task's tile along M and N."""
         axes, size = self.of[op], self.kernel.size
         for d in axes.around:
             if self.width(d) > 1:
                 raise refused(self.axes[d], f"a task has one of {d}: beside {axes.m} and {axes.n} an MMA has one")
-        rows, columns = how.tile
+        rows, columns = microkernel.tile
         line = next(line for line, product in self._lines() if product is op)
         if self.widths.get(axes.m, rows) != rows or (axes.m in self.looped and self.looped[axes.m] != rows):
             raise refused(self.axes[axes.m], f"a task has the rows of `{line}`: {rows}")
@@ -250,8 +263,8 @@ class _Pipelined:
         if n in self.looped and self.looped[n] != columns:
             raise refused(line, f"the loop over {n} has tiles of {self.looped[n]}")
         if n in self.widths:
-            piece = loop_of(self.axes[n]) or self.widths[n]
-            if piece != columns or self.widths[n] % columns:
+            n_tile = loop_of(self.axes[n]) or self.widths[n]
+            if n_tile != columns or self.widths[n] % columns:
                 raise refused(self.axes[n], f"a task has the columns of `{line}`, {columns}, or a loop of such")
         elif n not in self.looped and columns < size(n):
             raise refused(line, f"a task has all {size(n)} of {n}")

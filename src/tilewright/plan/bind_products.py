@@ -1,4 +1,6 @@
-"""The products of a plan without a pipeline, bound: atoms take the operands, and registers hold their blocks."""
+"""Bind the MMAs of a plan without a pipeline: their atoms must take the operands, and registers must hold
+their tiles.
+"""
 
 from __future__ import annotations
 
@@ -21,42 +23,48 @@ from tilewright.plan.schedule import ProductUnit
 
 
 def taken(
-    given: tuple[ProductUnit, ...], program: Program, machine: Machine, chosen: Mapping[Op, Microkernel | None]
+    lines: tuple[ProductUnit, ...], program: Program, machine: Machine, defaults: Mapping[Op, Microkernel | None]
 ) -> dict[Op, Microkernel | None]:
-    """The products as a given plan says them; those it does not mention as they were chosen."""
-    found, names = dict(chosen), names_of(program)
-    for each in given:
-        if each.name not in names:
-            raise refused(each, f"there is no product {each.name}; there are {', '.join(names) or 'none'}")
-        found[names[each.name]] = None if each.atom is None else _given(each, names[each.name], machine)
-    return found
+    """Return the atom and accumulator tile of every MMA: as the plan's `lines` say, and as in `defaults` for the rest.
+
+    None stands for an MMA that scalar loops compute.
+    """
+    microkernels, names = dict(defaults), names_of(program)
+    for line in lines:
+        if line.name not in names:
+            raise refused(line, f"there is no product {line.name}; there are {', '.join(names) or 'none'}")
+        microkernels[names[line.name]] = None if line.atom is None else _given(line, names[line.name], machine)
+    return microkernels
 
 
-def _given(each: ProductUnit, op: Op, machine: Machine) -> Microkernel:
+def _given(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
+    """Return the atom and accumulator tile of the MMA `op` from its line; raise an error that quotes an
+    illegal line.
+    """
     try:
-        atom = machine.multiply_atom(each.atom or "")
+        atom = machine.multiply_atom(line.atom or "")
     except LookupError as fault:
-        raise refused(each, str(fault)) from None
+        raise refused(line, str(fault)) from None
     axes = axes_in(op, lambda d: 1)
     if isinstance(axes, str):
-        raise refused(each, f"{axes}; it runs by loops")
+        raise refused(line, f"{axes}; it runs by loops")
     fitting = atoms_for(machine, *types_of(op, axes.swapped, machine), precision_of(op))
     if atom not in fitting:
         kinds = " by ".join(map(str, types_of(op, axes.swapped, machine)[:2]))
         names = ", ".join(x.name for x in fitting) or "none"
-        raise refused(each, f"its factors are {kinds}, and {machine.name}'s atoms for them {names}")
-    if each.transposed:
-        raise refused(each, "only products of a pipeline are transposed")
-    how, (m, n, _) = Microkernel(atom, each.rows, each.columns), atom.shape
-    if each.rows % m or each.columns % n:
-        raise refused(each, f"blocks are whole atoms of {m}x{n}")
-    used, there = registers_of(how, machine)
-    if used > there:
-        raise refused(each, f"a block and both factors take {used} registers of {there}")
+        raise refused(line, f"its factors are {kinds}, and {machine.name}'s atoms for them {names}")
+    if line.transposed:
+        raise refused(line, "only products of a pipeline are transposed")
+    microkernel, (m, n, _) = Microkernel(atom, line.rows, line.columns), atom.shape
+    if line.rows % m or line.columns % n:
+        raise refused(line, f"blocks are whole atoms of {m}x{n}")
+    needed, available = registers_of(microkernel, machine)
+    if needed > available:
+        raise refused(line, f"a block and both factors take {needed} registers of {available}")
     if (
         not isinstance(atom.c, OpaqueOperand)
         and m == 1
-        and not vectors.fits(each.rows, each.columns // n, atom, machine)
+        and not vectors.fits(line.rows, line.columns // n, atom, machine)
     ):
-        raise refused(each, f"{atom.name} picks rows from too few registers")
-    return how
+        raise refused(line, f"{atom.name} picks rows from too few registers")
+    return microkernel

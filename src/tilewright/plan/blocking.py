@@ -1,7 +1,7 @@
-"""The numbers that the plan of a contraction says: what candidates are ranked by, and what a given plan means.
+"""The blocking parameters of a contraction on a CPU, and the plan that says them.
 
-A plan says more than is done for contractions. Reading refuses, by name, what is not; and what is read must give the
-same plan back.
+Candidates are ranked by a `Blocking`; a given plan is read to one. A plan's text can say more than contractions
+support: what is not supported is refused by its line, and the blocking that is read must give the same plan back.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ BY_LANES = (ROWS, LANES, COLUMNS)
 
 @dataclass(frozen=True)
 class LaneUnit:
-    """What multiplies by lanes: no atom of a machine, but its arithmetic on vectors of a type, in all lanes at once.
+    """The SIMD unit of a CPU, for products along a dimension that A, B and the result share (depthwise convolution).
 
-    A plan names it as its atom, by the type: `atom lanes.f32`.
+    It is no MMA atom: it multiplies vectors element by element. A plan names it by its type: `atom lanes.f32`.
     """
 
     dtype: DType
@@ -34,24 +34,25 @@ class LaneUnit:
 
     @property
     def name(self) -> str:
-        """As a plan names it."""
+        """The name of the unit in a plan, such as `lanes.f32`."""
         return f"{LANES}.{self.dtype}"
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """What one operation takes: of the rows, of the digit along the lanes, of the depth."""
+        """(M, elements of the vectorised dimension, K) of one instruction."""
         return 1, self.lanes, 1
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """A contraction in blocks of `rows` x `columns` sums in registers: tiles, vectors of columns, or vectors of
-    neighbours along a digit that both factors and the result keep, which are its columns then.
+    """Blocking parameters of a contraction. A block is the `rows` x `columns` accumulator tile that stays in registers.
 
-    `strip` is what a task takes of the rows (lines, or rows where they have one digit, or of a line by lanes),
-    `task_columns` what it takes of the columns; `order` is that of the loops over blocks; `steps` are the cuts of the
-    depth; `stage` says from where tiles read rows: in place (""), from staged lines, or from a panel; `streams` names
-    the factors, a and b, that are not kept.
+    Its columns are tile registers, vectors along N, or vectors along a dimension that A, B and the result share.
+
+    `strip` is a task's extent along M (in lines of the image, or in rows if M is one digit), and `task_columns` along
+    N. `order` lists the loops over blocks, outermost first. `steps` are the splits of K. `stage` says from where tile
+    registers read A: in place (""), from staged lines ("strip"), or from an im2col panel ("panel"). `streams` names the
+    operands, a and b, whose loads bypass the cache.
     """
 
     atom: MultiplyAtom | LaneUnit
@@ -71,82 +72,111 @@ class Blocking:
 
     @property
     def in_tiles(self) -> bool:
-        """Whether sums are in tile registers."""
+        """True if accumulators are in tile registers of a matrix unit."""
         return isinstance(self.atom, MultiplyAtom) and isinstance(self.atom.c, OpaqueOperand)
 
     @property
     def by_lanes(self) -> bool:
-        """Whether vectors lie along a digit that both factors keep."""
+        """True if vectors run along a dimension that A, B and the result share, such as depthwise channels."""
         return isinstance(self.atom, LaneUnit)
 
     @property
     def vectors(self) -> int:
-        """Vectors, or tiles, side by side in a block."""
+        """The number of vectors, or tile registers, in one row of a block."""
         return self.columns // self.atom.shape[1]
 
 
 def up(n: int, step: int) -> int:
-    """The multiple of `step` from n on."""
+    """Return `n` rounded up to a multiple of `step`.
+
+    >>> up(13, 8)
+    16
+    """
     return -(-n // step) * step
 
 
-def kept_digit(c: Contraction) -> Symbol:
-    """The digit that vectors run along, of a contraction that has one."""
-    found = lane_digit(c)
-    assert found is not None
-    return found
+def kept_digit(contraction: Contraction) -> Symbol:
+    """Return the digit that vectors run along, of a contraction that has a digit shared by A, B and the result."""
+    digit = lane_digit(contraction)
+    assert digit is not None
+    return digit
 
 
-def single_digits(c: Contraction, by_lanes: bool) -> list[Symbol]:
-    """The digits whose every number is a task of its own: of the batch, and of the rows all but a line, or two."""
-    return [*(d for d in c.batch if not by_lanes or d is not lane_digit(c)), *c.rows[: -1 if by_lanes else -2]]
+def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
+    """Return the digits of which a task usually has one value: the batch, and all but the last one or two digits of M.
+
+    With `by_lanes` a task has several of the last row digit only, and the vectorised digit is left out.
+    """
+    return [
+        *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
+        *contraction.rows[: -1 if by_lanes else -2],
+    ]
 
 
-def axes_in_order(c: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """The digits of each axis of a plan, in its order, beside single ones; tasks go over the first two."""
-    lanes = {LANES: (kept_digit(c),)} if by_lanes else {}
-    return {**lanes, ROWS: c.rows[-1:] if by_lanes else c.rows[-2:], COLUMNS: c.columns, DEPTH: c.depth}
+def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
+    """Return the digits of each axis of a plan, in the plan's order, without `single_digits`.
+
+    The grid splits the first two.
+    """
+    lanes = {LANES: (kept_digit(contraction),)} if by_lanes else {}
+    return {
+        **lanes,
+        ROWS: contraction.rows[-1:] if by_lanes else contraction.rows[-2:],
+        COLUMNS: contraction.columns,
+        DEPTH: contraction.depth,
+    }
 
 
-def plan_of(c: Contraction, s: Blocking) -> Schedule:
-    """The plan that says these numbers of a contraction."""
-    (m, n, k), axes = s.atom.shape, axes_in_order(c, s.by_lanes)
-    across, last = (LANES, kept_digit(c)) if s.by_lanes else (COLUMNS, c.columns[0])
-    walked = {last: up(size(last), n if s.by_lanes else s.columns), c.depth[-1]: up(size(c.depth[-1]), k)}
-    if s.stage == "strip" and (halo := halo_of(c)) is not None:
-        walked[c.rows[-1]] = halo.pitch
+def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
+    """Return the plan that says the blocking parameters of a contraction."""
+    (m, n, k), axes = blocking.atom.shape, axes_in_order(contraction, blocking.by_lanes)
+    across, vector_digit = (LANES, kept_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
+    walked = {
+        vector_digit: up(size(vector_digit), n if blocking.by_lanes else blocking.columns),
+        contraction.depth[-1]: up(size(contraction.depth[-1]), k),
+    }
+    if blocking.stage == "strip" and (halo := halo_of(contraction)) is not None:
+        walked[contraction.rows[-1]] = halo.pitch
     lines = axes[ROWS][0].name if len(axes[ROWS]) > 1 else None
-    within = (
-        (Split("loop", 1, lines),) if lines is not None and not s.in_tiles else ()
+    line_loop = (
+        (Split("loop", 1, lines),) if lines is not None and not blocking.in_tiles else ()
     )  # blocks of sums end with a line
     cuts = {
         COLUMNS: (Split("loop", 1),),
-        ROWS: (Split("task", s.strip, lines), *within, Split("loop", s.rows), Split("unit", m)),
-        across: (Split("task", s.task_columns), Split("loop", s.columns), Split("unit", n)),
-        DEPTH: s.steps,
+        ROWS: (Split("task", blocking.strip, lines), *line_loop, Split("loop", blocking.rows), Split("unit", m)),
+        across: (Split("task", blocking.task_columns), Split("loop", blocking.columns), Split("unit", n)),
+        DEPTH: blocking.steps,
     }
-    taken = dict(s.singles)
-    made = [
-        Axis(d.name, (Digit(d.name, size(d), size(d)),), (Split("task", taken.get(d.name, 1)),))
-        for d in single_digits(c, s.by_lanes)
+    task_sizes = dict(blocking.singles)
+    plan_axes = [
+        Axis(d.name, (Digit(d.name, size(d), size(d)),), (Split("task", task_sizes.get(d.name, 1)),))
+        for d in single_digits(contraction, blocking.by_lanes)
     ]
     for name, digits in axes.items():
-        made.append(Axis(name, tuple(Digit(d.name, size(d), walked.get(d, size(d))) for d in digits), cuts[name]))
-    a, b = ("stream" if name in s.streams else "keep" for name in "ab")
-    placed = (
-        ValuePlacement(c.a.name, "task" if s.stage else None, s.stage, a),
-        ValuePlacement(c.b.name, "bind", "packed", b),
+        plan_axes.append(Axis(name, tuple(Digit(d.name, size(d), walked.get(d, size(d))) for d in digits), cuts[name]))
+    a, b = ("stream" if name in blocking.streams else "keep" for name in "ab")
+    operands = (
+        ValuePlacement(contraction.a.name, "task" if blocking.stage else None, blocking.stage, a),
+        ValuePlacement(contraction.b.name, "bind", "packed", b),
     )
-    return Schedule(tuple(made), s.tasks, (*s.order, DEPTH), placed, s.atom.name, s.schedule, s.overlap)
+    return Schedule(
+        tuple(plan_axes),
+        blocking.tasks,
+        (*blocking.order, DEPTH),
+        operands,
+        blocking.atom.name,
+        blocking.schedule,
+        blocking.overlap,
+    )
 
 
-def blocking_of(c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """The numbers that a plan says of a contraction; lanes have one order of loops, and no hints."""
+def blocking_of(contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
+    """Return the blocking parameters that a plan says of a contraction. `atom` is what multiplies."""
     lanes = isinstance(atom, LaneUnit)
     rows, columns = (plan.axis(name).splits for name in (ROWS, LANES if lanes else COLUMNS))
-    steps = tuple(replace(x, digit=x.digit or c.depth[-1].name) for x in plan.axis(DEPTH).splits)
-    a, b = plan.operand(c.a.name), plan.operand(c.b.name)
-    singles = [(d.name, min(plan.axis(d.name).splits[0].size, size(d))) for d in single_digits(c, lanes)]
+    steps = tuple(replace(x, digit=x.digit or contraction.depth[-1].name) for x in plan.axis(DEPTH).splits)
+    a, b = plan.operand(contraction.a.name), plan.operand(contraction.b.name)
+    singles = [(d.name, min(plan.axis(d.name).splits[0].size, size(d))) for d in single_digits(contraction, lanes)]
     return Blocking(
         atom,
         rows[-2].size,

@@ -1,8 +1,8 @@
-"""Which dimensions are cut into tasks, and how finely.
+"""Find the dimensions that a grid may split, and choose task widths along them.
 
-A dimension can be cut if the whole program is pointwise along it: every write has it and puts its coordinates to places
-of their own, and nothing reduces, scans, loops, reshapes or looks up across it. Boxes divide the dimension, so that
-none is ragged.
+A task is one tile of the grid; its width is its extent along one dimension. A dimension is parallel if the whole
+program is pointwise along it: every write has it and writes separate elements, and nothing reduces, scans, loops,
+reshapes or gathers across it. Widths divide the dimension, so that no tile is ragged.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tilewright.plan.model import Size
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 RUN = 16
-"""Neighbours in memory that should stay together."""
+"""Contiguous elements that a task should have at least."""
 ROWS = 16
-"""Rows of a product that should stay together."""
+"""Rows of an MMA that a task should have at least."""
 TABLED = 1 << 22
-"""Elements of a write whose places are worked out one by one, to see whether they differ."""
+"""Elements of a write, at most, whose addresses are computed one by one, to see whether they differ."""
 
 NO_LOOPS: Mapping[Expr, int] = {}
 Opened: TypeAlias = Mapping[Expr, Expr]
-"""Sizes that only a call tells, as expressions of those that it tells."""
+"""Sizes known only at a call, as expressions of the symbols that the call binds."""
 NOTHING: Opened = {}
 
 
 @dataclass(frozen=True)
 class Room:
-    """What a task should be like: how many are enough for the workers, and how many elements each may work on.
+    """Goals for the size of tasks: how many tasks keep the workers busy, and how many elements each may compute.
 
-    Few where there are few in all, never more than it must. Where there are products, fewer tasks are enough, and
-    values as large as the second cache holds: what a product reads is read once for all its rows.
+    `elements` are the least and the most elements of a task. Programs with MMAs need fewer, larger tasks
+    (`product_tasks`, `product_elements`): an operand is then read once for all rows of a task.
     """
 
     tasks: int = 64
@@ -61,10 +61,10 @@ def boxes(
     loops: Mapping[Expr, int] = NO_LOOPS,
     opened: Opened = NOTHING,
 ) -> dict[Expr, int]:
-    """The dimensions to cut, and the width of a task along each; with `logs`, what debug_log keeps is written too.
+    """Return the width of a task along each dimension that the grid splits.
 
-    `loops` are the tiles of axes that loops go over. Of sizes that are `opened` these are typical, and nothing is
-    worked out by them that must hold for others.
+    `loops` has the tile size of each loop dimension. With `logs`, results of debug_log count as writes. `opened` are
+    sizes known only at a call: `size` gives typical numbers for them, and no proof relies on those.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -83,7 +83,7 @@ def boxes(
 
 
 def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """The dimensions that tasks may cut; with `logs`, what debug_log keeps is written too."""
+    """Return the dimensions that the grid may split. With `logs`, results of debug_log count as writes."""
     dims = pointwise(program, size, opened)
     for op in program.walk() if logs else ():
         if op.name == "debug_log":
@@ -92,11 +92,13 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
 
 
 def may_overrun(d: Expr, program: Program, size: Size) -> bool:
-    """True if elements past the end of a dimension lie outside all that is written: a box may go past that end."""
+    """True if a task may run past the end of `d`: every write drops the
+    elements there, since they are out of bounds.
+    """
     for op in (op for op in program.walk() if op.name in WRITES):
-        own = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(d)
-        places = zip(op.attrs.get("at", ()), op.operands[1].type.dims, strict=False)
-        if not any(e is own and size(n) == size(d) for e, n in places):
+        iterator = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(d)
+        coordinates = zip(op.attrs.get("at", ()), op.operands[1].type.dims, strict=False)
+        if not any(e is iterator and size(n) == size(d) for e, n in coordinates):
             return False
     return True
 
@@ -105,11 +107,11 @@ def may_overrun(d: Expr, program: Program, size: Size) -> bool:
 
 
 def pointwise(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """The dimensions along which the program is pointwise, in the order of its first write."""
+    """Return the dimensions along which the program is pointwise, in the order of its first write."""
     ops = list(program.walk())
     writes = [op for op in ops if op.name in WRITES]
     first = writes[0].operands[0].type.dims if writes else ()
-    found = [d for d in first if isinstance(d, Symbol) and size(d) > 1]
+    candidates = [d for d in first if isinstance(d, Symbol) and size(d) > 1]
     if any(op.name == "iterate" and op.attrs.get("start") for op in ops):
         return ()  # its condition is one for all
     crossed: set[Expr] = set()
@@ -120,23 +122,24 @@ def pointwise(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[E
             if not isinstance(d, Symbol):
                 crossed |= d.symbols
     crossed |= {op.attrs["symbol"] for op in ops if op.name == "set_symbol"}
-    kept: list[Expr] = [d for d in found if d not in crossed and all(d in _dims(op) for op in writes)]
+    parallel: list[Expr] = [d for d in candidates if d not in crossed and all(d in _dims(op) for op in writes)]
     for arg in program.args:
         if isinstance(arg.type, MemoryType):
-            touching = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
+            arg_writes = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
             reads = [op for op in ops if op.name == "read" and op.operands[0] is arg]
-            if touching:
-                kept = _apart(kept, touching, reads, size, opened)
-    return tuple(kept)
+            if arg_writes:
+                parallel = _apart(parallel, arg_writes, reads, size, opened)
+    return tuple(parallel)
 
 
 def _dims(op: Op) -> tuple[Expr, ...]:
+    """Return the dimensions of an operation's first operand."""
     dims: tuple[Expr, ...] = op.operands[0].type.dims
     return dims
 
 
 def _crossed(op: Op) -> set[Expr]:
-    """The dimensions that an operation does not treat point by point."""
+    """Return the dimensions along which an operation mixes elements, or that it needs as a whole."""
     if op.name in (*REDUCTIONS, "cumsum"):
         return {op.attrs["dim"]}
     if op.name == "topk":
@@ -162,36 +165,41 @@ def _crossed(op: Op) -> set[Expr]:
 
 
 def _looked_up(op: Op) -> set[Expr]:
-    """The dimensions of tiles that an access looks up elsewhere than at its own coordinates."""
+    """Return the dimensions of index tiles that an access gathers from at other coordinates than its own."""
     _, kind, extra = accessed(op)
-    own = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
-    found: set[Expr] = set()
+    dim_of = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
+    dims: set[Expr] = set()
     for (_, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
-        found |= {d for d, e in zip(value.type.dims, at, strict=True) if own.get(e) is not d}
-    return found
+        dims |= {d for d, e in zip(value.type.dims, at, strict=True) if dim_of.get(e) is not d}
+    return dims
 
 
 def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: Opened) -> list[Expr]:
-    """Those of the dimensions whose coordinates are written to places of their own."""
+    """Return those of `dims` along which different coordinates write different elements of one memory argument.
+
+    `writes` and `reads` are all accesses of that argument.
+    """
     names = {op.name for op in writes}
     if len(names) > 1:
         return []
     if names != {"write"} and not reads:
         return dims  # atomics meet where they will
-    kept = []
+    separate = []
     for d in dims:
         places = {place_of(op, d) for op in (*writes, *reads)}
         if len(places) == 1 and None not in places:
-            kept.append(d)
-    alike = len(writes) == 1 and all(access_form(op) == access_form(writes[0]) for op in reads)
-    alone = len(kept) < len(dims) and alike  # what is read by the same access lies where it is written
-    if alone and (_is_linear(writes[0], size, opened) or (not opened and _all_differ(writes[0], size))):
+            separate.append(d)
+    same_access = len(writes) == 1 and all(access_form(op) == access_form(writes[0]) for op in reads)
+    one_form = len(separate) < len(dims) and same_access  # what is read by the same access lies where it is written
+    if one_form and (_is_linear(writes[0], size, opened) or (not opened and _all_differ(writes[0], size))):
         return dims
-    return kept
+    return separate
 
 
 def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
-    """The coordinate of memory that a dimension alone decides, and how; None if there is none."""
+    """Return (memory coordinate, its linear form) that the dimension `dim`
+    alone determines in an access; None if none.
+    """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
         return (memory.type.dims.index(dim), (1, None)) if dim in memory.type.dims else None
@@ -208,14 +216,17 @@ def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
 
 
 def _is_linear(op: Op, size: Size, opened: Opened) -> bool:
-    """Whether a write with a mapping puts each element to a place of its own, because the place is a number written in
-    digits of its coordinates: flat rows that are taken apart, such as [i//56, i%56, j], come together again.
+    """True if a write maps each element to its own address, because the
+    address is a mixed-radix number of the coordinates.
+
+    A flat index that is divided, as in [i//56, i%56, j], gives one linear offset again.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
         return False
 
     def extent(e: Expr) -> Expr:
+        """Return an expression of sizes with the known ones as numbers."""
         known = {s: as_expr(size(s)) for s in e.symbols if s not in opened}
         return Substitution({**known, **{s: opened[s] for s in e.symbols if s in opened}})(e)
 
@@ -223,18 +234,19 @@ def _is_linear(op: Op, size: Size, opened: Opened) -> bool:
     numbers = {s: extent(s) for e in op.attrs["at"] for s in e.symbols if s not in over}
     extents = dict(zip(over, map(extent, _dims(op)), strict=True))
     axes = {s: index(f"place{n}", extents[s]) for n, s in enumerate(over) if extents[s].hi > 1}
-    images, place = Substitution({**numbers, **dict.fromkeys(over, 0), **axes}), as_expr(0)
+    images, offset = Substitution({**numbers, **dict.fromkeys(over, 0), **axes}), as_expr(0)
     for e, d in zip(op.attrs["at"], memory.sizes, strict=True):
-        place = place * (extent(d) if d is not None else 1) + images(e)
-    form = linear_form(place, list(axes.values()))
+        offset = offset * (extent(d) if d is not None else 1) + images(e)
+    form = linear_form(offset, list(axes.values()))
     if form is None or len(form[0]) < len(axes):
         return False
     return _are_digits([(step, extents[s]) for s, axis in axes.items() for step in (form[0][axis],)], as_expr(0))
 
 
 def _are_digits(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:
-    """Whether numbers of so many steps each, of such sizes, are all different, and larger than `reach` but for 0: in
-    some order, each step goes further than all before it together.
+    """True if linear offsets are all different: in some order, each stride exceeds the reach of all before it.
+
+    `steps` has (stride, extent) of each index. `reach` is the largest offset that smaller indices can add.
 
     >>> from tilewright.algebra.expr import symbol
     >>> f = symbol("F", 1)
@@ -248,7 +260,7 @@ def _are_digits(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:
 
 
 def _all_differ(op: Op, size: Size) -> bool:
-    """Whether a write with a mapping puts each element to a place of its own, by working out all of them."""
+    """True if a write maps each element to its own address, shown by computing all addresses."""
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
     memory: MemoryType = op.operands[1].type
@@ -259,22 +271,22 @@ def _all_differ(op: Op, size: Size) -> bool:
     numbers = {s: size(s) for e in op.attrs["at"] for s in e.symbols if s not in iterators}
     grid = np.ogrid[tuple(slice(0, n) for n in shape)]
     known = {**numbers, **dict(zip(op.attrs["over"], grid, strict=True))}
-    places = np.zeros(shape, np.int64)
+    offsets = np.zeros(shape, np.int64)
     inside = np.ones(shape, bool)
     for e, d in zip(op.attrs["at"], memory.sizes, strict=True):
         coordinate, extent = np.asarray(evaluate(e, known)), size(d) if d is not None else 0
         inside &= (coordinate >= 0) & (coordinate < extent)
-        places = places * extent + coordinate
-    chosen = places[inside]
-    return bool(np.unique(chosen).size == chosen.size)
+        offsets = offsets * extent + coordinate
+    written = offsets[inside]
+    return bool(np.unique(written).size == written.size)
 
 
 def slides(program: Program, dim: Expr) -> bool:
-    """Whether it depends on the place along a dimension, and on others, which elements of a read are there."""
+    """True if a read with bounds checks is a sliding window along `dim`: its coordinate adds `dim` to another index."""
     for op in program.walk():
         if op.name == "read" and "otherwise" in op.attrs and "at" in op.attrs:
-            own = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
-            if any(own in e.symbols and e is not own for e in op.attrs["at"]):
+            iterator = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
+            if any(iterator in e.symbols and e is not iterator for e in op.attrs["at"]):
                 return True
     return False
 
@@ -283,7 +295,7 @@ def slides(program: Program, dim: Expr) -> bool:
 
 
 def why_whole(program: Program, dim: Expr) -> str:
-    """Why tasks do not cut a dimension."""
+    """Return why the grid does not split a dimension, as text."""
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):
             return "a while loop has one condition for all"
@@ -295,22 +307,25 @@ def why_whole(program: Program, dim: Expr) -> str:
 
 
 def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
-    """Widths that divide the dimensions: first a run for each that is innermost in memory, then what fits."""
+    """Return task widths that divide `dims`: a contiguous run along the
+    innermost dimension of memory, then what fits.
+    """
     spaces = [_space(op) for op in program.walk()]
     limits = room.elements
 
     def work(widths: Mapping[Expr, int]) -> int:
+        """Return the elements of the largest operation within one task of these widths."""
         return max(prod(max(1, widths.get(d) or size(d)) for d in space) for space in spaces)
 
-    most = min(max(work({}) // room.tasks, limits[0]), limits[1])
+    max_elements = min(max(work({}) // room.tasks, limits[0]), limits[1])
     widths = dict.fromkeys(dims, 1)
-    last = [d for d in dict.fromkeys(innermost(program)) if d in widths]
-    for d in last:
-        widths[d] = _divisor(size(d), RUN * 4 if len(last) > 1 else RUN, RUN)
-    for d in (*last, *(d for d in reversed(dims) if d not in last)):
-        left = most // max(1, work({**widths, d: 1}))
-        widths[d] = max(widths[d], _divisor(size(d), left, 1))
-        if widths[d] < size(d) and d in last[:1]:
+    contiguous = [d for d in dict.fromkeys(innermost(program)) if d in widths]
+    for d in contiguous:
+        widths[d] = _divisor(size(d), RUN * 4 if len(contiguous) > 1 else RUN, RUN)
+    for d in (*contiguous, *(d for d in reversed(dims) if d not in contiguous)):
+        room_left = max_elements // max(1, work({**widths, d: 1}))
+        widths[d] = max(widths[d], _divisor(size(d), room_left, 1))
+        if widths[d] < size(d) and d in contiguous[:1]:
             break
     return widths
 
@@ -318,12 +333,11 @@ def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) ->
 def _widths_of_products(
     program: Program, dims: tuple[Expr, ...], size: Size, room: Room, loops: Mapping[Expr, int]
 ) -> dict[Expr, int]:
-    """Widths where there are products: the widest for which there are enough tasks and values fit the second cache.
+    """Return task widths of a program with MMAs: the widest that give enough tasks and whose values fit the L2 cache.
 
-    Dimensions that some product lacks stay whole, if there are others: it would be done twice. Those that
-    both factors and the sum have (a batch) are cut first, and as far as tasks are not too small, then those beside the
-    blocks of sums (the lines of an image), then those along which blocks lie, which keep some rows. A width need not
-    divide its dimension, but keeps the digits of flat indices whole where it can.
+    Dimensions that some MMA lacks stay whole if others can be split, since that MMA would be repeated. Batch dimensions
+    are split first, then other dimensions outside the accumulator tile (lines of an image), then M and N, which keep
+    some rows. A width need not divide its dimension, but keeps the digits of flat indices whole where it can.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _space(op) for op in products)]
@@ -337,20 +351,23 @@ def _widths_of_products(
     ]
     widths = {d: size(d) for d in dims}
 
-    def most(found: Mapping[Expr, int]) -> int:
-        return max(prod(max(1, found.get(d) or loops.get(d) or size(d)) for d in value) for value in values)
+    def largest_value(widths: Mapping[Expr, int]) -> int:
+        """Return the elements of the largest value that a task of these widths holds."""
+        return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in values)
 
-    def tasks(found: Mapping[Expr, int]) -> int:
-        return prod(-(-size(d) // n) for d, n in found.items())
+    def tasks(widths: Mapping[Expr, int]) -> int:
+        """Return the number of tasks."""
+        return prod(-(-size(d) // n) for d, n in widths.items())
 
-    def enough(found: Mapping[Expr, int]) -> bool:
-        return tasks(found) >= room.product_tasks and most(found) <= room.product_elements
+    def enough(widths: Mapping[Expr, int]) -> bool:
+        """True if there are enough tasks, and their values fit the L2 cache."""
+        return tasks(widths) >= room.product_tasks and largest_value(widths) <= room.product_elements
 
     blocked = _blocked(products, size)
     around = [d for d in dims if d not in batch and d not in blocked]
     for d in (*batch, *around, *(d for d in dims if d in blocked and d not in batch)):
         for width in width_choices(size(d), radices(program, d, size)):
-            if enough(widths) and (d not in batch or most(widths) <= room.elements[0]):
+            if enough(widths) and (d not in batch or largest_value(widths) <= room.elements[0]):
                 break
             if d in blocked and width < ROWS:
                 break
@@ -359,67 +376,67 @@ def _widths_of_products(
 
 
 def _blocked(products: list[Op], size: Size) -> set[Expr]:
-    """The dimensions along which products have blocks of sums: M and N of each."""
-    found: set[Expr] = set()
+    """Return the dimensions of accumulator tiles: M and N of each MMA."""
+    dims: set[Expr] = set()
     for op in products:
         axes = axes_in(op, size)
         if not isinstance(axes, str):
-            found |= {axes.m, axes.n}
-    return found
+            dims |= {axes.m, axes.n}
+    return dims
 
 
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:
-    """Widths worth a thought, widest first, each about half of the one before it.
+    """Return task widths to try along a dimension, widest first, each about half of the one before.
 
-    Best are those that keep digits whole, then those with little beside whole blocks of rows, then those that divide
-    the extent.
+    `radices` are the divisors of the dimension's flat index. Widths that keep its digits whole are preferred, then
+    those of whole register tiles, then those that divide the extent.
 
     >>> width_choices(1000, ()), width_choices(3136, (56,))
     ([1000, 500, 250, 125, 48, 16, 8, 4, 2, 1], [3136, 1568, 784, 392, 112, 56, 28, 14, 7, 4, 2, 1])
     """
 
-    found = [extent]
-    while found[-1] > 1:
-        half = -(-found[-1] // 2)
+    widths = [extent]
+    while widths[-1] > 1:
+        half = -(-widths[-1] // 2)
         n = np.arange(max(1, half // 2 + 1), half + 1)
         kept = np.ones(n.shape, bool)
         for radix in radices:
             kept &= (n % radix == 0) | (radix % n == 0)
         in_rows, divides = (n % ROWS == 0) | (n > 6 * ROWS), extent % n == 0
         best = (2 * (2 * kept + in_rows) + divides)[::-1].argmax()  # of equally good ones the widest
-        found.append(int(n[len(n) - 1 - best]))
-    return found
+        widths.append(int(n[len(n) - 1 - best]))
+    return widths
 
 
 def radices(program: Program, dim: Expr, size: Size) -> set[int]:
-    """The numbers by which accesses divide a dimension's coordinate."""
-    found: set[int] = set()
+    """Return the numbers by which accesses divide the coordinate of a dimension."""
+    divisors: set[int] = set()
     for op in program.walk():
         if "at" not in op.attrs or not (op.name == "read" or op.name in WRITES):
             continue
         over = dict(zip(accessed(op)[1].dims, op.attrs["over"], strict=True))
         for node in (n for e in op.attrs["at"] for n in e.divisions(set()) if over.get(dim) in n.symbols):
-            by = node.parts[1]
-            if by.symbols.isdisjoint(op.attrs["over"]):
-                found.add(size(by))
-    return {r for r in found if r > 1}
+            divisor = node.parts[1]
+            if divisor.symbols.isdisjoint(op.attrs["over"]):
+                divisors.add(size(divisor))
+    return {r for r in divisors if r > 1}
 
 
 def _space(op: Op) -> set[Expr]:
-    """The dimensions of all that an operation works on."""
+    """Return the dimensions of all tiles that an operation reads or makes."""
     values = (*op.results, *op.operands)
     tiles = [set(v.type.dims) for v in values if isinstance(v.type, TileType)]
     return set().union(*tiles)
 
 
 def innermost(program: Program) -> list[Expr]:
-    """The dimensions that lie side by side in some memory: those of writes first."""
+    """Return the dimensions that are contiguous in some memory argument, those of writes first."""
     accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
     return [d for op in accesses for d in side_by_side(op)]
 
 
 def side_by_side(op: Op) -> list[Expr]:
-    """The dimensions of a read or a write that lie side by side in memory."""
+    """Return the dimensions along which a read or a write is contiguous in memory."""
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
         return list(memory.type.dims[-1:])
@@ -428,7 +445,12 @@ def side_by_side(op: Op) -> list[Expr]:
 
 
 def _divisor(size: int, most: int, least: int) -> int:
-    """The largest divisor up to `most`; if that is below `least`, the smallest from there on."""
+    """Return the largest divisor of `size` up to `most`; if that is below
+    `least`, the smallest divisor from `least` on.
+
+    >>> _divisor(600, 64, 16), _divisor(600, 10, 16)
+    (60, 20)
+    """
     divisors = [n for n in range(1, int(size**0.5) + 1) if size % n == 0]
     divisors = sorted({*divisors, *(size // n for n in divisors)})
     fitting = [n for n in divisors if n <= max(1, most)]
@@ -438,7 +460,7 @@ def _divisor(size: int, most: int, least: int) -> int:
 
 
 def numbers_of(symbols: Mapping[Symbol, int]) -> Size:
-    """The value of a dimension, where all symbols are bound."""
+    """Return a function that evaluates an expression of sizes, where all symbols have numbers."""
     images = Substitution(symbols)
 
     def size(e: Expr) -> int:

@@ -1,11 +1,11 @@
-"""Factors that are computed element by element from what is read, such as weights that are widened and scaled.
+"""MMA operands that are computed element by element from what is read, such as dequantised weights.
 
     %0 = read %w : i8[N, K]
-    %1 = cast %0 dtype=bf16                       what lies along both dimensions of the factor is brought step by step
-    %2 = read %s over=[n, k] at=[n, k//128]       what lies along its rows alone stays with those who have the row
+    %1 = cast %0 dtype=bf16                       reads along both dimensions are copied K step by K step
+    %2 = read %s over=[n, k] at=[n, k//128]       reads along the rows alone stay in the lanes that have the row
     %3 = mul %1, %2 : bf16[N, K]
 
-An atom that has A in registers takes them from there: lanes read a step of what is brought, and compute.
+An atom with A in registers takes such an operand: lanes read a K step from shared memory, and compute.
 """
 
 from __future__ import annotations
@@ -25,41 +25,44 @@ from tilewright.plan.model import element_bytes
 SIMPLE = {*ELEMENTWISE, "select", "cast", "broadcast", "permute"}
 """Operations that compute a tile element by element from others."""
 GIVEN = {"fill", "scalar", "self_index"}
-"""Operations that make a tile of nothing."""
+"""Operations that make a tile without operands."""
 
 
 @dataclass(frozen=True)
 class ComputedFactor:
-    """A factor that is computed: the operations, and what they read."""
+    """A computed operand: the elementwise operations, and the reads that they start from."""
 
     ops: tuple[Op, ...]
     reads: tuple[Op, ...]
 
     def bytes(self, axes: Axes, step: int) -> float:
-        """The bytes that an element of the factor is brought as, in steps of K: those of reads that differ along it and
-        along its rows; some neighbours may be one element there."""
+        """Return the bytes that are copied per element of the operand, in K steps of `step` elements.
+
+        Only reads that vary along K and along the operand's rows count. A read that repeats one element for several
+        neighbours along K counts its share.
+        """
         total = 0.0
-        for x in self.reads:
-            dims: tuple[Expr, ...] = x.results[0].type.dims
-            own = dict(zip(dims, x.attrs.get("over", dims), strict=True))
-            at = x.attrs.get("at", dims)
-            alike = neighbours(at, own[axes.k], step) if axes.k in own else step
-            if alike < step and axes.m in own and any(own[axes.m] in e.symbols for e in at):
-                total += element_bytes(x.results[0].type.dtype) / alike
+        for read in self.reads:
+            dims: tuple[Expr, ...] = read.results[0].type.dims
+            iterators = dict(zip(dims, read.attrs.get("over", dims), strict=True))
+            at = read.attrs.get("at", dims)
+            repeated = neighbours(at, iterators[axes.k], step) if axes.k in iterators else step
+            if repeated < step and axes.m in iterators and any(iterators[axes.m] in e.symbols for e in at):
+                total += element_bytes(read.results[0].type.dtype) / repeated
         return total
 
     def cycles(self, machine: Machine) -> float:
-        """Cycles of a core's lanes for one element: each operation, and a conversion as a function."""
+        """Return the cycles of a core's lanes to compute one element; a cast counts as a function call."""
         casts = sum(op.name == "cast" for op in self.ops)
         return sum(lane_cycles(op, machine) for op in self.ops) + casts / machine.limits.function_rate
 
 
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
-    """How a factor is computed; None where it is read as it is; or why it is not computed element by element."""
-    made = program.makers()
-    wanted, ops, reads = [factor], list[Op](), list[Op]()
-    while wanted:
-        op = made.get(wanted.pop())
+    """Return how an operand is computed; None if it is read directly; or why it is not computed element by element."""
+    makers = program.makers()
+    pending, ops, reads = [factor], list[Op](), list[Op]()
+    while pending:
+        op = makers.get(pending.pop())
         if op is None:
             return "a factor depends on what a loop carries"
         if op in ops or op in reads:
@@ -70,7 +73,7 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
             reads.append(op)
         elif op.name in SIMPLE:
             ops.append(op)
-            wanted += op.operands
+            pending += op.operands
         elif op.name not in GIVEN:
             return f"a factor is computed by {op.name}, which is not done element by element"
     if not ops:
@@ -79,17 +82,19 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
 
 
 def neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
-    """How many neighbours along K are one element, within steps of it: all of them, or so many as divide a step.
+    """Return how many neighbours along K read the same element: the largest such divisor of a K step.
+
+    `at` are the coordinates of a read in terms of `k`; `step` is the extent of a K step.
 
     >>> from tilewright.algebra.expr import symbol
     >>> k = symbol("k", 0)
     >>> [neighbours([e], k, 64) for e in (k, k // 2, k // 128, k % 3, 5 * k // 5)]
     [1, 2, 64, 1, 1]
     """
-    for alike in [n for n in range(step, 1, -1) if step % n == 0]:
-        within = index("within", alike)
-        place = step * symbol("steps", 0) + alike * index("among", step // alike) + within
-        images = Substitution({k: place})
+    for count in [n for n in range(step, 1, -1) if step % n == 0]:
+        within = index("within", count)
+        coordinate = step * symbol("steps", 0) + count * index("among", step // count) + within
+        images = Substitution({k: coordinate})
         if not any(within in images(e).symbols for e in at):
-            return alike
+            return count
     return 1

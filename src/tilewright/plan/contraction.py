@@ -36,7 +36,7 @@ LONGEST = 1000
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor of a contraction: the program's argument, its extents, and its coordinates in digits."""
+    """A tensor of a contraction: the program's argument, its extents, and its coordinates in terms of digits."""
 
     name: str
     dtype: DType
@@ -47,21 +47,24 @@ class Operand:
 
     @cached_property
     def conditions(self) -> list[tuple[int, Expr]]:
-        """(dimension, condition) for every coordinate that may leave its tensor."""
-        found = []
+        """(dimension, bounds check) for every coordinate that may be out of bounds."""
+        conditions = []
         for d, (c, n) in enumerate(zip(self.coordinates, self.shape, strict=True)):
-            found += [(d, condition) for condition in (c >= 0, c < n) if not isinstance(condition, Const)]
-        return found
+            conditions += [(d, condition) for condition in (c >= 0, c < n) if not isinstance(condition, Const)]
+        return conditions
 
     @property
     def loose(self) -> frozenset[int]:
-        """The dimensions whose coordinate may leave the tensor."""
+        """The dimensions whose coordinate needs a bounds check."""
         return frozenset(d for d, _ in self.conditions)
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """out = what is computed, element by element, from start + sum over depth of a * b and from `extras`."""
+    """A GEMM-like program: out = epilogue(start + sum over depth of a * b, extras), elementwise.
+
+    `rows`, `columns`, `depth` and `batch` are the digits of M, N, K and the batch.
+    """
 
     name: str
     rows: tuple[Symbol, ...]
@@ -74,11 +77,11 @@ class Contraction:
     sum_dtype: DType
     extras: tuple[Operand, ...]
     batch: tuple[Symbol, ...] = ()
-    """Digits that both factors and the result keep: groups, or matrices of a batch."""
+    """Digits that A, B and the result share: groups, or matrices of a batch."""
     dims: tuple[tuple[str, ...], tuple[str, ...], str] = ((), (), "")
     """The program's dimensions that became rows and columns, and the one that became the last of the depth."""
     apart: bool = False
-    """Whether digits stay as they are, rather than being joined."""
+    """True if digits are not merged."""
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
     """Dimensions of the program, and the digits that stand for them together; those of one number have none."""
     program: Program | None = None
@@ -88,20 +91,17 @@ class Contraction:
 
     @property
     def open(self) -> tuple[Symbol, ...]:
-        """The digits of rows whose extent is known only when the program runs."""
+        """The digits of M whose extent is known only when the program runs."""
         return tuple(d for d in self.rows if _is_open(d))
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
-        """Digits of the depth that share a condition with the last digit of the rows."""
+        """The digits of K that share a bounds check with the last digit of M, such as filter taps."""
         shared = [x.symbols for _, x in self.a.conditions if self.rows[-1] in x.symbols]
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
-        """The contraction in normal form: its digits and accesses.
-
-        M_0 37, N_0 21, K_0 50: c[M_0, N_0] = sum of a[M_0, K_0] * b[K_0, N_0]
-        """
+        """Return the contraction in normal form: its digits, the accesses in terms of them, and the accumulator."""
         kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
         lines = [
             f"{kind} {', '.join(f'{d.name} {size(d)}' for d in digits)}" for kind, digits in kinds.items() if digits
@@ -112,150 +112,183 @@ class Contraction:
         return "\n".join([*lines, f"start {self.start} in {self.sum_dtype}"]) + "\n"
 
     def extent(self, digits: tuple[Symbol, ...]) -> int:
-        """The product of the digits' extents."""
+        """Return the product of the digits' extents."""
         return prod(map(size, digits))
 
     def summed(self, name: str | None) -> Symbol:
-        """The digit of the depth of that name."""
+        """Return the digit of K with that name."""
         return next(d for d in self.depth if d.name == name)
 
     @property
     def flops(self) -> int:
-        """Two for each product."""
+        """The floating-point operations: two for each multiply-add."""
         return 2 * self.extent((*self.batch, *self.rows, *self.columns, *self.depth))
 
 
 def size(s: Symbol) -> int:
-    """The extent of a digit."""
+    """Return the extent of a digit."""
     return int(s.hi) + 1
 
 
 def _is_open(digit: Symbol) -> bool:
+    """True if the extent of a digit is known only when the program runs."""
     return not isinstance(digit.upper, Const)
 
 
-def closed(c: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """The contraction with numbers for sizes that are open; its digits stay as they are."""
+def closed(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
+    """Return the contraction with numbers for sizes that only a call tells; its digits are not merged any further."""
     numbers = Substitution(dict(sizes))
-    digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in c.open if d.upper is not None}
+    digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
     images = Substitution(digits)
 
-    def of(operand: Operand) -> Operand:
+    def closed_operand(operand: Operand) -> Operand:
+        """Return an operand with numbers for its open sizes."""
         shape = tuple(int(numbers(as_expr(n))) for n in operand.shape)
         return replace(operand, shape=shape, coordinates=tuple(map(images, operand.coordinates)))
 
-    rows = tuple(digits.get(d, d) for d in c.rows)
-    extras = tuple(map(of, c.extras))
-    return replace(c, rows=rows, a=of(c.a), b=of(c.b), out=of(c.out), extras=extras, apart=True)
+    rows = tuple(digits.get(d, d) for d in contraction.rows)
+    extras = tuple(map(closed_operand, contraction.extras))
+    return replace(
+        contraction,
+        rows=rows,
+        a=closed_operand(contraction.a),
+        b=closed_operand(contraction.b),
+        out=closed_operand(contraction.out),
+        extras=extras,
+        apart=True,
+    )
 
 
 def dimension(digit: Symbol) -> Symbol:
-    """The dimension that a digit counts, in a program over digits."""
+    """Return the dimension that a digit counts, in the program over digits."""
     return symbol(digit.name, 0)
 
 
-def joined(c: Contraction) -> Contraction:
-    """The contraction with its row digits as one, where every tensor has them side by side: a 1x1 convolution is a
-    matrix product.
+def joined(contraction: Contraction) -> Contraction:
+    """Return the contraction with the digits of M merged into one, if they are contiguous in every tensor.
+
+    A 1x1 convolution becomes a GEMM. Otherwise the contraction is returned as it is.
     """
-    return c if len(c.rows) < 2 or c.apart or c.open else _with_one(c, c.rows, "rows_0")
+    return (
+        contraction
+        if len(contraction.rows) < 2 or contraction.apart or contraction.open
+        else _with_one(contraction, contraction.rows, "rows_0")
+    )
 
 
-def joined_depth(c: Contraction) -> Contraction:
-    """The contraction with the last two digits of its depth as one, where both factors have them side by side.
+def joined_depth(contraction: Contraction) -> Contraction:
+    """Return the contraction with the last two digits of K merged into one, if they are contiguous in both operands.
 
-    A tap and its few channels are one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c.
+    A filter tap and its few channels become one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c.
     """
-    return c if len(c.depth) < 2 else _with_one(c, c.depth[-2:], "taps_0")
+    return contraction if len(contraction.depth) < 2 else _with_one(contraction, contraction.depth[-2:], "taps_0")
 
 
-def _with_one(c: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
-    """The contraction with one digit for several; itself, where an operand has them not side by side."""
-    given, whole = (c.a, c.b, c.out, *c.extras), index(name, c.extent(digits))
-    found = [x for x in (_run(x, digits, whole) for x in given) if x is not None]
-    if len(found) < len(given):
-        return c
-    a, b, out, *extras = found
+def _with_one(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
+    """Return the contraction with `digits` merged into one digit `name`;
+    unchanged if they are not contiguous in an operand.
+    """
+    operands, merged_digit = (
+        (contraction.a, contraction.b, contraction.out, *contraction.extras),
+        index(name, contraction.extent(digits)),
+    )
+    merged = [x for x in (_run(x, digits, merged_digit) for x in operands) if x is not None]
+    if len(merged) < len(operands):
+        return contraction
+    a, b, out, *extras = merged
     others = (a, out, *extras)
     if len({(x.name, x.shape) for x in others}) > len({x.name for x in others}):
-        return c  # a tensor has one shape
-    last = {**dict.fromkeys(digits, ()), digits[-1]: (whole,)}
-    rows, depth = (tuple(s for d in own for s in last.get(d, (d,))) for own in (c.rows, c.depth))
-    over = over_joined(c.over, digits, whole)
-    return replace(c, rows=rows, depth=depth, a=a, b=b, out=out, extras=tuple(extras), over=over)
+        return contraction  # a tensor has one shape
+    replacement = {**dict.fromkeys(digits, ()), digits[-1]: (merged_digit,)}
+    rows, depth = (
+        tuple(s for d in own for s in replacement.get(d, (d,))) for own in (contraction.rows, contraction.depth)
+    )
+    over = over_joined(contraction.over, digits, merged_digit)
+    return replace(contraction, rows=rows, depth=depth, a=a, b=b, out=out, extras=tuple(extras), over=over)
 
 
-def _run(operand: Operand, digits: tuple[Symbol, ...], whole: Symbol) -> Operand | None:
-    """The operand with its dimensions of these digits as one, or None where they are not side by side.
+def _run(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
+    """Return the operand with its dimensions of `digits` merged into one; None if they are not contiguous.
 
-    The first of them may be counted from somewhere else.
+    The first of these coordinates may have an offset.
     """
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
     if not used:
         return operand
     first, end = used[0], used[0] + len(digits)
-    moved = operand.coordinates[first] - digits[0]
+    shift = operand.coordinates[first] - digits[0]
     inner = tuple(map(size, digits[1:]))
-    if used != list(range(first, end)) or moved.symbols & set(digits) or operand.shape[first + 1 : end] != inner:
+    if used != list(range(first, end)) or shift.symbols & set(digits) or operand.shape[first + 1 : end] != inner:
         return None
     if operand.coordinates[first + 1 : end] != digits[1:]:
         return None
     shape = (*operand.shape[:first], operand.shape[first] * prod(inner), *operand.shape[end:])
-    coordinates = (*operand.coordinates[:first], prod(inner) * moved + whole, *operand.coordinates[end:])
+    coordinates = (*operand.coordinates[:first], prod(inner) * shift + merged_digit, *operand.coordinates[end:])
     return replace(operand, shape=shape, coordinates=coordinates)
 
 
-def padded_depth(c: Contraction, group: int) -> Contraction:
-    """The contraction with zeros after the last digit of its depth, up to a multiple of `group`, in both factors.
+def padded_depth(contraction: Contraction, group: int) -> Contraction:
+    """Return the contraction with K's last digit zero-padded to a multiple of `group` in both operands.
 
-    Itself, where that divides it, or a factor has no dimension that is this digit alone.
+    It is unchanged if `group` divides that digit, or if an operand has no dimension that is this digit alone.
     """
-    last = c.depth[-1]
+    last = contraction.depth[-1]
     if size(last) % group == 0:
-        return c
-    wide = index(last.name, -(-size(last) // group) * group)
-    factors = [_padded(x, last, wide) for x in (c.a, c.b)]
-    others = (c.out, *c.extras)
-    if None in factors or {x.name for x in others} & {c.a.name, c.b.name} or c.a.name == c.b.name:
-        return c
-    a, b = factors
+        return contraction
+    padded_digit = index(last.name, -(-size(last) // group) * group)
+    operands = [_padded(x, last, padded_digit) for x in (contraction.a, contraction.b)]
+    others = (contraction.out, *contraction.extras)
+    if (
+        None in operands
+        or {x.name for x in others} & {contraction.a.name, contraction.b.name}
+        or contraction.a.name == contraction.b.name
+    ):
+        return contraction
+    a, b = operands
     assert a is not None
     assert b is not None
-    over = tuple((dims, tuple(wide if s is last else s for s in digits)) for dims, digits in c.over)
-    return replace(c, depth=(*c.depth[:-1], wide), a=a, b=b, over=over)
+    over = tuple((dims, tuple(padded_digit if s is last else s for s in digits)) for dims, digits in contraction.over)
+    return replace(contraction, depth=(*contraction.depth[:-1], padded_digit), a=a, b=b, over=over)
 
 
-def _padded(operand: Operand, last: Symbol, wide: Symbol) -> Operand | None:
-    places = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
-    if len(places) != 1 or operand.coordinates[places[0]] is not last or operand.shape[places[0]] != size(last):
+def _padded(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
+    """Return the operand with the dimension of digit `last` as long as
+    `padded_digit`; None if no dimension is `last` alone.
+    """
+    positions = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
+    if (
+        len(positions) != 1
+        or operand.coordinates[positions[0]] is not last
+        or operand.shape[positions[0]] != size(last)
+    ):
         return None
-    (d,) = places
-    shape = (*operand.shape[:d], size(wide), *operand.shape[d + 1 :])
-    coordinates = (*operand.coordinates[:d], wide, *operand.coordinates[d + 1 :])
+    (d,) = positions
+    shape = (*operand.shape[:d], size(padded_digit), *operand.shape[d + 1 :])
+    coordinates = (*operand.coordinates[:d], padded_digit, *operand.coordinates[d + 1 :])
     return replace(operand, shape=shape, coordinates=coordinates)
 
 
 def over_joined(
-    over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], whole: Symbol
+    over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], merged_digit: Symbol
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
-    """What dimensions stand for what digits, after these digits became one."""
-    joint = [entry for entry in over if set(entry[1]) & set(digits)]
-    dims = tuple(d for entry in joint for d in entry[0])
-    kept = [s for entry in joint for s in entry[1] if s not in digits or s is digits[-1]]
-    one = dims, tuple(whole if s is digits[-1] else s for s in kept)
-    return (*(entry for entry in over if entry not in joint), one)
+    """Return the table of (program dimensions, their digits) after `digits` were merged into `merged_digit`."""
+    merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
+    dims = tuple(d for entry in merged_entries for d in entry[0])
+    kept = [s for entry in merged_entries for s in entry[1] if s not in digits or s is digits[-1]]
+    merged = dims, tuple(merged_digit if s is digits[-1] else s for s in kept)
+    return (*(entry for entry in over if entry not in merged_entries), merged)
 
 
 class NoContraction(Exception):
-    """Why a program is not a single contraction; the message is one sentence."""
+    """The reason why a program is not a single contraction; the message is one sentence."""
 
 
 def recognise(
     program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None = None
 ) -> Contraction | str:
-    """The contraction that a tile program is, summed as the machine does; or why it is none.
+    """Return the contraction that a tile program computes, with the machine's accumulator type; or why it is none.
 
-    Sizes are numbers, or expressions of those that only a call tells; such may be the extents of rows.
+    Sizes are numbers, or expressions of symbols known only at a call; only extents of M may be such expressions.
     """
     try:
         return _Recogniser(program, sizes, machine).run()
@@ -266,6 +299,8 @@ def recognise(
 
 
 class _Recogniser:
+    """The recognition of one program: its sizes, and the operation that makes each value."""
+
     def __init__(self, program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None):
         self.program, self.sizes, self.machine = program, sizes, machine
         self.opened = {s for e in sizes.values() if isinstance(e, Expr) for s in e.symbols}
@@ -273,29 +308,30 @@ class _Recogniser:
         self.images = Substitution(dict(sizes))
 
     def run(self) -> Contraction:
-        """The contraction."""
+        """Return the contraction; raise NoContraction if the program is none."""
         ops, (kept, rows, columns, added), start, sum_dtype = self.structure()
         dims = [*kept, *rows, *columns, *added]
         indices = {d: index(name, self.size(d)) for d, name in _names(dims).items()}
         accesses = {op: self.access(op, indices) for op in ops}
         digits = self.digits(indices, list(accesses.values()))
 
-        def of(dims: list[Expr]) -> tuple[Symbol, ...]:
+        def digits_of(dims: list[Expr]) -> tuple[Symbol, ...]:
+            """Return the digits of dimensions, in order."""
             return tuple(s for d in dims for s in digits[indices[d]][0])
 
         summed = sorted(added, key=lambda d: _depth_order(indices[d], accesses[ops[0]]))
-        depth = tuple(s for s in of(summed) if size(s) > 1) or of(summed)[-1:]
-        batch = tuple(s for s in of(kept) if size(s) > 1)
-        if fixed := [s.name for s in (*of(columns), *depth, *batch) if _is_open(s)]:
+        depth = tuple(s for s in digits_of(summed) if size(s) > 1) or digits_of(summed)[-1:]
+        batch = tuple(s for s in digits_of(kept) if size(s) > 1)
+        if fixed := [s.name for s in (*digits_of(columns), *depth, *batch) if _is_open(s)]:
             raise NoContraction(f"the code depends on {', '.join(fixed)}, which only a call tells")
-        single = Substitution({s: 0 for s in (*of(kept), *of(summed)) if s not in (*batch, *depth)})
+        single = Substitution({s: 0 for s in (*digits_of(kept), *digits_of(summed)) if s not in (*batch, *depth)})
         meanings = Substitution({axis: single(total) for axis, (_, total) in digits.items()})
         operands = {op: self.operand(op, access, meanings) for op, access in accesses.items()}
         a, b, out, *extras = (operands[op] for op in ops)
         return Contraction(
             self.program.name,
-            of(rows),
-            of(columns),
+            digits_of(rows),
+            digits_of(columns),
             depth,
             a,
             b,
@@ -311,8 +347,11 @@ class _Recogniser:
         )
 
     def structure(self) -> tuple[tuple[Op, ...], tuple[list[Expr], ...], float, DType]:
-        """The accesses of a contraction: to A, to B, the write, and what else is read; its dimensions: of the batch,
-        rows, columns, and what is summed; from which number it is summed, and in which type."""
+        """Return (accesses, dimensions, start, accumulator type) of the single MMA and its loop.
+
+        The accesses are the reads of A and B, the write, and the reads of the epilogue. The dimensions are those of
+        batch, M, N and K. `start` is the number that the accumulator starts from.
+        """
         loops = [op for op in self.program.body.ops if op.name == "iterate"]
         products = [op for op in self.program.walk() if op.name == "mma"]
         writes = [op for op in self.program.body.ops if op.name == "write"]
@@ -357,15 +396,16 @@ class _Recogniser:
         return ops, (batch, rows, columns, summed), float(start.attrs["value"]), summed_in(product, self.machine)
 
     def size(self, e: Expr) -> int | Expr:
-        found = self.images(e)
-        if isinstance(found, Const):
-            return found.value
-        if not found.symbols <= self.opened:
+        """Return an expression of sizes as a number, or as an expression of symbols that only a call tells."""
+        value = self.images(e)
+        if isinstance(value, Const):
+            return value.value
+        if not value.symbols <= self.opened:
             raise NoContraction(f"the size {e} is not known")
-        return found
+        return value
 
     def access(self, op: Op, indices: Mapping[Expr, Symbol]) -> Access:
-        """The access of a read or write, over the index of each dimension."""
+        """Return the access of a read or write, over the index of each dimension."""
         memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
         if kind.extents is not None or "lookups" in op.attrs or "bounds" in op.attrs:
@@ -383,7 +423,10 @@ class _Recogniser:
     def digits(
         self, indices: Mapping[Expr, Symbol], accesses: list[Access]
     ) -> dict[Symbol, tuple[tuple[Symbol, ...], Expr]]:
-        """For each index, the digits that all accesses share, slowest first, and the index in terms of them."""
+        """Return (digits, the index in terms of them) for each index, slowest digit first.
+
+        The digits of an index are the same in all accesses.
+        """
         steps: dict[Symbol, set[int | Expr]] = {axis: {1} for axis in indices.values()}
         for access in accesses:
             normal = access.normalise()
@@ -394,23 +437,26 @@ class _Recogniser:
                 if form is None:
                     raise NoContraction("an access has no normal form")
                 steps[axis] |= {number_or(c) for c in form[0].values()}
-        found = {}
+        digits_of = {}
         for axis, radices in steps.items():
             assert axis.upper is not None
             ends = chain(radices, number_or(axis.upper + 1))
             if ends is None:
-                said = ", ".join(sorted(map(str, radices), key=lambda text: (len(text), text)))
-                raise NoContraction(f"{axis.name} is divided by {said}, which are no chain")
-            made = [
+                divisors = ", ".join(sorted(map(str, radices), key=lambda text: (len(text), text)))
+                raise NoContraction(f"{axis.name} is divided by {divisors}, which are no chain")
+            digits_and_steps = [
                 (index(f"{axis.name}_{i}", end // step), step)
                 for i, (step, end) in enumerate(pairwise(ends))
                 if end != step or len(ends) == 2
             ]
-            total: Any = sum((s * step for s, step in made), start=0)
-            found[axis] = (tuple(s for s, _ in reversed(made)), total)
-        return found
+            total: Any = sum((s * step for s, step in digits_and_steps), start=0)
+            digits_of[axis] = (tuple(s for s, _ in reversed(digits_and_steps)), total)
+        return digits_of
 
     def operand(self, op: Op, access: Access, meanings: Substitution) -> Operand:
+        """Return the tensor of a read or write with its coordinates in digits;
+        raise NoContraction if they still divide.
+        """
         coordinates = tuple(meanings(c) for c in access.coordinates)
         if any(has_division(c) for c in coordinates):
             raise NoContraction("an access still divides after its digits are taken apart")
@@ -419,11 +465,12 @@ class _Recogniser:
         return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
 
     def extras(self, write: Op, result: Value) -> list[Op]:
-        """The reads besides the sum of the elementwise work before the write."""
+        """Return the reads of the epilogue: those between the accumulator `result` and the write."""
         reads: list[Op] = []
         known: dict[Value, int] = {}
 
         def steps(value: Value) -> int:
+            """Return the number of operations that compute a value from the accumulator, counting repeated ones."""
             if value is result:
                 known[result] = 1
             if value not in known:
@@ -445,7 +492,7 @@ class _Recogniser:
         return reads
 
     def require_elementwise(self, op: Op) -> None:
-        """That an operation is done element by element, with numbers that are known."""
+        """Raise NoContraction unless an operation is elementwise, with constants that are known."""
         if op.name in ("fill", "scalar"):
             value = op.attrs["value"]
             if isinstance(value, Expr) and not isinstance(self.images(value), Const):
@@ -460,44 +507,48 @@ class _Recogniser:
 
 
 def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
-    """Where a summed dimension comes in the depth: what slides along rows before channels, each as memory has it."""
-    places = [d for d, e in enumerate(access.coordinates) if axis in e.symbols]
-    alone = all(access.coordinates[d].symbols == {axis} for d in places)
-    return alone, min(places, default=-1)
+    """Return a sort key of a reduction dimension in K: sliding dimensions
+    (taps) before channels, then by memory order.
+    """
+    positions = [d for d, e in enumerate(access.coordinates) if axis in e.symbols]
+    alone = all(access.coordinates[d].symbols == {axis} for d in positions)
+    return alone, min(positions, default=-1)
 
 
 def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
-    """1, the divisors and the extent, each of which divides the next; None where there is no such order.
+    """Return 1, the divisors and the extent in an order in which each divides the next; None if there is none.
 
     >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
     >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)
     ([1, <Q>, <P*Q>, <N*P*Q>], None)
     """
-    left, found = {r for r in radices if r not in (1, extent)}, list[int | Expr]([1])
+    remaining, ordered = {r for r in radices if r not in (1, extent)}, list[int | Expr]([1])
     if isinstance(extent, int):
-        left = {r for r in left if not isinstance(r, int) or 0 < r < extent or r == 0}
-    while left:
-        following = next((r for r in left if r != 0 and all(as_expr(n) % r is ZERO for n in (*left, extent))), None)
+        remaining = {r for r in remaining if not isinstance(r, int) or 0 < r < extent or r == 0}
+    while remaining:
+        following = next(
+            (r for r in remaining if r != 0 and all(as_expr(n) % r is ZERO for n in (*remaining, extent))), None
+        )
         if following is None:
             return None
-        found.append(following)
-        left.discard(following)
-    return [*found, extent]
+        ordered.append(following)
+        remaining.discard(following)
+    return [*ordered, extent]
 
 
 def _names(dims: list[Expr]) -> dict[Expr, str]:
-    """A name of its own for each dimension: its symbol's, in small letters; `dim` where it is an expression.
+    """Return a unique name for each dimension: its symbol's in lower case, or `dim` for an expression.
 
-    Digits are a name and a number, m_0, and nothing else in a block program's text is; `rows` and `taps` are those
-    of digits that are joined.
+    Digits are a name and a number, m_0, and nothing else in a block program's text is; `rows` and `taps` are the names
+    of merged digits.
 
     >>> from tilewright.lang import sym
     >>> list(_names([sym.M, sym.m, sym.H * sym.W, sym.C * sym.R, sym.dim]).values())
     ['m', 'm2', 'dim2', 'dim3', 'dim']
     """
-    taken, found = {"rows", "taps"}, {}
+    used, name_of = {"rows", "taps"}, {}
     for d in sorted(dims, key=lambda d: not isinstance(d, Symbol)):  # expressions take what authors left
         base = re.sub(r"\W", "_", d.name.lower(), flags=re.ASCII) if isinstance(d, Symbol) else "dim"
-        found[d] = next(name for name in (base, *(f"{base}{n}" for n in range(2, len(dims) + 4))) if name not in taken)
-        taken.add(found[d])
-    return {d: found[d] for d in dims}
+        name_of[d] = next(name for name in (base, *(f"{base}{n}" for n in range(2, len(dims) + 4))) if name not in used)
+        used.add(name_of[d])
+    return {d: name_of[d] for d in dims}

@@ -1,8 +1,4 @@
-"""How long the lanes of a core take for an operation on one element.
-
-A function of one element is so many operations of the simplest kind where arithmetic does it, or as long as the
-machine's own instruction takes, whichever is longer.
-"""
+"""The time that the lanes of a core take for one element of an elementwise operation."""
 
 from __future__ import annotations
 
@@ -15,7 +11,11 @@ COMPUTED = {*ELEMENTWISE, "select"}
 
 
 def lane_cycles(op: Op, machine: Machine) -> float:
-    """Cycles of a core for one element of an operation."""
+    """Return the cycles of a core, all lanes together, for one element of an operation.
+
+    A function counts as many simple operations, or the machine's own instruction, whichever takes longer. Operations
+    that only move or select elements cost nothing.
+    """
     if op.name not in COMPUTED:
         return 0.0
     limits = machine.limits

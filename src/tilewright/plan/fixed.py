@@ -1,4 +1,4 @@
-"""What an author's constraints fix of a plan: how much a task takes of rows and columns, how deep a loop goes."""
+"""Constraints of the author on a plan: task tiles along M and N, and the loop tile along K."""
 
 from __future__ import annotations
 
@@ -16,57 +16,71 @@ ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
 
 @dataclass(frozen=True)
 class Fixed:
-    """Numbers that a plan must have; None: free."""
+    """Tile sizes that a plan must have; None where the planner is free to choose."""
 
     rows: int | None = None
     columns: int | None = None
     depth: int | None = None
 
     def tasks(
-        self, c: Contraction, block: tuple[int, int], down: int, wanted: Collection[int], parts: Collection[int]
+        self,
+        contraction: Contraction,
+        register_tile: tuple[int, int],
+        row_blocks: int,
+        row_counts: Collection[int],
+        column_counts: Collection[int],
     ) -> Iterator[tuple[int, int, tuple[str, str]]]:
-        """(what a task takes of the rows, what of the columns, the order of its blocks), for blocks of sums of so many
-        rows and columns, so many `down`: as many tasks along rows and columns as `wanted` and `parts` say.
+        """Yield (rows of a task, columns of a task, loop order) of every task tile that the constraints allow.
+
+        `register_tile` is (rows, columns) of an accumulator tile and `row_blocks` the number of such tiles along M.
+        `row_counts` and `column_counts` are the numbers of tasks along M and N to try.
         """
-        rows, columns = block
-        for strip in self._strips(c, rows, down, wanted):
-            for task_columns in self._task_columns(columns, -(-size(c.columns[0]) // columns), parts):
+        rows, columns = register_tile
+        for strip in self._strips(contraction, rows, row_blocks, row_counts):
+            for task_columns in self._task_columns(columns, -(-size(contraction.columns[0]) // columns), column_counts):
                 for order in ORDERS[: 1 if task_columns == columns else 2]:
                     yield strip, task_columns, order
 
-    def _strips(self, c: Contraction, rows: int, down: int, wanted: Collection[int]) -> list[int]:
-        """What a task may take of the rows: lines, or rows in whole blocks."""
-        single = len(c.rows) == 1
+    def _strips(
+        self, contraction: Contraction, block_rows: int, row_blocks: int, row_counts: Collection[int]
+    ) -> list[int]:
+        """Return the task extents along M to try: lines of an image, or rows in whole register tiles."""
+        single = len(contraction.rows) == 1
         if self.rows is None:
-            whole, unit = (down, rows) if single else (size(c.rows[-2]), 1)
-            return sorted({-(-whole // count) * unit for count in wanted if count <= whole})
-        step = rows if single else size(c.rows[-1])
+            whole, unit = (row_blocks, block_rows) if single else (size(contraction.rows[-2]), 1)
+            return sorted({-(-whole // count) * unit for count in row_counts if count <= whole})
+        step = block_rows if single else size(contraction.rows[-1])
         return [self.rows if single else self.rows // step] if self.rows % step == 0 else []
 
-    def _task_columns(self, columns: int, blocks: int, parts: Collection[int]) -> list[int]:
-        """What a task may take of the columns, in whole blocks."""
+    def _task_columns(self, block_columns: int, column_blocks: int, column_counts: Collection[int]) -> list[int]:
+        """Return the task extents along N to try, in whole register tiles."""
         if self.columns is None:
-            return sorted({-(-blocks // n) * columns for n in parts if n <= blocks})
-        return [self.columns] if self.columns % columns == 0 else []
+            return sorted({-(-column_blocks // n) * block_columns for n in column_counts if n <= column_blocks})
+        return [self.columns] if self.columns % block_columns == 0 else []
 
 
 FREE = Fixed()
 
 
-def fixed_by(program: Program, c: Contraction, sizes: Mapping[Symbol, int]) -> Fixed:
-    """What the constraints of a program fix of its contraction; what has no number yet fixes nothing."""
+def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, int]) -> Fixed:
+    """Return the tile sizes that a program's constraints fix for its contraction; an unknown size fixes nothing."""
     tasks, loops = tiles_of(program, sizes)
-    rows, columns, depth = c.dims
+    rows, columns, depth = contraction.dims
 
     def task(dims: tuple[str, ...], extent: int) -> int | None:
-        found = [tasks[d] for d in dims if d in tasks]
-        return min(found[0], extent) if len(dims) == 1 and found else None
+        """Return the workgroup tile of an axis that is one dimension; None if it has no constraint."""
+        widths = [tasks[d] for d in dims if d in tasks]
+        return min(widths[0], extent) if len(dims) == 1 and widths else None
 
-    return Fixed(task(rows, c.extent(c.rows)), task(columns, c.extent(c.columns)), loops.get(depth))
+    return Fixed(
+        task(rows, contraction.extent(contraction.rows)),
+        task(columns, contraction.extent(contraction.columns)),
+        loops.get(depth),
+    )
 
 
 def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
-    """In how many parts the constraints have waves share what a workgroup has of each dimension, where numbers say."""
+    """Return, for each dimension, into how many parts the author's constraints split a workgroup's tile among waves."""
     images, (workgroups, _) = Substitution(dict(sizes)), tiles_of(program, sizes)
     parts = {}
     for record in program.records:
@@ -78,13 +92,13 @@ def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
 
 
 def tiles_of(program: Program, sizes: Mapping[Symbol, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """The tile sizes that a program's constraints give: of workgroups, and of loops, by dimension."""
+    """Return (workgroup tiles, loop tiles) that the author's constraints give, by dimension name."""
     images = Substitution(dict(sizes))
-    found: dict[str, dict[str, int]] = {"workgroup": {}, "tiling": {}}
+    tiles: dict[str, dict[str, int]] = {"workgroup": {}, "tiling": {}}
     for record in program.records:
         tile = record.attrs.get("tile")
-        if record.name in found and tile is not None:
+        if record.name in tiles and tile is not None:
             number = images(tile)
             if isinstance(number, Const) and number.value > 0:
-                found[record.name][str(record.attrs["dim"])] = number.value
-    return found["workgroup"], found["tiling"]
+                tiles[record.name][str(record.attrs["dim"])] = number.value
+    return tiles["workgroup"], tiles["tiling"]

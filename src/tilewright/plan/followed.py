@@ -1,4 +1,4 @@
-"""Which of an author's constraints a chosen plan does not follow, and why: one line each, for `explain()`."""
+"""List the author's constraints that a chosen plan does not follow, and why: one line each, for `explain()`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ ONE_WORKER = "a workgroup is one worker here"
 class Followed:
     """A program, the plan chosen for it on a machine, and the sizes it was planned for.
 
-    `axes` are the plan's names of dimensions; `is_grid` says that tasks are part of the program's meaning.
+    `axes` maps dimensions to their names in the plan. `is_grid` says that workgroup tiles are part of the program's
+    meaning.
     """
 
     program: Program
@@ -36,24 +37,26 @@ class Followed:
     is_grid: bool = False
 
     def notes(self) -> tuple[str, ...]:
-        """A line for each constraint, and each argument of one, that the plan does not follow."""
+        """Return one line for each constraint, and each argument of one, that the plan does not follow."""
         notes: list[str] = []
         for record in self.program.records:
             notes += _NOTES[record.name](self, record) if record.name in _NOTES else ()
         return tuple(dict.fromkeys(notes))
 
     def number(self, e: Expr | None) -> int | None:
-        """The value of an expression; None where a symbol of it has none yet."""
+        """Return the value of an expression of sizes; None if a symbol has no value yet."""
         value = None if e is None else Substitution(dict(self.sizes))(e)
         return value.value if isinstance(value, Const) else None
 
     def text(self, e: Expr) -> str:
-        """An expression as its number, or as it is written."""
+        """Return an expression as its number, or as it is written."""
         number = self.number(e)
         return str(e if number is None else number)
 
     def axis(self, dim: Expr) -> Axis | None:
-        """The axis of a dimension, in the plan of the first program that has one."""
+        """Return the plan's axis of a dimension, from the first of the plan's
+        kernels that has one; None if none has.
+        """
         name = self.axes.get(str(dim), str(dim))
         plan: Schedule | None = self.plan
         while plan is not None:
@@ -65,14 +68,17 @@ class Followed:
 
     @property
     def waves(self) -> int:
-        """How many waves compute a task."""
+        """The number of waves that compute a task."""
         roles = self.plan.pipeline
         if roles is None:
             return self.plan.waves
         return roles.consumer[0] // 2 if roles.pingpong else roles.consumer[0]
 
     def shared(self) -> dict[str, int] | None:
-        """In how many parts waves share each dimension of a task, those in one part left out; None: not said."""
+        """Return, by dimension, into how many parts waves split a task; None if the plan does not say.
+
+        Dimensions that are not split are left out.
+        """
         if self.machine.waves == 1 or self.waves == 1:
             return {}
         if self.plan.pipeline is None or not self.plan.products or self.plan.products[0].atom is None:
@@ -94,7 +100,10 @@ def not_followed(
     contraction: Contraction | None = None,
     is_grid: bool = False,
 ) -> tuple[str, ...]:
-    """A line for each constraint of a program that a plan does not follow, with the reason."""
+    """Return one line for each constraint of a program that a plan does not follow, with the reason.
+
+    `contraction` is given if the plan has the axes rows, columns and depth of a CPU contraction.
+    """
     if contraction is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
     else:
@@ -105,31 +114,38 @@ def not_followed(
 
 
 def _extent(axis: Axis) -> int:
+    """Return the extent of an axis: the product of its digits' extents."""
     return prod(digit.extent for digit in axis.digits)
 
 
-def _workgroup(on: Followed, record: Op) -> Iterator[str]:
-    """The tile of a workgroup: what a task has of the dimension."""
-    tile = on.number(record.attrs["tile"])
-    if tile is None or on.is_grid:
+def _workgroup(followed: Followed, record: Op) -> Iterator[str]:
+    """Yield a note if the tasks of the plan do not have the workgroup tile of a constraint."""
+    tile = followed.number(record.attrs["tile"])
+    if tile is None or followed.is_grid:
         return
     name = f"the constraint's workgroup tile of {record.attrs['dim']}, {tile}, is left aside"
-    axis = on.axis(record.attrs["dim"])
+    axis = followed.axis(record.attrs["dim"])
     if axis is None:
         yield f"{name}: the plan has no axis of {record.attrs['dim']}"
         return
-    cuts = [c for c in axis.splits if c.level == "task"]
-    boxes = {c.digit: c.size for c in cuts if c.digit is not None}
+    task_splits = [c for c in axis.splits if c.level == "task"]
+    boxes = {c.digit: c.size for c in task_splits if c.digit is not None}
     whole = _extent(axis)
-    taken = prod(boxes.get(d.name, d.extent) for d in axis.digits) if boxes else cuts[0].size if cuts else whole
-    if min(tile, whole) != min(taken, whole):
-        yield f"{name}: a task has {min(taken, whole)} of {whole}, as `{axis}` says"
+    task_width = (
+        prod(boxes.get(d.name, d.extent) for d in axis.digits)
+        if boxes
+        else task_splits[0].size
+        if task_splits
+        else whole
+    )
+    if min(tile, whole) != min(task_width, whole):
+        yield f"{name}: a task has {min(task_width, whole)} of {whole}, as `{axis}` says"
 
 
-def _tiling(on: Followed, record: Op) -> Iterator[str]:
-    """The tile of a loop: how far a loop of the plan goes."""
-    tile = on.number(record.attrs.get("tile"))
-    axis = on.axis(record.attrs["dim"])
+def _tiling(followed: Followed, record: Op) -> Iterator[str]:
+    """Yield a note if no loop of the plan has the loop tile of a constraint."""
+    tile = followed.number(record.attrs.get("tile"))
+    axis = followed.axis(record.attrs["dim"])
     if tile is None:
         return
     name = f"the constraint's loop tile of {record.attrs['dim']}, {tile}, is left aside"
@@ -139,41 +155,44 @@ def _tiling(on: Followed, record: Op) -> Iterator[str]:
         yield f"{name}: no loop of `{axis}` goes so far"
 
 
-def _wave(on: Followed, record: Op) -> Iterator[str]:
-    """The tile of a wave: in how many parts waves share what a workgroup has of the dimension."""
+def _wave(followed: Followed, record: Op) -> Iterator[str]:
+    """Yield a note if waves do not split a task's dimension as a constraint says."""
     dim = record.attrs["dim"]
-    wanted, parts = wave_parts(on.program, on.sizes).get(str(dim)), on.shared()
-    if wanted is not None and parts is not None and parts.get(str(dim), 1) == wanted:
+    wanted_parts, parts = wave_parts(followed.program, followed.sizes).get(str(dim)), followed.shared()
+    if wanted_parts is not None and parts is not None and parts.get(str(dim), 1) == wanted_parts:
         return
-    if on.machine.waves == 1:
+    if followed.machine.waves == 1:
         why = ONE_WORKER
     elif parts is None:
-        why = f"the plan says how its {on.waves} waves share a task"
+        why = f"the plan says how its {followed.waves} waves share a task"
     else:
         shared = ", ".join(f"{n} along {d}" for d, n in parts.items()) or "one wave does a task"
         why = f"the plan's waves are {shared}" if parts else shared
     yield f"the constraint on waves of {dim} is left aside: {why}"
 
 
-def _hardware(on: Followed, record: Op) -> Iterator[str]:
-    """The waves, threads, instructions and registers that the constraint names."""
-    attrs, machine = record.attrs, on.machine
+def _hardware(followed: Followed, record: Op) -> Iterator[str]:
+    """Yield a note for each number of waves, threads, registers or instruction
+    of a hardware constraint that is not followed.
+    """
+    attrs, machine = record.attrs, followed.machine
     if (threads := attrs.get("threads")) is not None and threads != machine.lanes:
         why = ONE_WORKER if machine.waves == 1 else f"a wave has {machine.lanes} lanes here"
         yield f"the constraint's threads_per_wave {threads} is left aside: {why}"
     if "waves" in attrs:
-        wanted = [on.number(e) for e in attrs["waves"]]
-        if None in wanted or prod(n or 0 for n in wanted) != (1 if machine.waves == 1 else on.waves):
-            why = ONE_WORKER if machine.waves == 1 else f"{on.waves} waves compute a task of the plan"
-            yield f"the constraint's waves_per_block ({', '.join(map(on.text, attrs['waves']))}) is left aside: {why}"
+        wanted = [followed.number(e) for e in attrs["waves"]]
+        if None in wanted or prod(n or 0 for n in wanted) != (1 if machine.waves == 1 else followed.waves):
+            why = ONE_WORKER if machine.waves == 1 else f"{followed.waves} waves compute a task of the plan"
+            given = ", ".join(map(followed.text, attrs["waves"]))
+            yield f"the constraint's waves_per_block ({given}) is left aside: {why}"
     if "mma" in attrs:
         yield f"the constraint's {attrs['mma']} is left aside: atoms are this machine's own"
     if "vectors" in attrs:
-        said = ", ".join(f"{dim} {on.text(size)}" for dim, size in attrs["vectors"])
-        yield f"the constraint's vector_shapes {said} are left aside: what a register holds follows from the plan"
-    if "cluster" in attrs and any(on.number(e) != 1 for e in attrs["cluster"]):
-        said = ", ".join(map(on.text, attrs["cluster"]))
-        yield f"the constraint's workgroups_per_cluster ({said}) is left aside: plans have no clusters"
+        given = ", ".join(f"{dim} {followed.text(size)}" for dim, size in attrs["vectors"])
+        yield f"the constraint's vector_shapes {given} are left aside: what a register holds follows from the plan"
+    if "cluster" in attrs and any(followed.number(e) != 1 for e in attrs["cluster"]):
+        given = ", ".join(map(followed.text, attrs["cluster"]))
+        yield f"the constraint's workgroups_per_cluster ({given}) is left aside: plans have no clusters"
     if "load_bits" in attrs:
         yield (
             f"the constraint's max_bits_per_load {attrs['load_bits']} is left aside: how wide a load is follows from "
@@ -183,11 +202,11 @@ def _hardware(on: Followed, record: Op) -> Iterator[str]:
         yield f"the constraint's n_service_waves {attrs['service']} is left aside: the plan says which waves load"
 
 
-def _elements(on: Followed, record: Op) -> Iterator[str]:
-    """How many elements a thread has of a read, a write or an index."""
-    why = ONE_WORKER if on.machine.waves == 1 else "what a lane reads and writes at a time follows from the plan"
+def _elements(followed: Followed, record: Op) -> Iterator[str]:
+    """Yield the note that the elements per thread of a read, write or index are chosen by the plan."""
+    why = ONE_WORKER if followed.machine.waves == 1 else "what a lane reads and writes at a time follows from the plan"
     what = f"{record.attrs['what']} of {record.attrs['of']}"
-    yield f"elements_per_thread {on.text(record.attrs['count'])} of the {what} is left aside: {why}"
+    yield f"elements_per_thread {followed.text(record.attrs['count'])} of the {what} is left aside: {why}"
 
 
 _NOTES = {"workgroup": _workgroup, "tiling": _tiling, "wave": _wave, "hardware": _hardware, "elements": _elements}

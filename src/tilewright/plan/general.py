@@ -1,9 +1,11 @@
-"""Plans for programs that are no single contraction: which dimensions tasks cut, and how far loops go at once.
+"""Plans for programs that are no single contraction: task widths and loop tiles.
 
-axis M = (M 1000): task 8
-axis N = (N 512): whole
-axis K = (K 900): loop 256
-grid M
+    axis M = (M 1000): task 8
+    axis N = (N 512): whole
+    axis K = (K 900): loop 256
+    grid M
+
+A task is one tile of the grid; its width is its extent along one dimension.
 """
 
 from __future__ import annotations
@@ -28,72 +30,76 @@ from tilewright.plan.schedule import Axis, Digit, Pipeline, Schedule, Split
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256
-"""The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
+"""The longest axis that a loop with a free tile size takes as one tile, and its tile size on a longer one."""
 DEEPEST = 4096
-"""The same of a loop that only adds products: what they read is not held."""
+"""The longest tile of a K loop: it holds no operands, so that it may be longer."""
 ALIKE = {
     *(*ELEMENTWISE, "select", "cast", "fill", "scalar", "broadcast", "permute"),
     *("mma", "read", "write", "yield", "iterate"),
 }
-"""Operations that treat all coordinates of a dimension alike, a loop those of others than its axis."""
+"""Operations that treat all coordinates of a dimension alike; a loop does so for all but its own axis."""
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """What a plan says of a program, as the lowering reads it."""
+    """The parameters of the lowering of one kernel: a plan, bound to the operations and dimensions of a program."""
 
     widths: dict[Expr, int] = field(default_factory=dict)
-    """The width of a task along each dimension that tasks cut."""
+    """The width of a task along each dimension that the grid splits."""
     blocks: dict[Expr, int] = field(default_factory=dict)
-    """How wide the pieces are by which a task goes over dimensions, the outermost first."""
+    """The tile size of each loop of a task over a parallel dimension, outermost first."""
     tiles: dict[Op, int] = field(default_factory=dict)
-    """The tile of each loop that gives the same for all tiles."""
+    """The tile size of each loop of the program whose result does not depend on it."""
     products: dict[Op, Microkernel | None] = field(default_factory=dict)
-    """How each product is done: by an atom and blocks of sums, or, None, by loops."""
+    """The atom and accumulator tile of each MMA; None: scalar loops."""
     roles: Pipeline | None = None
     """Who loads and who multiplies; None: all waves do both. Tasks then all have the same width: those at the edges
     compute more than there is, and what is too much is not stored."""
     group: int = 1
-    """How many tasks along the first of their dimensions are walked together."""
+    """Raster group: how many tasks along the first dimension of the grid run next to each other."""
     extended: dict[Expr, int] = field(default_factory=dict)
-    """Dimensions whose last piece has whole units of such a size; what is past the end is computed, never stored."""
+    """Dimensions whose ragged tail is padded to a multiple of this size; what is past the end is never stored."""
     apart: dict[Expr, tuple[int, int]] = field(default_factory=dict)
     """How many pieces at the ends of a dimension are written apart; by itself one at each where a factor slides out of
     its tensor, and the last where only a call tells where the dimension ends."""
     lanes: dict[Op, LaneKernel] = field(default_factory=dict)
-    """Products by vectors along a dimension that both factors and the sum keep."""
+    """Products that vectors compute along a dimension shared by A, B and the result (depthwise convolution)."""
     depth: tuple[Depth, ...] = ()
-    """The loops over what a product sums, the outermost first; none: as the lowering sees fit."""
+    """The K loops of the MMA, outermost first; empty: the lowering chooses."""
     schedule: str = "cyclic"
-    """Which tasks a worker takes."""
+    """The order in which workers take tasks."""
     waves: int = 1
-    """How many waves do a task together, where products do not say so."""
+    """The number of waves that compute a task, where no MMA decides it."""
     halo: int | None = None
     """Where factor A is brought as a halo tile: how many offsets a stage of B has; 0: all of B is brought before the
     first task; None: A is brought step by step, as B is."""
     walk: Walk | None = None
-    """Where rows of a halo tile, or those that a task stages, run on from line to line: how."""
+    """The lines and pitch of a halo tile or of staged rows, where rows run on from line to line."""
     overlap: str = "none"
     """What runs beside other work: `ahead`, the first product of a loop's next round; `defer`, what becomes of a block
     of sums, beside the next one."""
     packed: bool = False
-    """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
+    """True if B operands that are arguments are packed before the program runs, even if they could be read in place."""
     tiled: Tiled | None = None
-    """How the one product of a program is done in tile registers; None: as the lowering sees fit."""
+    """How a program's single MMA runs in tile registers; None: the lowering chooses."""
     terms: int | None = None
-    """Where lanes do products term by term: up to how many terms of a sum are written out; None: atoms do them."""
+    """In SIMT products: how many K steps are unrolled at most; None: atoms compute the MMAs."""
     lane_box: tuple[Expr, ...] = ()
-    """Dimensions of which every lane has all, where it does: what results next to each other read is brought once."""
+    """Dimensions of the box of results that every lane computes; what neighbouring results share is loaded once."""
 
     @property
     def summed(self) -> dict[Expr, Depth]:
-        """The outermost loop over each dimension that is summed."""
+        """The outermost loop over each reduction dimension."""
         return {s.dim: s for s in reversed(self.depth)}
 
 
 @dataclass(frozen=True)
 class GeneralChoice:
-    """The plan of a program on the general path, what it should take, and why it is no other."""
+    """The plan that was chosen for a program by the general lowering, its
+    predicted time, and why other plans were refused.
+
+    `cycles` is the predicted time, `bound` the roofline.
+    """
 
     machine: Machine
     name: str
@@ -103,39 +109,39 @@ class GeneralChoice:
     refused: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
     candidates: tuple[Schedule, ...] = ()
-    """Plans that fit, the one that should be fastest first, where there are several."""
+    """Legal plans, the fastest predicted one first, where there are several."""
     predicted: Predicted | None = field(default=None, compare=False, repr=False)
-    """What the model says of this plan on a machine with other rates, where it says more than bytes and operations."""
+    """A function that predicts the cycles of this plan on a machine with other rates, if the model has one."""
     costs: tuple[float, ...] = ()
-    """The cycles that each of them should take."""
+    """The predicted cycles of each candidate."""
     parts: tuple[GeneralChoice, ...] = ()
-    """The choices of the programs that it is done as, one after the other, where it is more than one."""
+    """The choices of its kernels, in order, where the program becomes more than one kernel."""
     widths: Mapping[Expr, int] = field(default_factory=dict, compare=False, repr=False)
-    """The width of a task along each dimension, where all waves do the same."""
+    """The width of a task along each dimension, for a plan without producer and consumer waves."""
     jobs: object = field(default=None, compare=False, repr=False)
-    """The jobs of the programs that it is done as, where these are planned already."""
+    """The jobs of its kernels, where these are planned already."""
 
     def explain(self) -> str:
-        """The choice in words."""
-        took, least = us(self.cycles, self.machine), us(self.bound, self.machine)
+        """Return the choice as text: the plan, its predicted time and roofline, notes and refusals."""
+        predicted_us, bound_us = us(self.cycles, self.machine), us(self.bound, self.machine)
         if self.parts:
-            sums = " + ".join(us(part.cycles, self.machine) for part in self.parts)
+            parts_us = " + ".join(us(part.cycles, self.machine) for part in self.parts)
             return "\n".join(
                 [
                     f"{self.name} on {self.machine.name} as two kernels, split after {self.plan.split_after}: "
-                    f"predicted {took} us, {sums}",
+                    f"predicted {predicted_us} us, {parts_us}",
                     *self.notes,
                     *(f"refused  {r}" for r in self.refused),
                     *(part.explain() for part in self.parts),
                 ]
             )
-        by = "" if self.machine.lanes is not None else ", by memory"
-        way = "by the general path" if self.plan.pipeline is None else "in roles"
+        bound_by = "" if self.machine.lanes is not None else ", by memory"
+        path = "by the general path" if self.plan.pipeline is None else "in roles"
         return "\n".join(
             [
-                f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {way}",
+                f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {path}",
                 *("  " + line for line in self.plan.lines()),
-                *([f"predicted {took} us; roofline {least} us{by}"] if self.cycles else []),
+                *([f"predicted {predicted_us} us; roofline {bound_us} us{bound_by}"] if self.cycles else []),
                 *([] if self.predicted is None else limiting(self.machine, self.plan, self.predicted)),
                 *self.notes,
                 *(f"refused  {r}" for r in self.refused),
@@ -144,7 +150,7 @@ class GeneralChoice:
 
 
 def room_of(machine: Machine) -> Room:
-    """What tasks should be like on a machine: some for each core, each within the caches."""
+    """Return the goals for task sizes on a machine: some tasks for each core, each within the caches."""
     limits = machine.limits
     least, most = limits.l1_bytes // 24, limits.l2_bytes // 128
     values = limits.l2_bytes // 16
@@ -152,32 +158,39 @@ def room_of(machine: Machine) -> Room:
 
 
 def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
-    """The pieces by which a task goes over a program with one product: blocks of sums, which then stay in registers.
+    """Return the loop tiles of a task with a single MMA: its accumulator tile along N, M and batch, outermost first.
 
-    Blocks of N come first: what a block reads of B is read again for the next rows.
+    The accumulator then stays in registers over K. Loops over N come first, so that a tile of B is read again for the
+    next rows. Empty if the MMA has no atom, or the grid does not split M and N. `width` gives a task's extent along a
+    dimension.
     """
-    ((op, how),) = products.items()
+    ((op, microkernel),) = products.items()
     axes = axes_in(op, width)
-    if how is None or isinstance(axes, str) or axes.m not in dims or axes.n not in dims:
+    if microkernel is None or isinstance(axes, str) or axes.m not in dims or axes.n not in dims:
         return {}
-    return {axes.n: how.columns, axes.m: how.rows, **{d: 1 for d in axes.around if d in dims and width(d) > 1}}
+    return {
+        axes.n: microkernel.columns,
+        axes.m: microkernel.rows,
+        **{d: 1 for d in axes.around if d in dims and width(d) > 1},
+    }
 
 
-def only_adds(op: Op) -> bool:
-    """Whether a loop's body only multiplies what it reads, and adds that to what it carries."""
-    (body,) = op.blocks
+def only_adds(loop: Op) -> bool:
+    """True if a loop's body only multiplies what it reads, and adds that to an accumulator that it carries."""
+    (body,) = loop.blocks
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
-def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
-    """The tile of a loop that gives the same for all: what a constraint says; else all of the axis where it only adds
-    products of what is read.
+def _tile(loop: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
+    """Return the tile size of a loop whose result does not depend on it, over an axis of `extent`.
+
+    A constraint of the author (`tilings`) decides. Otherwise a K loop takes up to a limit at once, other loops less.
     """
-    stated = tilings.get(str(op.attrs["axis"]))
+    stated = tilings.get(str(loop.attrs["axis"]))
     if stated is not None:
         return stated
-    if only_adds(op):
-        return extent if op.attrs["axis"] in opened else min(extent, DEEPEST)
+    if only_adds(loop):
+        return extent if loop.attrs["axis"] in opened else min(extent, DEEPEST)
     return extent if extent <= WHOLE else CHOSEN
 
 
@@ -191,36 +204,42 @@ def plan_general(
     ordered: bool = False,
     opened: Opened = NOTHING,
 ) -> GeneralChoice:
-    """The plan of a logical program for these sizes on a CPU; constraints say parts of it.
+    """Return the plan of a logical program for these sizes on a CPU. The author's constraints fix parts of it.
 
-    `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
+    `free` are the loops whose tile size does not change the result. With `logs`, results of debug_log are kept.
+    `ordered` asks for elements one after another, in one task. For sizes that are `opened`, `size` gives typical
+    numbers.
     """
     dims = () if ordered else cut_dims(program, size, logs, opened)
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
     tiles = {op: _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
-    looped = {(d := op.attrs["axis"]): tiles.get(op) or tilings.get(str(d)) or n for op, n in loops.items()}
-    wide = boxes(program, size, room_of(machine), logs, looped, opened) if dims else {}
-    widths = {d: wide.get(d, size(d)) for d in dims}
+    loop_tile_of = {(d := op.attrs["axis"]): tiles.get(op) or tilings.get(str(d)) or n for op, n in loops.items()}
+    chosen_widths = boxes(program, size, room_of(machine), logs, loop_tile_of, opened) if dims else {}
+    widths = {d: chosen_widths.get(d, size(d)) for d in dims}
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
 
     def width(d: Expr) -> int:
-        return widths.get(d) or looped.get(d) or size(d)
+        """Return the extent of `d` within a task, or within an iteration of a loop over it."""
+        return widths.get(d) or loop_tile_of.get(d) or size(d)
 
     products, blocks = products_of(program, machine, width, size, opened), dict[Expr, int]()
     if len(products) == 1:  # its sums may stay in registers, whatever a task takes
-        alone = products_of(program, machine, lambda d: (size if d in dims else width)(d), size, opened)
-        products = alone if (blocks := blocks_of(alone, dims, width)) else products
-        best = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
-        if best is not None:
-            widths |= {d: n for d, n in best[0].items() if d in dims}
-            blocks, products = best[1], dict.fromkeys(products, best[2])
+        single_product = products_of(program, machine, lambda d: (size if d in dims else width)(d), size, opened)
+        products = single_product if (blocks := blocks_of(single_product, dims, width)) else products
+        ranked_plan = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
+        if ranked_plan is not None:
+            widths |= {d: n for d, n in ranked_plan[0].items() if d in dims}
+            blocks, products = ranked_plan[1], dict.fromkeys(products, ranked_plan[2])
     _widened(program, widths, blocks, size, opened, workgroups)
 
-    cut = {d: tuple(Split(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
-    cut |= {d: (Split("loop", n),) if (n := looped.get(d, size(d))) < size(d) else () for d in whole}
-    plan = replace(drafted((*dims, *whole), size, cut, widths), products=as_plan(products, program))
+    splits = {
+        d: tuple(Split(role, sizes_of[d]) for role, sizes_of in (("task", widths), ("loop", blocks)) if d in sizes_of)
+        for d in dims
+    }
+    splits |= {d: (Split("loop", n),) if (n := loop_tile_of.get(d, size(d))) < size(d) else () for d in whole}
+    plan = replace(drafted((*dims, *whole), size, splits, widths), products=as_plan(products, program))
     cycles, bound = predicted(program, sizes, size, machine, widths)
     return GeneralChoice(
         machine, program.name, plan, cycles, bound, _whole(program, whole, size, ordered), widths=widths
@@ -235,61 +254,63 @@ def _widened(
     opened: Collection[Expr],
     fixed: Collection[str],
 ) -> None:
-    """Makes tasks as wide as whole blocks, but for dimensions whose tasks a constraint says."""
+    """Round task widths up to whole accumulator tiles, in place, except where a constraint (`fixed`) says them."""
     for d, n in blocks.items():
-        most = widths[d] + n if d in opened else size(d)
-        widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in fixed else widths[d]
+        longest = widths[d] + n if d in opened else size(d)
+        widths[d] = min(longest, -(-widths[d] // n) * n) if str(d) not in fixed else widths[d]
     for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in fixed]:
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
 
 
 def _whole(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
-    """Why tasks do not cut some dimensions."""
+    """Return a refusal for each of `dims`, which the grid does not split, with the reason."""
     why = "elements are worked on in order" if ordered else None
     return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)
 
 
 def dims_of(program: Program) -> list[Expr]:
-    """All dimensions of a program's tiles that are symbols, in the order in which they occur."""
-    found: dict[Expr, None] = {}
+    """Return all dimensions of a program's tiles that are symbols, in the order in which they occur."""
+    dims: dict[Expr, None] = {}
     for op in program.walk():
         for value in (*op.operands, *op.results):
             if isinstance(value.type, TileType):
-                found |= dict.fromkeys(d for d in value.type.dims if isinstance(d, Symbol))
-    return list(found)
+                dims |= dict.fromkeys(d for d in value.type.dims if isinstance(d, Symbol))
+    return list(dims)
 
 
 def words_for(dims: Iterable[str]) -> dict[str, str]:
-    """What a plan calls dimensions: names of their own, also for those that are expressions.
+    """Return the name of each dimension in a plan; a dimension that is an expression gets a unique identifier.
 
     >>> words_for(["M", "2*M", "dim_2_M", "2 + M"])
     {'M': 'M', '2*M': 'dim_2_M2', 'dim_2_M': 'dim_2_M', '2 + M': 'dim_2_M3'}
     """
-    found: dict[str, str] = {}
-    for text in (every := list(dims)):
+    words: dict[str, str] = {}
+    for text in (texts := list(dims)):
         if text.isidentifier():
-            found[text] = text
-    for text in every:
-        if text in found:
+            words[text] = text
+    for text in texts:
+        if text in words:
             continue
         base, count = "dim_" + re.sub(r"\W+", "_", text).strip("_"), 1
         word = base
-        while word in found.values():
+        while word in words.values():
             count += 1
             word = f"{base}{count}"
-        found[text] = word
-    return {text: found[text] for text in every}
+        words[text] = word
+    return {text: words[text] for text in texts}
 
 
 def drafted(
-    dims: Sequence[Expr], size: Size, cuts: Mapping[Expr, tuple[Split, ...]], tasks: Iterable[Expr]
+    dims: Sequence[Expr], size: Size, splits: Mapping[Expr, tuple[Split, ...]], grid: Iterable[Expr]
 ) -> Schedule:
-    """A plan whose axes are these dimensions, cut so, and whose tasks go over some of them."""
+    """Return a plan with an axis for each of `dims`, split as `splits` say,
+    whose grid is over the dimensions of `grid`.
+    """
     words = words_for(map(str, dims))
-    axes = tuple(axis_of(words[str(d)], size(d), cuts.get(d, ())) for d in dims)
-    return Schedule(axes, tuple(words[str(d)] for d in tasks))
+    axes = tuple(axis_of(words[str(d)], size(d), splits.get(d, ())) for d in dims)
+    return Schedule(axes, tuple(words[str(d)] for d in grid))
 
 
-def axis_of(word: str, extent: int, cuts: tuple[Split, ...]) -> Axis:
-    """An axis of one digit."""
-    return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), cuts)
+def axis_of(word: str, extent: int, splits: tuple[Split, ...]) -> Axis:
+    """Return a plan's axis of one digit, with its extent and its splits."""
+    return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), splits)

@@ -1,10 +1,10 @@
-"""Plans of grid programs: their constraints say what workgroups have; how a product goes over that is chosen.
+"""Plans of grid programs: constraints give the workgroup tiles; the planner chooses how an MMA loops over them.
 
-axis M = (M 1024): task 128, loop 4        sums of 4 x 16 stay in registers over all of K
+axis M = (M 1024): task 128, loop 4        accumulators of 4 x 16 stay in registers over all of K
 axis N = (N 1024): task 128, loop 16
 axis K = (K 1024): whole
 
-axis M = (M 1024): task 128                sums of a workgroup lie in memory between parts of K
+axis M = (M 1024): task 128                a workgroup's accumulator lies in memory between K tiles
 axis N = (N 1024): task 128
 axis K = (K 8192): loop 1024
 """
@@ -50,7 +50,10 @@ NOTE = "a grid program: workgroups run in order, as its constraints say, unless 
 
 @dataclass
 class Grid:
-    """A grid program: what its constraints give a workgroup, and how far loops go at a time."""
+    """A grid program: the workgroup tiles of its constraints, and the tile sizes of its loops.
+
+    `free` are the loops whose tile size does not change the result; `opened` are sizes known only at a call.
+    """
 
     program: Program
     sizes: Mapping[Symbol, int]
@@ -68,29 +71,29 @@ class Grid:
         self.words = words_for([*self.tasks, *self.loops])
 
     def size(self, d: Expr) -> int:
-        """How far a dimension goes."""
-        found = self._bound(d)
-        return max(1, found.value if isinstance(found, Const) else 1)
+        """Return the extent of a dimension; 1 if it is not known."""
+        extent = self._bound(d)
+        return max(1, extent.value if isinstance(extent, Const) else 1)
 
     def width(self, d: Expr) -> int:
-        """How much of a dimension there is at a time."""
-        looped = next((n for op, n in self.tiles.items() if op.attrs["axis"] is d), None)
-        return min(self.tasks.get(str(d)) or looped or self.loops.get(str(d)) or self.size(d), self.size(d))
+        """Return the extent of a dimension within one workgroup or one loop iteration."""
+        loop_tile = next((n for op, n in self.tiles.items() if op.attrs["axis"] is d), None)
+        return min(self.tasks.get(str(d)) or loop_tile or self.loops.get(str(d)) or self.size(d), self.size(d))
 
     @property
     def dims(self) -> tuple[Expr, ...]:
-        """The dimensions that workgroups cut."""
+        """The dimensions that workgroups split."""
         return tuple(d for d in dims_of(self.program) if str(d) in self.tasks)
 
-    def products(self, axis: Expr | None = None, deep: int = 0) -> dict[Op, Microkernel | None]:
-        """The microkernels of the products, where so much of an axis is gone over at a time."""
-        return products_of(self.program, self.machine, lambda d: deep if d is axis else self.width(d), self.size)
+    def products(self, axis: Expr | None = None, tile: int = 0) -> dict[Op, Microkernel | None]:
+        """Return the atom and accumulator tile of every MMA, with the given tile size of the loop over `axis`."""
+        return products_of(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
 
     def alone(self) -> Op | None:
-        """The one product of the program, where its sums may stay in registers over all of K."""
+        """Return the program's single MMA if its accumulator may stay in registers over all of K; None otherwise."""
         products = list(names_of(self.program).values())
-        alike = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())
-        return products[0] if alike else None
+        is_single = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())
+        return products[0] if is_single else None
 
 
 def plan_of_grid(
@@ -100,78 +103,86 @@ def plan_of_grid(
     free: Collection[Op] = (),
     opened: Collection[Expr] = (),
 ) -> GeneralChoice:
-    """The plan of a grid program: its constraints, which are part of its meaning; `free` are the loops that give the
-    same for all tiles. Of sizes that are `opened` these are typical."""
+    """Return the plan of a grid program. Its workgroup tiles are its constraints, which are part of its meaning.
+
+    `free` are the loops whose tile size does not change the result. Sizes that are `opened` are typical numbers.
+    """
     grid = Grid(program, sizes, machine, free, opened)
-    alone = grid.alone()
-    stay, products = (False, grid.products()) if alone is None else _depth(grid, alone)
-    blocks = blocks_of(products, grid.dims, grid.width) if stay else {}
+    product = grid.alone()
+    in_registers, products = (False, grid.products()) if product is None else _depth(grid, product)
+    blocks = blocks_of(products, grid.dims, grid.width) if in_registers else {}
     plan = _plan(grid, blocks, products)
     return GeneralChoice(machine, program.name, plan, 0.0, 0.0, (), (NOTE,))
 
 
 def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Schedule:
-    """The plan as it is printed."""
-    inner = {str(d): n for d, n in blocks.items()}
-    chosen = {str(op.attrs["axis"]): n for op, n in grid.tiles.items()}
+    """Return the plan: axes of the workgroup tiles and loops, with `blocks` as loops over accumulator tiles."""
+    register_tile = {str(d): n for d, n in blocks.items()}
+    loop_tiles = {str(op.attrs["axis"]): n for op, n in grid.tiles.items()}
     axes = []
     for role, tiles in (("task", grid.tasks), ("loop", grid.loops)):
         for name, tile in tiles.items():
             extent = next((n for s, n in grid.sizes.items() if s.name == name), tile)
-            cuts = [Split(role, tile if role == "task" else chosen.get(name, tile))]
-            cuts += [Split("loop", inner[name])] if role == "task" and name in inner else []
-            whole = role == "loop" and name in chosen and chosen[name] >= extent
-            axes.append(axis_of(grid.words[name], extent, () if whole else tuple(cuts)))
+            splits = [Split(role, tile if role == "task" else loop_tiles.get(name, tile))]
+            splits += [Split("loop", register_tile[name])] if role == "task" and name in register_tile else []
+            whole = role == "loop" and name in loop_tiles and loop_tiles[name] >= extent
+            axes.append(axis_of(grid.words[name], extent, () if whole else tuple(splits)))
     tasks = tuple(grid.words[name] for name in grid.tasks)
     return Schedule(tuple(axes), tasks, products=as_plan(products, grid.program))
 
 
 def _depth(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Whether the sums of a program's one product stay in registers over all of K, and its microkernel.
+    """Return (True if the accumulator stays in registers over all of K, the microkernel of each MMA) for a single MMA.
 
-    If not, they lie in memory between parts of K, which its loop then goes over.
+    If it does not stay, it lies in memory between K tiles, and the K loop's tile size in `grid.tiles` is set.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)
     axis = None if loop is None else loop.attrs["axis"]
     k = 0 if axis is None else grid.size(axis)
-    found = grid.products(axis, k)
+    microkernels = grid.products(axis, k)
     if loop is None or isinstance(axes, str) or axes.k is not axis or grid.machine.lanes is not None:
-        return True, found
-    best = _cost(grid, product, axes, found[product], k)[0], 0, found
-    deep, fits = k, False
-    while deep and not fits:
-        found = grid.products(axis, deep)
-        cost, fits = _cost(grid, product, axes, found[product], k, deep)
-        best = min(best, (cost, deep, found), key=lambda each: each[0])
-        deep = up(-(-deep // 2), UNROLLED) if deep > 2 * UNROLLED else 0
-    _, deep, found = best
-    if deep:
-        grid.tiles[loop] = deep
-    return not deep, found
+        return True, microkernels
+    cheapest = _cost(grid, product, axes, microkernels[product], k)[0], 0, microkernels
+    k_tile, in_l2 = k, False
+    while k_tile and not in_l2:
+        microkernels = grid.products(axis, k_tile)
+        cost, in_l2 = _cost(grid, product, axes, microkernels[product], k, k_tile)
+        cheapest = min(cheapest, (cost, k_tile, microkernels), key=lambda candidate: candidate[0])
+        k_tile = up(-(-k_tile // 2), UNROLLED) if k_tile > 2 * UNROLLED else 0
+    _, k_tile, microkernels = cheapest
+    if k_tile:
+        grid.tiles[loop] = k_tile
+    return not k_tile, microkernels
 
 
-def _cost(grid: Grid, op: Op, axes: Axes, how: Microkernel | None, k: int, part: int = 0) -> tuple[float, bool]:
-    """(cycles of a workgroup's product, whether the second cache keeps what is read for a part of K); 0: sums stay in
-    registers over all of it.
+def _cost(
+    grid: Grid, op: Op, axes: Axes, microkernel: Microkernel | None, k: int, k_part: int = 0
+) -> tuple[float, bool]:
+    """Return (cycles of a workgroup's MMA, True if L2 holds what it reads for one K tile).
 
-    Where the cache does not, rows of A come from behind it for every block of columns, as in the cost of a contraction.
-    An A of another type than the atom's is converted for every such block if sums stay, and once if not.
+    `k_part` is the K tile between which accumulators lie in memory; 0: they stay in registers over all of K. If L2 does
+    not hold the rows of A, they come from memory for every block of columns. An A of another type than the atom's is
+    converted once if accumulators go to memory, otherwise once for every block of columns.
     """
-    if how is None:
+    if microkernel is None:
         return 0.0, True
-    deep = part or k
-    limits, (m, n, _), given = grid.machine.limits, axes.sizes(grid.width), axes.factors(op)[0].type.dtype
-    a, b, c = (element_bytes(x.dtype) for x in (how.atom.a, how.atom.b, how.atom.c))
-    across, down, converted = -(-n // how.columns), -(-m // how.rows), given is not how.atom.a.dtype
-    strip, panel = m * deep * a, how.columns * deep * b
-    apart = 0 if converted else rows_apart(grid.program, op, axes, grid.size)
-    products = cycles(grid.machine, how, (m, n, deep), apart, n < grid.size(axes.n))
-    of_a = reading(limits, strip, across, panel)
-    read = of_a + across * reading(limits, panel, down, how.rows * deep * a)
-    fits = strip + panel <= l2(limits)
-    shown = 0.0 if fits else limits.copy_shown * of_a
-    copied = m * k * (a + element_bytes(given)) * (1 if part else across) if converted else 0
-    if part:
-        copied += 2 * m * n * c  # sums that are cleared, and copied at the end
-    return -(-k // deep) * (products + max(shown, read - products)) + copied / limits.copy_rate, fits
+    k_tile = k_part or k
+    limits, (m, n, _), dtype = grid.machine.limits, axes.sizes(grid.width), axes.factors(op)[0].type.dtype
+    a, b, c = (element_bytes(x.dtype) for x in (microkernel.atom.a, microkernel.atom.b, microkernel.atom.c))
+    across, down, is_converted = (
+        -(-n // microkernel.columns),
+        -(-m // microkernel.rows),
+        dtype is not microkernel.atom.a.dtype,
+    )
+    a_bytes, b_bytes = m * k_tile * a, microkernel.columns * k_tile * b
+    stride = 0 if is_converted else rows_apart(grid.program, op, axes, grid.size)
+    mma_cycles = cycles(grid.machine, microkernel, (m, n, k_tile), stride, n < grid.size(axes.n))
+    read_a = reading(limits, a_bytes, across, b_bytes)
+    read_all = read_a + across * reading(limits, b_bytes, down, microkernel.rows * k_tile * a)
+    in_l2 = a_bytes + b_bytes <= l2(limits)
+    exposed = 0.0 if in_l2 else limits.copy_shown * read_a
+    copied_bytes = m * k * (a + element_bytes(dtype)) * (1 if k_part else across) if is_converted else 0
+    if k_part:
+        copied_bytes += 2 * m * n * c  # sums that are cleared, and copied at the end
+    return -(-k // k_tile) * (mma_cycles + max(exposed, read_all - mma_cycles)) + copied_bytes / limits.copy_rate, in_l2

@@ -1,4 +1,4 @@
-"""A tile program that becomes one kernel: what planning and binding know of it."""
+"""A tile program that becomes one kernel, with what planning and binding know of it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tilewright.plan.microkernel import names_of
 class KernelProgram:
     """A program with its sizes and its machine.
 
-    `free` are the loops that give the same result for every tile size. Sizes that are `opened` are known only at a
-    call; `typical` has numbers for them. `logs` keeps what debug_log shows; `ordered` says that elements are computed
-    in order, by one task.
+    `free` are the loops whose tile size does not change the result. Sizes that are `opened` are known only at a call;
+    `typical` has numbers for them. `logs` keeps results of debug_log. `ordered` asks for elements in order, in one
+    task.
     """
 
     program: Program
@@ -35,19 +35,19 @@ class KernelProgram:
 
     @cached_property
     def size(self) -> Callable[[Expr], int]:
-        """The extent of a dimension."""
+        """A function that returns the extent of a dimension."""
         return numbers_of({**self.sizes, **(self.typical or {})})
 
     @cached_property
     def dims(self) -> dict[str, Expr]:
-        """All dimensions by their name in a plan."""
-        every = [d for d in dims_of(self.program) if d.symbols <= set(self.sizes)]
-        words = words_for(map(str, every))
-        return {words[str(d)]: d for d in every}
+        """All dimensions of the program, by their name in a plan."""
+        known = [d for d in dims_of(self.program) if d.symbols <= set(self.sizes)]
+        words = words_for(map(str, known))
+        return {words[str(d)]: d for d in known}
 
     @cached_property
     def parallel(self) -> tuple[Expr, ...]:
-        """The dimensions that tasks may split."""
+        """The dimensions that the grid may split."""
         return () if self.ordered else cut_dims(self.program, self.size, self.logs, self.opened)
 
     @cached_property
@@ -57,10 +57,10 @@ class KernelProgram:
 
     @cached_property
     def stated(self) -> dict[str, int]:
-        """Tile sizes of loops that the author states, by dimension."""
+        """The tile sizes of loops that the author's constraints give, by dimension."""
         return tiles_of(self.program, self.sizes)[1]
 
     @cached_property
     def products(self) -> dict[str, Op]:
-        """The MMAs by their name in a plan."""
+        """The MMAs of the program, by their name in a plan."""
         return names_of(self.program)

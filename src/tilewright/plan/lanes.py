@@ -1,6 +1,8 @@
-"""Blockings of a contraction by lanes: all that are worth a thought, and what each costs.
+"""Blockings of a depthwise contraction on a CPU: vectors run along a dimension that A, B and the result share.
 
-A depthwise convolution keeps its channels: there are no columns to fill a vector with, but neighbouring channels do.
+A depthwise convolution has no columns to fill a vector with, but neighbouring channels do. A line is the last digit of
+M, such as the positions of an image row. A block is `rows` positions of a line by some vectors of channels: the
+accumulators that stay in registers.
 """
 
 from __future__ import annotations
@@ -18,103 +20,112 @@ from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import lane_digit
 
 WRITTEN = 16
-"""Taps of the last digit of the depth that are written out, so that neighbouring rows share what they load."""
+"""Taps of the last digit of K that are unrolled at most, so that neighbouring rows share their loads."""
 WIDE = (1, 2, 3, 4)
-"""Vectors of a block of sums."""
+"""Vectors along the shared dimension that a block may have."""
 ALONE = 6
-"""Blocks of a line that may be rounds of their own; where more would have to be, single loads are guarded."""
+"""Blocks of a line that may be peeled; with more edge blocks than that, single loads have predicates instead."""
 
 
-def lane_unit(c: Contraction, machine: Machine) -> LaneUnit:
-    """What multiplies: the machine's vectors of the sums' type."""
-    kind, costs = c.sum_dtype, machine.costs.lanes
-    lanes = (machine.limits.vector_bytes or 0) // element_bytes(kind)
-    same = (x for x in machine.multiply.values() if x.shape == (1, lanes, 1) and x.a.dtype is x.c.dtype is kind)
-    cycles = min((x.cycles for x in same), default=costs.product if kind.is_float else costs.integer_product)
-    return LaneUnit(kind, lanes, cycles)
+def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
+    """Return the SIMD unit of the machine for the contraction's accumulator type, with its lanes and cycles."""
+    dtype, costs = contraction.sum_dtype, machine.costs.lanes
+    lanes = (machine.limits.vector_bytes or 0) // element_bytes(dtype)
+    vector_atoms = (
+        x for x in machine.multiply.values() if x.shape == (1, lanes, 1) and x.a.dtype is x.c.dtype is dtype
+    )
+    cycles = min((x.cycles for x in vector_atoms), default=costs.product if dtype.is_float else costs.integer_product)
+    return LaneUnit(dtype, lanes, cycles)
 
 
-def why_no_lanes(c: Contraction, machine: Machine) -> str | None:
-    """Why a contraction has no such blocking, whatever the plan; None if it has."""
-    if not c.batch:
+def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
+    """Return why vectors cannot run along a shared dimension of the contraction; None if they can."""
+    if not contraction.batch:
         return "no digit is kept by both factors"
-    digit = lane_digit(c)
+    digit = lane_digit(contraction)
     if digit is None:
-        return f"no digit that both factors keep lies side by side in {c.a.name}"
-    if not c.rows or not c.depth:
+        return f"no digit that both factors keep lies side by side in {contraction.a.name}"
+    if not contraction.rows or not contraction.depth:
         return "it has no rows or no depth"
-    form = linear_form(c.out.coordinates[-1], [digit])
-    factor = None if form is None else form[0].get(digit)
-    if not isinstance(factor, Const) or any(digit in e.symbols for e in c.out.coordinates[:-1]):
-        return f"{digit.name} is not the last coordinate of {c.out.name}"
-    if any(digit in x.symbols for _, x in c.a.conditions):
-        return f"{digit.name} may leave {c.a.name}"
-    if not (c.sum_dtype.is_float or c.sum_dtype.name == "i32") or lane_unit(c, machine).lanes < 1:
-        return f"sums of {c.sum_dtype} have no vectors"
+    form = linear_form(contraction.out.coordinates[-1], [digit])
+    stride = None if form is None else form[0].get(digit)
+    if not isinstance(stride, Const) or any(digit in e.symbols for e in contraction.out.coordinates[:-1]):
+        return f"{digit.name} is not the last coordinate of {contraction.out.name}"
+    if any(digit in x.symbols for _, x in contraction.a.conditions):
+        return f"{digit.name} may leave {contraction.a.name}"
+    if (
+        not (contraction.sum_dtype.is_float or contraction.sum_dtype.name == "i32")
+        or lane_unit(contraction, machine).lanes < 1
+    ):
+        return f"sums of {contraction.sum_dtype} have no vectors"
     return None
 
 
-def lane_blockings(c: Contraction, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
-    """The blockings of a contraction by lanes; none where there is no digit for it."""
-    if why_no_lanes(c, machine) is not None:
+def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
+    """Yield every blocking along a shared dimension that registers hold; none if there is no such dimension."""
+    if why_no_lanes(contraction, machine) is not None:
         return
-    if fixed.columns is not None and fixed.columns < c.extent(c.columns):  # a task goes over all of them
+    if fixed.columns is not None and fixed.columns < contraction.extent(
+        contraction.columns
+    ):  # a task goes over all of them
         return
-    unit, steps, workers = lane_unit(c, machine), default_steps(c), cores(machine)
-    singles = single_digits(c, True)
+    unit, steps, workers = lane_unit(contraction, machine), default_steps(contraction), cores(machine)
+    singles = single_digits(contraction, True)
     tasks = (LANES, *(d.name for d in singles), ROWS)
-    line, walked = size(c.rows[-1]), up(size(kept_digit(c)), unit.lanes)
-    flat = c.extent(tuple(singles)) == 1 and not c.a.conditions
+    line, padded = size(contraction.rows[-1]), up(size(kept_digit(contraction)), unit.lanes)
+    flat = contraction.extent(tuple(singles)) == 1 and not contraction.a.conditions
     for vectors in WIDE:
         width = vectors * unit.lanes
-        if width > walked:
+        if width > padded:
             break
-        groups = -(-walked // width)
+        groups = -(-padded // width)
         for rows in range(1, line + 1):
-            if not _fits(c, rows, vectors, steps, machine):
+            if not _fits(contraction, rows, vectors, steps, machine):
                 break
             for strip in _strips(line, rows, workers, flat, fixed):
-                for per in sorted({-(-groups // parts) for parts in (1, 2, workers) if parts <= groups}):
-                    yield Blocking(unit, rows, width, strip, per * width, BY_LANES, steps, tasks, "contiguous")
+                for task_groups in sorted({-(-groups // parts) for parts in (1, 2, workers) if parts <= groups}):
+                    yield Blocking(unit, rows, width, strip, task_groups * width, BY_LANES, steps, tasks, "contiguous")
 
 
-def _fits(c: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine) -> bool:
-    """Whether the registers hold the sums, what waits for a later tap, and filters; at edges, all that a tap reads."""
-    waiting = max(1, window(c, rows, steps)[1] + (c.a.dtype is not c.sum_dtype))
-    if any(c.rows[-1] in x.symbols for _, x in c.a.conditions):
-        waiting = max(waiting, rows)
-    products = 0 if c.sum_dtype.is_float else rows  # of integers, those of two taps may be added up first
-    return (rows + waiting + products + 1) * vectors <= machine.limits.registers
+def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine) -> bool:
+    """True if registers hold a block: accumulators, inputs kept for later taps, and filter values."""
+    kept_vectors = max(1, window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype))
+    if any(contraction.rows[-1] in x.symbols for _, x in contraction.a.conditions):
+        kept_vectors = max(kept_vectors, rows)
+    partial_products = (
+        0 if contraction.sum_dtype.is_float else rows
+    )  # of integers, those of two taps may be added up first
+    return (rows + kept_vectors + partial_products + 1) * vectors <= machine.limits.registers
 
 
 def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
-    """What a task may take of a line: all of it, unless there is nothing else to share out."""
+    """Return the task extents along a line to try: the whole line, unless tasks have nothing else to split (`flat`)."""
     if fixed.rows is not None:
         return [fixed.rows] if fixed.rows == line or (fixed.rows < line and fixed.rows % rows == 0) else []
-    full = line // rows
-    return [-(-full // min(full, 4 * workers)) * rows] if flat and full > 1 else [line]
+    full_blocks = line // rows
+    return [-(-full_blocks // min(full_blocks, 4 * workers)) * rows] if flat and full_blocks > 1 else [line]
 
 
-def default_steps(c: Contraction) -> tuple[Split, ...]:
-    """Every digit of the depth one by one; written out where it depends on the row whether there is a tap.
+def default_steps(contraction: Contraction) -> tuple[Split, ...]:
+    """Return the splits of K: one tap at a time, unrolled where a bounds check depends on both tap and row.
 
-    Tap by tap it is then known which rows fall outside, and rows share what they load.
+    Unrolled taps know which rows are out of bounds, and neighbouring rows share their loads.
     """
-    last = c.depth[-1]
-    written = [t for t in c.depth if t in c.coupled or (t is last and size(t) <= WRITTEN)]
-    return tuple(Split("unit" if t in written else "loop", 1, t.name) for t in c.depth)
+    last = contraction.depth[-1]
+    unrolled = [t for t in contraction.depth if t in contraction.coupled or (t is last and size(t) <= WRITTEN)]
+    return tuple(Split("unit" if t in unrolled else "loop", 1, t.name) for t in contraction.depth)
 
 
 def registers(rows: int, vectors: int) -> int:
-    """Vector registers of a block: sums, a vector of filters for each, and what is multiplied."""
+    """Return the vector registers of a block: accumulators, one filter vector per column, and one input."""
     return (rows + 1) * vectors + 1
 
 
 # -- along a line -----------------------------------------------------------------------------------------
 
 
-def edges(c: Contraction, rows: int) -> tuple[int, int]:
-    """(first, last) blocks of a line of which a tap may fall outside; those between lie inside.
+def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
+    """Return how many blocks at the (start, end) of a line have a tap that may be out of bounds; the others are inside.
 
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand
@@ -125,39 +136,40 @@ def edges(c: Contraction, rows: int) -> tuple[int, int]:
     >>> edges(c, 5), edges(c, 6)
     ((1, 1), (1, 0))
     """
-    line = c.rows[-1]
-    full = size(line) // rows
-    bound = [x for _, x in c.a.conditions if line in x.symbols]
+    line = contraction.rows[-1]
+    full_blocks = size(line) // rows
+    bounds_checks = [x for _, x in contraction.a.conditions if line in x.symbols]
     lane = index("i", rows)
 
     def inside(block: int) -> bool:
+        """True if all taps of a block are in bounds."""
         images = Substitution({line: rows * block + lane})
-        found = [images(x) for x in bound]
-        return all(isinstance(x, Const) and x.value for x in found)
+        results = [images(x) for x in bounds_checks]
+        return all(isinstance(x, Const) and x.value for x in results)
 
-    first = next((b for b in range(full) if inside(b)), full)
-    last = next((full - 1 - b for b in reversed(range(first, full)) if inside(b)), 0)
+    first = next((b for b in range(full_blocks) if inside(b)), full_blocks)
+    last = next((full_blocks - 1 - b for b in reversed(range(first, full_blocks)) if inside(b)), 0)
     return first, last
 
 
-def own_rounds(c: Contraction, rows: int) -> tuple[int, int]:
-    """(first, last) blocks of a line that are written on their own, because a tap may fall outside."""
-    found = edges(c, rows)
-    return found if sum(found) <= ALONE else (0, 0)
+def own_rounds(contraction: Contraction, rows: int) -> tuple[int, int]:
+    """Return how many blocks at the (start, end) of a line are peeled, because a tap may be out of bounds."""
+    edge_blocks = edges(contraction, rows)
+    return edge_blocks if sum(edge_blocks) <= ALONE else (0, 0)
 
 
-def written_taps(c: Contraction, steps: tuple[Split, ...]) -> int:
-    """Taps of the last digit of the depth that stand side by side in the program."""
-    last = c.depth[-1]
+def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
+    """Return the number of unrolled taps of the last digit of K."""
+    last = contraction.depth[-1]
     return size(last) if any(s.written for s in steps if s.digit == last.name) else 1
 
 
-def window(c: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
-    """(elements along the line that so many rows read for the taps written out, the most that wait for a later tap)."""
-    line, tap = c.rows[-1], c.depth[-1]
-    taps = written_taps(c, steps)
+def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
+    """Return (input positions that `rows` rows read for the unrolled taps, the most inputs kept for a later tap)."""
+    line, tap = contraction.rows[-1], contraction.depth[-1]
+    taps = written_taps(contraction, steps)
     strides = []
-    for e in c.a.coordinates:
+    for e in contraction.a.coordinates:
         if line not in e.symbols and tap not in e.symbols:
             continue
         form = linear_form(e, [line, tap])
@@ -170,9 +182,9 @@ def window(c: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, in
     last: dict[tuple[int, ...], int] = {}
     for s in range(taps):
         for i in range(rows):
-            place = tuple(i * p + s * t for p, t in strides)
-            first.setdefault(place, s)
-            last[place] = s
+            position = tuple(i * p + s * t for p, t in strides)
+            first.setdefault(position, s)
+            last[position] = s
     waiting = (sum(first[x] <= s < last[x] for x in first) for s in range(taps))
     return len(first), max(waiting)
 
@@ -180,62 +192,84 @@ def window(c: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, in
 # -- cost -------------------------------------------------------------------------------------------------
 
 
-def lane_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
-    """What a blocking costs."""
+def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
+    """Return the cost of a blocking, in cycles of the busiest worker."""
     limits, workers = machine.limits, cores(machine)
-    line, walked = size(c.rows[-1]), up(size(kept_digit(c)), how.atom.shape[1])
-    full, tail = divmod(line, how.rows)
-    groups, rest = (n // how.atom.shape[1] for n in (walked - walked % how.columns, walked % how.columns))
-    groups //= how.vectors
-    strips = max(1, -(-full // max(1, how.strip // how.rows))) if how.strip < line else 1
-    parts = -(-(groups + bool(rest)) // (how.task_columns // how.columns))
-    others = c.extent(tuple(single_digits(c, True)))
-    tasks = others * strips * parts
+    line, padded = size(contraction.rows[-1]), up(size(kept_digit(contraction)), blocking.atom.shape[1])
+    full_blocks, tail = divmod(line, blocking.rows)
+    groups, rest = (
+        n // blocking.atom.shape[1] for n in (padded - padded % blocking.columns, padded % blocking.columns)
+    )
+    groups //= blocking.vectors
+    strips = max(1, -(-full_blocks // max(1, blocking.strip // blocking.rows))) if blocking.strip < line else 1
+    parts = -(-(groups + bool(rest)) // (blocking.task_columns // blocking.columns))
+    lines = contraction.extent(tuple(single_digits(contraction, True)))
+    tasks = lines * strips * parts
     busiest = -(-tasks // workers)
 
     def blocks(rows: int) -> float:
-        """Cycles of some rows, in all groups of vectors."""
-        whole = groups * _block(c, how, machine, rows, how.vectors) if groups else 0.0
-        return whole + (_block(c, how, machine, rows, rest) if rest else 0.0)
+        """Return the cycles of a block of `rows` rows, over all groups of vectors."""
+        full_groups = groups * _block(contraction, blocking, machine, rows, blocking.vectors) if groups else 0.0
+        return full_groups + (_block(contraction, blocking, machine, rows, rest) if rest else 0.0)
 
-    a_line = full * blocks(how.rows) + (blocks(tail) if tail else 0.0)
-    computed = busiest * (others * a_line * c.extent(c.columns) / tasks + machine.costs.lanes.task)
-    moved = operand_bytes(c.a) + operand_bytes(c.out)
-    rate = limits.l2_rate if moved <= workers * l2(limits) else limits.far_rate
-    piece = how.columns * element_bytes(c.a.dtype)
-    copied = moved / rate * (1 + machine.limits.line_bytes / 2 / piece) / workers  # short pieces are read ahead badly
-    copied *= machine.costs.lanes.parted if parts > 1 else 1
+    line_cycles = full_blocks * blocks(blocking.rows) + (blocks(tail) if tail else 0.0)
+    compute_cycles = busiest * (
+        lines * line_cycles * contraction.extent(contraction.columns) / tasks + machine.costs.lanes.task
+    )
+    tensor_bytes = operand_bytes(contraction.a) + operand_bytes(contraction.out)
+    rate = limits.l2_rate if tensor_bytes <= workers * l2(limits) else limits.far_rate
+    run_bytes = blocking.columns * element_bytes(contraction.a.dtype)
+    memory_cycles = (
+        tensor_bytes / rate * (1 + machine.limits.line_bytes / 2 / run_bytes) / workers
+    )  # short pieces are read ahead badly
+    memory_cycles *= machine.costs.lanes.parted if parts > 1 else 1
     return Cost(
-        products=computed,
-        memory=copied / 2 if computed >= copied else copied - computed / 2,
+        products=compute_cycles,
+        memory=memory_cycles / 2 if compute_cycles >= memory_cycles else memory_cycles - compute_cycles / 2,
         launch=limits.launch_cycles,
         tasks=tasks,
         busiest=busiest,
-        instructions=_instructions(c, how, full, tail, (how.vectors if groups else 0) + rest, strips > 1),
+        instructions=_instructions(
+            contraction, blocking, full_blocks, tail, (blocking.vectors if groups else 0) + rest, strips > 1
+        ),
     )
 
 
-def _block(c: Contraction, how: Blocking, machine: Machine, rows: int, vectors: int) -> float:
-    """Cycles of a block of sums: its products or its loads, what each round of taps costs, and its end."""
-    written, costs = written_taps(c, how.steps), machine.costs.lanes
-    read = window(c, rows, how.steps)[0]
-    converted = 0.0 if c.a.dtype is c.sum_dtype else read * costs.conversion  # where products are done, too
-    computed, loaded = rows * written * how.atom.cycles + converted, (read + written) * costs.load
-    a_round = vectors * (max(computed, loaded) + min(computed, loaded) / 2)
+def _block(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
+    """Return the cycles of one block: multiply-adds or loads, the overhead of each tap loop, and the stores."""
+    unrolled_taps, costs = written_taps(contraction, blocking.steps), machine.costs.lanes
+    loads = window(contraction, rows, blocking.steps)[0]
+    conversion = (
+        0.0 if contraction.a.dtype is contraction.sum_dtype else loads * costs.conversion
+    )  # where products are done, too
+    compute, load = rows * unrolled_taps * blocking.atom.cycles + conversion, (loads + unrolled_taps) * costs.load
+    tap_cycles = vectors * (max(compute, load) + min(compute, load) / 2)
     latency = machine.limits.latency
-    few = latency * written if rows * vectors * how.atom.cycles < latency else 0.0  # too few sums to hide it
-    step = linear_form(c.out.coordinates[-1], c.batch)
-    apart = step is not None and any(isinstance(x, Const) and x.value > 1 for x in step[0].values())
-    stored = rows * vectors * (costs.apart if apart else 1)
-    return c.extent(c.depth) / written * (max(a_round, few) + costs.turn) + costs.end + stored
+    exposed_latency = (
+        latency * unrolled_taps if rows * vectors * blocking.atom.cycles < latency else 0.0
+    )  # too few sums to hide it
+    step = linear_form(contraction.out.coordinates[-1], contraction.batch)
+    is_strided = step is not None and any(isinstance(x, Const) and x.value > 1 for x in step[0].values())
+    stores = rows * vectors * (costs.apart if is_strided else 1)
+    return (
+        contraction.extent(contraction.depth) / unrolled_taps * (max(tap_cycles, exposed_latency) + costs.turn)
+        + costs.end
+        + stores
+    )
 
 
-def _instructions(c: Contraction, how: Blocking, full: int, tail: int, vectors: int, parted: bool) -> int:
-    """Instructions of the program, roughly: blocks of rows and vectors that are written on their own."""
-    written = 1
-    for s in how.steps:
-        written *= size(c.summed(s.digit)) if s.written else 1
-    apart = 0 if parted else sum(own_rounds(c, how.rows))
-    rows = (apart + (full > apart)) * how.rows + tail
-    narrow = c.a.dtype is not c.sum_dtype
-    return int(rows * vectors * (written * (2 + narrow) + 3) + 300)
+def _instructions(
+    contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int, vectors: int, parted: bool
+) -> int:
+    """Return the estimated number of instructions: the blocks that are unrolled or peeled.
+
+    `full_blocks` and `tail` are the whole blocks of a line and its remaining rows; `parted` says that tasks split
+    lines.
+    """
+    unrolled = 1
+    for s in blocking.steps:
+        unrolled *= size(contraction.summed(s.digit)) if s.written else 1
+    peeled = 0 if parted else sum(own_rounds(contraction, blocking.rows))
+    rows = (peeled + (full_blocks > peeled)) * blocking.rows + tail
+    narrow = contraction.a.dtype is not contraction.sum_dtype
+    return int(rows * vectors * (unrolled * (2 + narrow) + 3) + 300)

@@ -1,6 +1,9 @@
-"""Rules of plans with a pipeline: waves, registers, stages, splits of K. Halo tiles obey the same ones.
+"""Legality rules of plans with producer and consumer waves: waves, registers, stages, K steps.
 
-Each rule refuses the lines that break it together; shared memory is counted when the kernel is lowered.
+Halo tiles obey them too.
+
+Each rule raises an error that quotes all lines which break it together. Shared memory is checked when a kernel is
+lowered.
 """
 
 from __future__ import annotations
@@ -15,126 +18,146 @@ from tilewright.plan.refusals import raster_line, refused, tasks_line
 from tilewright.plan.schedule import DELAYED, ORDERED, Axis, Pipeline, ProductUnit, Schedule
 
 
-def check_roles(roles: Pipeline, machine: Machine) -> None:
-    """Refuses registers and stages that no pipeline of the machine has."""
-    file = machine.register_file
-    unit, least, most = file.role_unit, file.role_least, machine.limits.registers
+def check_roles(pipeline: Pipeline, machine: Machine) -> None:
+    """Raise an error for register counts or stages that no pipeline of the machine can have."""
+    register_file = machine.register_file
+    unit, least, most = register_file.role_unit, register_file.role_least, machine.limits.registers
     why = None
     if machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         why = f"{machine.name} has no asynchronous copies to shared memory"
-    elif any(n % unit or not least <= n <= most for _, n in (roles.producer, roles.consumer)):
+    elif any(n % unit or not least <= n <= most for _, n in (pipeline.producer, pipeline.consumer)):
         why = f"registers are given in multiples of {unit}, at least {least}, at most {most // unit * unit}"
-    elif roles.stages < 1 or roles.epilogue_stages < 1:
+    elif pipeline.stages < 1 or pipeline.epilogue_stages < 1:
         why = "a ring has at least one stage"
     if why is not None:
-        raise refused(roles, why)
+        raise refused(pipeline, why)
 
 
-def groups_of(roles: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
-    """The groups of waves that compute a task, each of which starts the atom by itself."""
+def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
+    """Return the number of wave groups that compute a task; each group issues the atom by itself.
+
+    Raise an error if the plan's waves are no whole groups or too many. `products` is the number of MMAs.
+    """
     assert machine.lanes is not None
-    group = atom.c.lanes // machine.lanes
-    count, halves = roles.consumer[0], 2 if roles.pingpong else 1
-    if count % (group * halves) or count < group * halves:
-        many = f"waves that multiply are multiples of {group * halves}"
-        raise refused((roles, line), f"{atom.name} takes {group} waves: {many}")
-    if roles.producer[0] not in (1, group):
-        raise refused(roles, f"1 wave starts asynchronous copies, or {group} copy by themselves")
-    waves = -(-roles.producer[0] // group) * group + count
+    waves_per_atom = atom.c.lanes // machine.lanes
+    consumer_waves, halves = pipeline.consumer[0], 2 if pipeline.pingpong else 1
+    if consumer_waves % (waves_per_atom * halves) or consumer_waves < waves_per_atom * halves:
+        many = f"waves that multiply are multiples of {waves_per_atom * halves}"
+        raise refused((pipeline, line), f"{atom.name} takes {waves_per_atom} waves: {many}")
+    if pipeline.producer[0] not in (1, waves_per_atom):
+        raise refused(pipeline, f"1 wave starts asynchronous copies, or {waves_per_atom} copy by themselves")
+    waves = -(-pipeline.producer[0] // waves_per_atom) * waves_per_atom + consumer_waves
     if waves > machine.waves:
-        raise refused(roles, f"{waves} waves, of at most {machine.waves} in a workgroup")
-    if roles.pingpong and (not atom.asynchronous or roles.producer[0] > 1 or products > 1):
-        raise refused(roles, "only one asynchronous product whose operands one wave copies is done in pingpong")
-    if not atom.asynchronous and count == group:
-        raise refused((roles, line), f"{atom.name} is done by lanes: a second group multiplies while one loads")
-    return count // group // halves
+        raise refused(pipeline, f"{waves} waves, of at most {machine.waves} in a workgroup")
+    if pipeline.pingpong and (not atom.asynchronous or pipeline.producer[0] > 1 or products > 1):
+        raise refused(pipeline, "only one asynchronous product whose operands one wave copies is done in pingpong")
+    if not atom.asynchronous and consumer_waves == waves_per_atom:
+        raise refused((pipeline, line), f"{atom.name} is done by lanes: a second group multiplies while one loads")
+    return consumer_waves // waves_per_atom // halves
 
 
-def check_sharing(roles: Pipeline, line: ProductUnit, how: Microkernel) -> None:
-    """Refuses a tile that groups of waves do not share in whole atoms."""
-    m, n, _ = how.atom.shape
-    across = how.columns // n if how.groups > 1 and how.blocks == 1 else 1
-    uneven = how.groups % max(1, across) or (how.rows // m) % max(1, how.groups // max(1, across))
-    if how.columns % n or how.rows % m or uneven:
-        tile = f"{how.rows}x{how.columns}"
-        raise refused((line, roles), f"{how.groups} groups of waves do not share {tile} in whole atoms of {m}x{n}")
+def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkernel) -> None:
+    """Raise an error for an accumulator tile that wave groups cannot split into whole atoms."""
+    m, n, _ = microkernel.atom.shape
+    across = microkernel.columns // n if microkernel.groups > 1 and microkernel.blocks == 1 else 1
+    uneven = microkernel.groups % max(1, across) or (microkernel.rows // m) % max(
+        1, microkernel.groups // max(1, across)
+    )
+    if microkernel.columns % n or microkernel.rows % m or uneven:
+        tile = f"{microkernel.rows}x{microkernel.columns}"
+        raise refused(
+            (line, pipeline), f"{microkernel.groups} groups of waves do not share {tile} in whole atoms of {m}x{n}"
+        )
 
 
 def check_registers(
-    roles: Pipeline,
+    pipeline: Pipeline,
     lines: Iterable[ProductUnit],
     products: Mapping[Op, Microkernel],
     machine: Machine,
     held: int | None = None,
 ) -> None:
-    """Refuses registers that are not there, or that do not hold the accumulators.
+    """Raise an error if the register file is too small for all waves, or a lane's registers for its accumulators.
 
-    In a loop the accumulators of all products are alive, and `held` registers of operands that stay; None: no loop.
-
-    All groups begin with the same registers, in whole units; a role takes what the other leaves.
+    In a loop the accumulators of all MMAs are live, and `held` registers of resident operands; None: there is no loop.
+    All groups start with the same number of registers, in whole units; one role takes what the other releases.
     """
-    how = next(iter(products.values()))
-    file, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
-    assert file is not None
-    groups = how.groups * (2 if roles.pingpong else 1)
-    each = file // machine.register_file.word_bytes // how.atom.c.lanes // (groups + 1) // unit * unit
-    used, there = roles.producer[1] + groups * roles.consumer[1], (groups + 1) * each
-    if used > there:
-        begin = f"{groups + 1} groups begin with {each} each, {there} in all"
-        raise refused(roles, f"lanes of {groups} groups and one that loads take {used} registers; {begin}")
-    sums = [how.sums for how in products.values()]
-    most = max(sums) if held is None else sum(sums) + held
-    if roles.consumer[1] <= most:
-        raise refused((*lines, roles), f"a lane's sums alone take {most} registers of {roles.consumer[1]}")
+    microkernel = next(iter(products.values()))
+    file_bytes, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
+    assert file_bytes is not None
+    groups = microkernel.groups * (2 if pipeline.pingpong else 1)
+    per_group = (
+        file_bytes // machine.register_file.word_bytes // microkernel.atom.c.lanes // (groups + 1) // unit * unit
+    )
+    needed, available = pipeline.producer[1] + groups * pipeline.consumer[1], (groups + 1) * per_group
+    if needed > available:
+        begin = f"{groups + 1} groups begin with {per_group} each, {available} in all"
+        raise refused(pipeline, f"lanes of {groups} groups and one that loads take {needed} registers; {begin}")
+    sums = [microkernel.sums for microkernel in products.values()]
+    accumulators = max(sums) if held is None else sum(sums) + held
+    if pipeline.consumer[1] <= accumulators:
+        raise refused(
+            (*lines, pipeline), f"a lane's sums alone take {accumulators} registers of {pipeline.consumer[1]}"
+        )
 
 
-def k_rows(axis: Axis, step: int, extent: int, line: ProductUnit, row: int) -> int:
-    """The rows of shared memory that a K step has; refuses one that has no whole rows, or more than there are."""
-    if step % row:
-        why = f"a K step of {step} is no multiple of a row of shared memory, {row}"
+def k_rows(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, row_elements: int) -> int:
+    """Return the rows of shared memory that a K step of `k_step` elements has, with `row_elements` in a row.
+
+    Raise an error if it has no whole rows, or is longer than K.
+    """
+    if k_step % row_elements:
+        why = f"a K step of {k_step} is no multiple of a row of shared memory, {row_elements}"
         raise refused((axis, line), why)
-    if step > -(-extent // row) * row:
-        raise refused(axis, f"a K step of {step} is longer than K: {extent}, in whole rows of shared memory {row}")
-    return step // row
+    if k_step > -(-k_extent // row_elements) * row_elements:
+        raise refused(
+            axis, f"a K step of {k_step} is longer than K: {k_extent}, in whole rows of shared memory {row_elements}"
+        )
+    return k_step // row_elements
 
 
 def check_group(plan: Schedule, rows: str) -> None:
-    """Refuses a group that is no whole tasks of the axes before rows, where tasks are taken one by one."""
+    """Raise an error if dynamic scheduling cannot follow the raster: it must divide the tasks of the axes before M.
+
+    `rows` is the plan's name of M.
+    """
     if plan.raster > 1 and len(plan.grid) < 2:
         raise refused(tasks_line(plan), "a group is of the last two axes with a task; here is one")
     if plan.order != "dynamic" or rows not in plan.grid:
         return
-    left, around = plan.raster, plan.grid[: plan.grid.index(rows)]
+    remaining, around = plan.raster, plan.grid[: plan.grid.index(rows)]
     for name in reversed(around):
-        left //= gcd(left, plan.axis(name).tasks)
-    if left > 1:
-        there = f"along the axes before {rows}, {', '.join(around) or 'none'}"
+        remaining //= gcd(remaining, plan.axis(name).tasks)
+    if remaining > 1:
+        axes_text = f"along the axes before {rows}, {', '.join(around) or 'none'}"
         raise refused(
             (tasks_line(plan), raster_line(plan)),
-            f"dynamic tasks are grouped {there}: {plan.raster} do not divide theirs",
+            f"dynamic tasks are grouped {axes_text}: {plan.raster} do not divide theirs",
         )
 
 
 def check_length(axis: Axis, tile: int, extent: int, unit: int) -> None:
-    """Refuses a loop whose tile is longer than its axis, in whole units."""
+    """Raise an error for a loop tile that is longer than its axis, padded to whole units."""
     if tile > -(-extent // unit) * unit:
         raise refused(axis, f"`loop {tile}` is longer than the axis: it has {extent}")
 
 
 def lines_of_stages(plan: Schedule) -> tuple[str, ...]:
-    """The lines that say how much shared memory stages take: tiles, K steps, the ring."""
+    """Return the lines of a plan that determine the shared memory of its
+    stages: K steps, accumulator tiles, the pipeline.
+    """
     loops = [axis for axis in plan.axes if not any(cut.level == "task" for cut in axis.splits)]
     return tuple(map(str, (*loops, *plan.products, *([plan.pipeline] if plan.pipeline else []))))
 
 
 def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkernel]) -> None:
-    """Refuses an overlap of products that do not run one after the other in a loop."""
+    """Raise an error for an overlap of MMAs that do not follow each other in a loop."""
     if plan.overlap == "none":
         return
     line = plan.line("overlap")
     if plan.overlap == DELAYED:
         raise refused(line, "stores are delayed in tile registers only")
-    if not looped or len(products) < 2 or not all(how.at_once for how in products.values()):
+    if not looped or len(products) < 2 or not all(microkernel.at_once for microkernel in products.values()):
         raise refused(line, "a loop with two products, each with all of its K at once, has this line")
     if plan.overlap == ORDERED and next(iter(products.values())).groups < 2:
         raise refused(line, "groups of waves take turns; here is one")

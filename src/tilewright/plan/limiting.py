@@ -1,7 +1,7 @@
-"""What limits a plan, in the model's eyes: how long it would take were one thing alone to take time.
+"""Find what limits a plan: the time that each resource alone would take, by the model.
 
-The model is asked again about the same plan on machines whose other rates are without limit; what is left beyond
-starting and waiting is the time of that one thing. So every term that a model has is seen, whatever it looks like.
+The model predicts the same plan on machines whose other rates are infinite. The predicted time, less that of a machine
+without any limits, is the time of that resource. So every term of a model is seen.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ RATES = {
     "HBM": ("far_rate",),
     "lanes": ("lane_rate", "function_rate"),
 }
-"""What bytes go through, or values, and the limits of a machine that say how fast."""
+"""Resources of a machine, and the fields of its limits that say their rates."""
 PRODUCTS = "products"
 TIMES = {"outside_row": "L2", "leaving_row": "L2", "gather_cycles": "lanes", "gather_latency": "lanes"}
-"""Limits that are cycles, and what they are counted as: rows of a box outside its tensor as what boxes come from."""
+"""Limits that are cycles, and the resource that they count for."""
 Predicted = Callable[[Machine], float]
-"""The cycles that a plan should take on a machine like the one it was made for."""
+"""A function from a machine to the cycles that a plan should take on it."""
 
 
-def only(machine: Machine, what: str | None) -> Machine:
-    """The machine, on which one thing takes as long as it does, and all others no time."""
-    rates: dict[str, Any] = {name: inf for thing, names in RATES.items() if thing != what for name in names}
-    rates |= {name: 0 for name, thing in TIMES.items() if thing != what}
+def only(machine: Machine, resource: str | None) -> Machine:
+    """Return the machine with one limited resource; all others take no time. None: no resource takes time."""
+    limits: dict[str, Any] = {name: inf for other, names in RATES.items() if other != resource for name in names}
+    limits |= {name: 0 for name, other in TIMES.items() if other != resource}
     atoms = machine.multiply
-    if what != PRODUCTS:
+    if resource != PRODUCTS:
         atoms = {name: replace(atom, cycles=0) for name, atom in atoms.items()}
-    return replace(machine, limits=replace(machine.limits, **rates), multiply=atoms)
+    return replace(machine, limits=replace(machine.limits, **limits), multiply=atoms)
 
 
 def alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
-    """The cycles that each thing takes by itself, the longest first."""
+    """Return the cycles that each resource takes by itself, the longest first."""
     idle = predicted(only(machine, None))
-    found = {what: predicted(only(machine, what)) - idle for what in (PRODUCTS, *RATES)}
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    cycles_of = {resource: predicted(only(machine, resource)) - idle for resource in (PRODUCTS, *RATES)}
+    return dict(sorted(cycles_of.items(), key=lambda item: -item[1]))
 
 
 def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
-    """(tasks, rounds in which all cores take one each, how full the last of them is)."""
+    """Return (tasks of the grid, waves of tasks over all cores, the fraction of cores that the last wave uses)."""
     tasks, cores = prod(plan.axis(name).tasks for name in plan.grid), machine.limits.cores or 1
-    rounds = ceil(tasks / cores)
-    return tasks, rounds, (tasks - (rounds - 1) * cores) / cores
+    waves = ceil(tasks / cores)
+    return tasks, waves, (tasks - (waves - 1) * cores) / cores
 
 
 def limiting(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
-    """What limits a plan, in words: the longest of what takes time by itself, and the rest of it; the last round."""
-    (first, longest), *rest = alone(machine, predicted).items()
-    others = ", ".join(f"{what} {us(cycles, machine)}" for what, cycles in rest)
-    tasks, rounds, full = last_wave(machine, plan)
-    one = "the only wave" if rounds == 1 else f"the last of {rounds} waves"
+    """Return the lines of `explain` that say what limits a plan: the bottleneck, the other resources, the last wave."""
+    (bottleneck, longest), *rest = alone(machine, predicted).items()
+    others = ", ".join(f"{resource} {us(cycles, machine)}" for resource, cycles in rest)
+    tasks, waves, fill = last_wave(machine, plan)
+    wave_text = "the only wave" if waves == 1 else f"the last of {waves} waves"
     return [
-        f"limited by {first}, {us(longest, machine)} us alone; {others}",
-        f"{tasks} tasks on {machine.limits.cores or 1} multiprocessors: {one} of the grid is {full:.0%} full",
+        f"limited by {bottleneck}, {us(longest, machine)} us alone; {others}",
+        f"{tasks} tasks on {machine.limits.cores or 1} multiprocessors: {wave_text} of the grid is {fill:.0%} full",
     ]

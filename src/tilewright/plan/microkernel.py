@@ -1,8 +1,8 @@
-"""Which atom multiplies a product of tiles, and how large the block of sums is that stays in registers meanwhile.
+"""Microkernels: the atom of an MMA, and the accumulator tile that stays in registers while it loops over K.
 
-A product inside a program is C[M, N] += A[M, K] * B[K, N], of whatever sizes the tiles have there. Its microkernel goes
-over K for one block of C after another. The cost of each that fits is counted from the machine's description; the
-least is taken.
+An MMA is C[M, N] += A[M, K] * B[K, N], of the tile sizes that it has in the program. Its microkernel loops over K for
+one accumulator tile after another. The cost of each legal one is computed from the machine's description; the cheapest
+is chosen.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tilewright.plan.sums import summed_in
 
 Dims = tuple[Expr, ...]
 MOST_VECTORS = 4
-"""Vectors of N that a block of sums has, at most."""
+"""Vectors of N that an accumulator tile has, at most."""
 FRAGMENTS = (1, 2, 3, 4)
-"""Fragments of M, and of N, that a block of sums has."""
+"""Fragments of M, and of N, that an accumulator tile may have."""
 
 
 @dataclass(frozen=True)
 class Microkernel:
-    """C's blocks of `rows` x `columns` in registers, by an atom; factors of another type are converted to its own."""
+    """An atom and its accumulator tile of `rows` x `columns` in registers. Operands of another type are converted."""
 
     atom: MultiplyAtom
     rows: int
@@ -40,73 +40,74 @@ class Microkernel:
     """Groups of waves, as many as the atom takes, which have rows of a block of their own, or columns of the same rows,
     where these are more than the atom's."""
     at_once: bool = False
-    """Of an atom that reads shared memory: whether all of K lies there at once, not one row's width of it at a time."""
+    """True if all of K lies in shared memory at once, for an atom that reads operands there."""
     transposed: bool = False
     """Whether the atom's rows go along N and its columns along M: `rows` are then columns of C, and its second factor
     is the atom's A."""
     blocks: int = 1
-    """Products side by side, each of an atom's columns and of as many of K: a block of sums has those of all."""
+    """Blocks of a block-diagonal B, each one atom wide; the accumulator tile has the columns of all."""
     slabs: int = 1
-    """Of an atom that reads shared memory step by step: rows there, one behind the other along K, that a step has."""
+    """The rows of shared memory along K that one K step has, for an atom that reads operands there."""
     taps: tuple[int, ...] = ()
-    """Of such an atom: how many places a step has along each dimension that is summed beside K; none: one of each."""
+    """The extent of a K step along each reduction dimension besides K, such as filter taps; empty: 1 along each."""
 
     @property
     def waves(self) -> tuple[int, int]:
-        """Groups of waves along the rows of a block, and along its columns."""
+        """(wave groups along the rows of the accumulator tile, wave groups along its columns)."""
         across = self.columns // self.atom.shape[1] if self.groups > 1 and self.blocks == 1 else 1
         return self.groups // across, across
 
     @property
     def sums(self) -> int:
-        """Registers of a lane that a block of sums takes."""
+        """The registers per lane of the accumulator tile."""
         m, n, _ = self.atom.shape
         return self.atom.c.values * (self.rows // m) * (self.columns // n) // self.groups
 
     @property
     def held_a(self) -> bool:
-        """Whether the atom has A in registers and reads B from shared memory."""
+        """True if the atom takes A from registers and B from shared memory."""
         return isinstance(self.atom.a, RegisterOperand) and isinstance(self.atom.b, MemoryOperand)
 
     @property
     def slab(self) -> int | None:
-        """Of an atom that reads factors, or B alone, from shared memory: how many lie in a row there; None: it reads
-        none.
-
-        So many of K are a step.
+        """The elements of K in one row of shared memory, for an atom that
+        reads operands there; None for other atoms.
         """
         return self.atom.slab
 
     def deep(self, k: int) -> int:
-        """Of such an atom: what of K lies in shared memory at once, in whole rows where those go along K."""
+        """Return how much of K lies in shared memory at once, in elements, for an atom that reads operands there.
+
+        Rows along K are whole.
+        """
         row = self.slab or 1
         unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
         return -(-k // unit) * unit if self.at_once else row * self.slabs
 
     @property
     def along_k(self) -> tuple[bool, bool]:
-        """Of such an atom: whether rows of A, and of B, go along K; otherwise they go along M, or N."""
+        """(True if rows of A in shared memory run along K, the same of B); otherwise they run along M, or N."""
         a, b = self.atom.forms
         return a is None or a[0], b is None or b[0]
 
     @property
     def whole(self) -> bool:
-        """Whether factors go to registers first: tiles, or fragments that lanes share; by vectors they do not."""
+        """True if operands are loaded to registers first, as tiles or fragments; vector atoms load as they multiply."""
         return self.atom.shape[0] > 1
 
     @property
     def group(self) -> int:
-        """Neighbours along K that lie side by side in B, for each of N."""
+        """The neighbours along K that are contiguous in packed B, for each element of N."""
         m, _, k = self.atom.shape
         return k // m if isinstance(self.atom.c, OpaqueOperand) else k
 
     @property
     def tile(self) -> tuple[int, int]:
-        """The rows and columns of C that a block has."""
+        """(rows, columns) of C that the accumulator tile has."""
         return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
 
     def oriented(self, axes: Axes) -> Axes:
-        """A product's dimensions as the atom has them: M along its rows."""
+        """Return an MMA's dimensions as the atom sees them: M along the atom's rows."""
         return axes.transposed if self.transposed else axes
 
     def __str__(self) -> str:
@@ -116,8 +117,10 @@ class Microkernel:
 
 @dataclass(frozen=True)
 class LaneKernel:
-    """C's blocks in registers by vectors of so many lanes along a dimension that both factors keep: of neighbours
-    along `along`, for some of `rows`. The machine's arithmetic on vectors multiplies; no atom is needed."""
+    """A block of accumulators in vectors of `lanes` along the dimension `along`, which A, B and the result share.
+
+    `rows` is the dimension of the block's rows. The machine's vector arithmetic multiplies; no atom is needed.
+    """
 
     lanes: int
     rows: Expr
@@ -126,10 +129,10 @@ class LaneKernel:
 
 @dataclass(frozen=True)
 class Axes:
-    """The dimensions of a product: one that blocks cut for each of M, N and K, and what is gone over beside them.
+    """The dimensions of an MMA: one each that the accumulator tile and the K step split as M, N and K, and the others.
 
-    `around` are dimensions of C beside M and N: those of a batch, and further ones of either factor; `deep` are those
-    that are summed beside K. `swapped` says that A is the product's second factor.
+    `around` are further dimensions of C: the batch, and more dimensions of M or N. `deep` are reduction dimensions
+    besides K, such as filter taps. `swapped` says that A is the second operand of the program's mma.
     """
 
     m: Expr
@@ -140,24 +143,25 @@ class Axes:
     swapped: bool
 
     def sizes(self, width: Size) -> tuple[int, int, int]:
-        """How far M, N and K go."""
+        """Return the extents of M, N and K, by the function `width`."""
         return width(self.m), width(self.n), width(self.k)
 
     def factors(self, op: Op) -> tuple[Value, Value]:
-        """The factors of a product with these dimensions, A first."""
+        """Return the operands of the mma `op`, A first."""
         a, b, _ = op.operands
         return (b, a) if self.swapped else (a, b)
 
     @property
     def transposed(self) -> Axes:
-        """The same product with M and N, and with them its factors, exchanged."""
+        """The dimensions of the transposed MMA: M and N exchanged, and with them A and B."""
         return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
 
 
 def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
-    """The parts that dimensions have in a product of these widths; or why it has no blocks of sums.
+    """Return M, N, K and the other dimensions of an MMA from those of its operands; or why it has no accumulator tile.
 
-    N is the last of C, along which vectors and tiles lie; the factor that has it is B.
+    N is the last dimension of C, along which vectors and tiles lie; the operand that has it is B. `width` gives the
+    extent of a dimension.
     """
     if not c:
         return "its sum is a single number"
@@ -166,39 +170,39 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
     swapped = c[-1] in a
     if swapped:
         a, b = b, a
-    summed = tuple(d for d in a if d in b and d not in c)
-    if not summed or c[-1] not in b:
+    reduced = tuple(d for d in a if d in b and d not in c)
+    if not reduced or c[-1] not in b:
         return "nothing is summed"
     rows = [d for d in c if d in a and d not in b]
     if not rows:
         return "one of its operands has no dimension of its own"
-    m, k = _along(rows, width), _along(summed, width)
-    around, deep = tuple(d for d in c[:-1] if d is not m), tuple(d for d in summed if d is not k)
+    m, k = _along(rows, width), _along(reduced, width)
+    around, deep = tuple(d for d in c[:-1] if d is not m), tuple(d for d in reduced if d is not k)
     return Axes(m, c[-1], k, around, deep, swapped)
 
 
 def axes_in(op: Op, width: Size) -> Axes | str:
-    """The parts that dimensions have in a product of a program; or why it has no blocks of sums."""
+    """Return M, N, K and the other dimensions of the mma `op`; or why it has no accumulator tile."""
     a, b, c = (v.type.dims for v in op.operands)
     return axes_of(a, b, c, width)
 
 
 def _along(dims: Sequence[Expr], width: Size) -> Expr:
-    """The dimension that blocks cut: the last one, whose neighbours lie side by side, unless it is but one wide."""
+    """Return the dimension that tiles split: the last one with more than one element, since it is contiguous."""
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
 
 def types_of(op: Op, swapped: bool, machine: Machine | None) -> tuple[DType, DType, DType]:
-    """The element types of a product: its factors', A first, and that in which the machine sums it."""
+    """Return the element types of A, B and the accumulator, as the machine has it."""
     a, b, _ = (v.type.dtype for v in op.operands)
     wide = summed_in(op, machine)
     return (b, a, wide) if swapped else (a, b, wide)
 
 
 def names_of(program: Program) -> dict[str, Op]:
-    """What a plan calls the products of a program: mma, mma2 and so on, as they stand."""
-    found = [op for op in program.walk() if op.name == "mma"]
-    return {f"mma{n + 1 if n else ''}": op for n, op in enumerate(found)}
+    """Return the MMAs of a program by their name in a plan: mma, mma2 and so on, in program order."""
+    products = [op for op in program.walk() if op.name == "mma"]
+    return {f"mma{n + 1 if n else ''}": op for n, op in enumerate(products)}
 
 
 def products_of(
@@ -209,34 +213,43 @@ def products_of(
     opened: Collection[Expr] = (),
     lanes: int | None = None,
 ) -> dict[Op, Microkernel | None]:
-    """The microkernel of every product of a program, whose tiles are so wide, and dimensions of such a size; None where
-    it runs as loops.
+    """Return the microkernel of every MMA of a program; None for one that runs as scalar loops.
 
-    All are done by as many lanes: those of one wave, where no wider atom does for all of them. Sums over a size that is
-    `opened` are one wave's: slabs of shared memory have whole steps of K, of which the last must be known.
+    `width` gives the tile's extent along a dimension, `size` the whole extent. All atoms span the same number of lanes:
+    one wave, if no wider atom fits all MMAs. An MMA whose K is `opened` runs on one wave, since the last K step in
+    shared memory must be known.
     """
-    found: dict[Op, Microkernel | None] = {}
+    microkernels: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
         axes = axes_in(op, width)
         if isinstance(axes, str):
-            found[op] = None
+            microkernels[op] = None
         else:
-            types, own = types_of(op, axes.swapped, machine), machine.lanes if axes.k in opened else lanes
-            apart, cut = rows_apart(program, op, axes, size), width(axes.n) < size(axes.n)
-            found[op] = microkernel(machine, types, axes.sizes(width), own, precision_of(op), apart, cut)
+            types, allowed_lanes = types_of(op, axes.swapped, machine), machine.lanes if axes.k in opened else lanes
+            row_stride, is_part = rows_apart(program, op, axes, size), width(axes.n) < size(axes.n)
+            microkernels[op] = microkernel(
+                machine, types, axes.sizes(width), allowed_lanes, precision_of(op), row_stride, is_part
+            )
     if (
         machine.lanes is not None
         and lanes is None
-        and len({how.atom.c.lanes for how in found.values() if how is not None}) > 1
+        and len(
+            {
+                microkernel_of_op.atom.c.lanes
+                for microkernel_of_op in microkernels.values()
+                if microkernel_of_op is not None
+            }
+        )
+        > 1
     ):
         return products_of(program, machine, width, size, opened, machine.lanes)
-    return found
+    return microkernels
 
 
 def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
-    """Bytes between neighbouring rows of a product's A where it is read as it lies in memory.
+    """Return the bytes between neighbouring rows of an MMA's A, as it lies in memory.
 
-    0 where it is computed, which goes to panels whose rows keep clear of each other, and where that is no one number.
+    0 if A is computed (it then goes to a padded panel), or if the stride is no single number.
     """
     value, _ = axes.factors(op)
     read = program.makers().get(value)
@@ -244,42 +257,49 @@ def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
         return 0
     memory: MemoryType = read.operands[0].type
     over = dict(zip(value.type.dims, read.attrs["over"], strict=True)) if "at" in read.attrs else {}
-    along = over.get(axes.m, axes.m)
-    if not isinstance(along, Symbol) or None in memory.sizes:
+    row_index = over.get(axes.m, axes.m)
+    if not isinstance(row_index, Symbol) or None in memory.sizes:
         return 0
     shape = [size(d) for d in memory.sizes if d is not None]
-    found = step_along(along, read.attrs.get("at", memory.dims), shape, memory.strides)
-    return (found or 0) * element_bytes(memory.dtype)
+    stride = step_along(row_index, read.attrs.get("at", memory.dims), shape, memory.strides)
+    return (stride or 0) * element_bytes(memory.dtype)
 
 
 def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[ProductUnit, ...]:
-    """The products as a plan says them."""
+    """Return the lines of a plan for the microkernels of a program."""
     return tuple(
-        ProductUnit(name, None) if how is None else ProductUnit(name, how.atom.name, *how.tile, how.transposed)
-        for name, how in ((name, products[op]) for name, op in names_of(program).items())
+        ProductUnit(name, None)
+        if microkernel is None
+        else ProductUnit(name, microkernel.atom.name, *microkernel.tile, microkernel.transposed)
+        for name, microkernel in ((name, products[op]) for name, op in names_of(program).items())
     )
 
 
-def registers_of(how: Microkernel, machine: Machine) -> tuple[int, int]:
-    """(registers that a block of sums and both factors of a step take, those that there are)."""
-    m, n, _ = how.atom.shape
-    down, across = how.rows // m, how.columns // n
-    if isinstance(how.atom.c, OpaqueOperand):
-        return tiles.registers(down, across), machine.limits.tile_registers
-    if how.slab is not None:
-        return how.sums, machine.limits.registers - 1
+def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
+    """Return (registers that an accumulator tile and the operands of one K step take, registers available)."""
+    m, n, _ = microkernel.atom.shape
+    row_atoms, column_atoms = microkernel.rows // m, microkernel.columns // n
+    if isinstance(microkernel.atom.c, OpaqueOperand):
+        return tiles.registers(row_atoms, column_atoms), machine.limits.tile_registers
+    if microkernel.slab is not None:
+        return microkernel.sums, machine.limits.registers - 1
     if m > 1:  # a lane has so many values of each
-        each = [
-            operand.values for operand in (how.atom.a, how.atom.b, how.atom.c) if isinstance(operand, RegisterOperand)
+        values_per_lane = [
+            operand.values
+            for operand in (microkernel.atom.a, microkernel.atom.b, microkernel.atom.c)
+            if isinstance(operand, RegisterOperand)
         ]
-        return down * each[0] + across * each[1] + down * across * each[2], machine.limits.registers
-    return vectors.registers(how.rows, across, how.atom), machine.limits.registers
+        return row_atoms * values_per_lane[0] + column_atoms * values_per_lane[
+            1
+        ] + row_atoms * column_atoms * values_per_lane[2], machine.limits.registers
+    return vectors.registers(microkernel.rows, column_atoms, microkernel.atom), machine.limits.registers
 
 
 def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | None = None) -> list[MultiplyAtom]:
-    """The atoms that take a product's types, as they are or converted without loss to the type of its sum.
+    """Return the atoms that take operands of types `a` and `b` and an accumulator of type `c`.
 
-    None rounds factors first, unless the product asks for that `precision`.
+    Operands may be converted to the accumulator type if that is lossless. Atoms that round operands count only if the
+    MMA asks for their `precision`.
     """
     fitting = [x for x in _taken(machine) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
@@ -289,19 +309,21 @@ def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | N
 
 
 def precision_of(op: Op) -> str | None:
-    """The precision that a product asks for, where it is less than its type's."""
-    found: str | None = op.attrs.get("precision")
-    return found
+    """Return the reduced precision that an MMA asks for, such as tf32; None for that of its type."""
+    precision: str | None = op.attrs.get("precision")
+    return precision
 
 
 def _taken(machine: Machine) -> Iterator[MultiplyAtom]:
-    """Atoms whose operands are all in registers (a row of A and vectors of B, tiles, fragments), or whose factors are
-    read from shared memory, K fastest."""
-    for x in machine.multiply.values():
-        in_registers = all(isinstance(operand, RegisterOperand) for operand in (x.a, x.b, x.c))
-        how = Microkernel(x, *x.shape[:2])
-        if in_registers or (how.slab is not None and not how.held_a and all(how.along_k)):
-            yield x
+    """Yield atoms that kernels without a pipeline can use.
+
+    Their operands are all in registers (vectors, tiles, fragments), or are read from shared memory with K contiguous.
+    """
+    for atom in machine.multiply.values():
+        in_registers = all(isinstance(operand, RegisterOperand) for operand in (atom.a, atom.b, atom.c))
+        single = Microkernel(atom, *atom.shape[:2])
+        if in_registers or (single.slab is not None and not single.held_a and all(single.along_k)):
+            yield atom
 
 
 @lru_cache
@@ -312,15 +334,23 @@ def shared_atoms(
     precision: str | None,
     held_a: bool = False,
 ) -> tuple[MultiplyAtom, ...]:
-    """The atoms of these types that read both factors from shared memory, in rows along K or along M and N; with
-    `held_a`, A from registers instead."""
+    """Return the atoms of these types that read both operands from shared memory; with `held_a`, A from registers.
+
+    `along_k` says for A and B whether their rows in shared memory run along K, or along M and N.
+    """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
-    found = [Microkernel(x, *x.shape[:2]) for x in of_types if x.slab is not None and x.rounds in (None, precision)]
-    return tuple(how.atom for how in found if how.held_a == held_a and how.along_k[held_a:] == along_k[held_a:])
+    candidates = [
+        Microkernel(x, *x.shape[:2]) for x in of_types if x.slab is not None and x.rounds in (None, precision)
+    ]
+    return tuple(
+        candidate.atom
+        for candidate in candidates
+        if candidate.held_a == held_a and candidate.along_k[held_a:] == along_k[held_a:]
+    )
 
 
 def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool:
-    """True if an atom multiplies each block of an operand B of N x K by itself, where it has `blocks` on its diagonal.
+    """True if an atom can multiply each diagonal block of a block-diagonal B (N x K, `blocks` blocks) by itself.
 
     Every block is as wide as the atom, and its K is whole steps of the atom, a part of a row of shared memory or whole
     rows.
@@ -341,38 +371,46 @@ def microkernel(
     apart: int = 0,
     cut: bool = False,
 ) -> Microkernel | None:
-    """The microkernel that takes least time for a product of M x N x K, by so many lanes, where rows of A lie so many
-    bytes apart and N may be `cut` from a longer one; None where no atom takes its types.
+    """Return the fastest microkernel of an M x N x K MMA; None if no atom takes its types.
+
+    `lanes` restricts the atoms to those of so many lanes. `apart` is the byte stride between rows of A. `cut` says that
+    N is a part of a longer dimension.
     """
-    found = {
-        each: cycles(machine, each, sizes, apart if atom.a.dtype is types[0] else 0, cut)  # panels keep rows clear
+    cost_of = {
+        candidate: cycles(
+            machine, candidate, sizes, apart if atom.a.dtype is types[0] else 0, cut
+        )  # panels keep rows clear
         for atom in atoms_for(machine, *types, precision)
-        for each in _blocks(machine, atom)
+        for candidate in _blocks(machine, atom)
         if machine.lanes is None or lanes in (None, atom.c.lanes)
     }
     m, n, _ = sizes
 
-    def good(each: Microkernel) -> tuple[float, int, int]:
-        """Of blocks that cost the same the largest, but none larger than there is."""
-        return round(found[each], 3), -min(each.rows, m) * min(each.columns, n), each.rows * each.columns
+    def good(candidate: Microkernel) -> tuple[float, int, int]:
+        """Return the sort key of a candidate: its cycles, then the largest tile, but none larger than the MMA."""
+        return (
+            round(cost_of[candidate], 3),
+            -min(candidate.rows, m) * min(candidate.columns, n),
+            candidate.rows * candidate.columns,
+        )
 
-    return min(found, key=good) if found else None
+    return min(cost_of, key=good) if cost_of else None
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
-    """The waves of a workgroup whose products these are: as many as the widest atom takes."""
-    lanes = [how.atom.c.lanes * how.groups for how in products if how is not None]
+    """Return the waves of a workgroup with these microkernels: as many as the widest atom takes."""
+    lanes = [microkernel.atom.c.lanes * microkernel.groups for microkernel in products if microkernel is not None]
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
 
 def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
-    """The blocks that registers hold, for every width the one with most rows, and with fewer."""
+    """Yield the microkernels of an atom whose accumulator tile fits the registers."""
     m, n, _ = atom.shape
     if isinstance(atom.c, OpaqueOperand):
-        most = machine.limits.tile_registers
-        for a in range(1, most):
-            for b in range(1, most):
-                if tiles.registers(a, b) <= most:
+        limit = machine.limits.tile_registers
+        for a in range(1, limit):
+            for b in range(1, limit):
+                if tiles.registers(a, b) <= limit:
                     yield Microkernel(atom, a * m, b * n)
         return
     if atom.slab is not None:
@@ -381,48 +419,60 @@ def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
     if m > 1:
         for a in FRAGMENTS:
             for b in FRAGMENTS:
-                how = Microkernel(atom, a * m, b * n)
-                if registers_of(how, machine)[0] <= machine.limits.registers:
-                    yield how
+                candidate = Microkernel(atom, a * m, b * n)
+                if registers_of(candidate, machine)[0] <= machine.limits.registers:
+                    yield candidate
         return
-    for wide in range(1, MOST_VECTORS + 1):
+    for column_vectors in range(1, MOST_VECTORS + 1):
         for rows in range(1, machine.limits.registers):
-            if rows == 1 or vectors.fits(rows, wide, atom, machine):
-                yield Microkernel(atom, rows, wide * n)
+            if rows == 1 or vectors.fits(rows, column_vectors, atom, machine):
+                yield Microkernel(atom, rows, column_vectors * n)
 
 
-def cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int], apart: int = 0, cut: bool = False) -> float:
-    """Cycles of a product: its blocks, those at the edges too, and B packed where the atom asks for that.
+def cycles(
+    machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], apart: int = 0, cut: bool = False
+) -> float:
+    """Return the cycles of an MMA: its accumulator tiles, ragged ones too, and packing B where the atom needs that.
 
-    Parts of an N that is `cut` are packed together where they begin with blocks, each for every block of rows if not.
+    `apart` is the byte stride between rows of A. `cut` says that N is a part of a longer dimension: then B is packed
+    once if parts are whole tiles, otherwise again for every block of rows.
     """
     m, n, k = sizes
     total = 0.0
-    for rows, down in _pieces(m, how.rows, how.atom.shape[0]).items():
-        for columns, across in _pieces(n, how.columns, how.atom.shape[1]).items():
-            total += down * across * _block_cycles(machine, how, rows, columns, k, apart)
-    often = -(-m // how.rows) if cut and n % how.columns else int(how.group > 1)
-    packed = often * n * k * element_bytes(how.atom.b.dtype)
-    return total + 2 * packed / machine.limits.copy_rate
+    for rows, row_blocks in _pieces(m, microkernel.rows, microkernel.atom.shape[0]).items():
+        for columns, column_blocks in _pieces(n, microkernel.columns, microkernel.atom.shape[1]).items():
+            total += row_blocks * column_blocks * _block_cycles(machine, microkernel, rows, columns, k, apart)
+    packings = -(-m // microkernel.rows) if cut and n % microkernel.columns else int(microkernel.group > 1)
+    packed_bytes = packings * n * k * element_bytes(microkernel.atom.b.dtype)
+    return total + 2 * packed_bytes / machine.limits.copy_rate
 
 
 def _pieces(size: int, block: int, unit: int) -> Mapping[int, int]:
-    """Blocks by their size, and how many there are: whole ones, and one that is as small as the atom allows."""
-    full, tail = divmod(size, block)
-    found = {block: full} if full else {}
+    """Return the number of tiles by tile size that cover `size`: whole ones, and a ragged tail padded to the atom.
+
+    >>> dict(_pieces(70, 32, 8))
+    {32: 2, 8: 1}
+    """
+    whole, tail = divmod(size, block)
+    counts = {block: whole} if whole else {}
     if tail:
-        last = ceil(tail / unit) * unit
-        found[last] = found.get(last, 0) + 1
-    return found
+        padded_tail = ceil(tail / unit) * unit
+        counts[padded_tail] = counts.get(padded_tail, 0) + 1
+    return counts
 
 
-def _block_cycles(machine: Machine, how: Microkernel, rows: int, columns: int, k: int, apart: int) -> float:
-    """Cycles of one block: products or the loads that feed them, and sums loaded and stored."""
-    m, n, depth = how.atom.shape
-    down, across, steps = rows // m, columns // n, ceil(k / depth)
+def _block_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns: int, k: int, apart: int) -> float:
+    """Return the cycles of one accumulator tile over all of K: MMAs or the
+    loads that feed them, and loading and storing C.
+    """
+    m, n, depth = microkernel.atom.shape
+    row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)
     limits = machine.limits
-    if how.whole:
-        fed = max(down * across * how.atom.cycles, (down + across) * how.atom.load_cycles)
-        return steps * fed + 2 * down * across * m * limits.load_cycles
-    fed = vectors.step_cycles(machine, how.atom, rows, across, apart, k)
-    return steps * fed + 2 * rows * across * limits.load_cycles
+    if microkernel.whole:
+        step = max(
+            row_atoms * column_atoms * microkernel.atom.cycles,
+            (row_atoms + column_atoms) * microkernel.atom.load_cycles,
+        )
+        return steps * step + 2 * row_atoms * column_atoms * m * limits.load_cycles
+    step = vectors.step_cycles(machine, microkernel.atom, rows, column_atoms, apart, k)
+    return steps * step + 2 * rows * column_atoms * limits.load_cycles

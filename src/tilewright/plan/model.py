@@ -1,8 +1,8 @@
-"""What a plan costs, in cycles of the busiest worker, from the machine's description alone.
+"""The cost model of CPU contractions: cycles of the busiest worker, from the machine's description alone.
 
-The model is simple and says what it counts: products at the atom's rate (or the loads that feed them, if those take
-longer), factors that must come from beyond the first cache, elements staged, results stored, and the launch. It ranks
-plans; it does not promise times.
+A task is one tile of the grid; a worker is a core that runs tasks one after the other. The model counts MMAs at the
+atom's rate (or the loads that feed them, if those take longer), operands that come from beyond the L1 cache, staged
+elements, stored results, and the launch. It ranks plans; it does not promise times.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tilewright.plan.blocking import LaneUnit
 from tilewright.plan.contraction import Contraction, Operand
 
 Size = Callable[[Expr], int]
-"""The number that an expression of sizes is."""
+"""A function that evaluates an expression of sizes, such as a dimension's extent, to a number."""
 L1_SHARE, L2_SHARE = 0.8, 0.6
-"""What of a cache can be counted on."""
+"""The share of the L1 and L2 caches that data of a kernel can use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Cycles of the busiest worker by what they are for; `memory` is only what products do not hide."""
+    """Cycles of the busiest worker, by cause. `memory` counts only the cycles that MMAs do not hide."""
 
     products: float
     memory: float
@@ -34,26 +34,26 @@ class Cost:
     launch: float
     tasks: int
     busiest: int
-    """Tasks in all, and those of the busiest worker."""
+    """Number of tasks in all, and of those that the busiest worker runs."""
     instructions: int
-    """Instructions of the program, roughly."""
+    """Instructions of the program, estimated."""
     scratch: int = 0
-    """Bytes of memory of its own that a worker uses."""
+    """Bytes of private scratch memory of a worker."""
     staged_bytes: float = 0.0
 
     @property
     def cycles(self) -> float:
-        """All of them."""
+        """The sum of all causes, in cycles."""
         return self.products + self.memory + self.staging + self.storing + self.launch
 
     def parts(self) -> dict[str, float]:
-        """The cycles by name."""
+        """Return the cycles of each cause, by its name: products, memory, staging, storing, launch."""
         return {f.name: getattr(self, f.name) for f in fields(self)[:5]}
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least cycles that a problem takes on a machine: its products on all cores, or its bytes through memory."""
+    """Lower bounds of a problem's cycles on a machine: `compute` with all cores, `memory` for its bytes."""
 
     compute: float
     memory: float
@@ -61,98 +61,103 @@ class Roofline:
 
     @property
     def cycles(self) -> float:
-        """The larger of both."""
+        """The larger of both bounds, in cycles."""
         return max(self.compute, self.memory)
 
 
 def element_bytes(dtype: DType) -> int:
-    """Bytes of an element."""
+    """Return the bytes of one element; types of less than a byte count as one."""
     return max(1, dtype.bits // 8)
 
 
 def operand_bytes(operand: Operand) -> int:
-    """Bytes of a tensor."""
+    """Return the bytes of an operand's whole tensor."""
     return prod((element_bytes(operand.dtype), *operand.shape))
 
 
 def l1(limits: Limits) -> float:
-    """Bytes of the first cache that can be counted on."""
+    """Return the usable bytes of the L1 cache: a fixed share of its capacity."""
     return L1_SHARE * limits.l1_bytes
 
 
 def l2(limits: Limits) -> float:
-    """Bytes of the second cache that can be counted on."""
+    """Return the usable bytes of the L2 cache: a fixed share of its capacity."""
     return L2_SHARE * limits.l2_bytes
 
 
-def stays_near(limits: Limits, rows: int, row: int, apart: int) -> bool:
-    """Whether the first cache keeps rows of so many bytes that lie so many bytes apart.
+def stays_near(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
+    """True if `rows` rows of `row_bytes`, each `stride_bytes` after the one before, stay in the L1 cache together.
 
-    Lines whose addresses differ by a multiple of a large power of two share a set: rows of 64 bytes that lie 256 apart
-    have a quarter of the cache, and all of a set where they are multiples of all sets apart.
+    Cache lines whose addresses differ by a multiple of a large power of two compete for one set. Rows of 64 bytes with
+    a stride of 256 use a quarter of the sets; rows with a stride of all sets use one set.
     """
     line = limits.line_bytes
-    lines, between = -(-row // line), max(1, apart // line)
-    step = between & -between
+    lines_per_row, lines_between = -(-row_bytes // line), max(1, stride_bytes // line)
+    step = lines_between & -lines_between
     if limits.l1_ways is not None:
         step = min(step, limits.l1_bytes // (limits.l1_ways * line))
-    return rows * lines * line <= l1(limits) * min(1.0, lines / step)
+    return rows * lines_per_row * line <= l1(limits) * min(1.0, lines_per_row / step)
 
 
 def cores(machine: Machine) -> int:
-    """The cores that share the tasks."""
+    """Return the number of cores that share the tasks, at least 1."""
     return max(1, machine.limits.cores or 1)
 
 
-def reading(limits: Limits, kept: float, times: float, around: float) -> float:
-    """Cycles of reading `kept` bytes `times` over, with `around` bytes between.
+def reading(limits: Limits, read_bytes: float, passes: float, bytes_between: float) -> float:
+    """Return the cycles of reading `read_bytes` bytes `passes` times, with `bytes_between` other bytes read between two
+    passes.
 
-    What is read again comes from the cache that holds it and what lies between two readings; the first time, from the
-    second cache where everything fits it, else from behind.
+    The first pass comes from L2 if everything fits there, else from memory. Later passes are free if L1 holds both
+    amounts.
     """
-    between = kept + around
-    rate = limits.l2_rate if between <= l2(limits) else limits.far_rate
-    first = kept / rate
-    if times <= 1:
-        return first * times
-    return first if between <= l1(limits) else first + (times - 1) * kept / rate
+    reuse_bytes = read_bytes + bytes_between
+    rate = limits.l2_rate if reuse_bytes <= l2(limits) else limits.far_rate
+    first = read_bytes / rate
+    if passes <= 1:
+        return first * passes
+    return first if reuse_bytes <= l1(limits) else first + (passes - 1) * read_bytes / rate
 
 
-def moving(machine: Machine, count: float, *, from_memory: bool = False) -> float:
-    """Cycles in which all cores together move bytes, which the L2 cache has kept where it holds them."""
+def moving(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -> float:
+    """Return the cycles in which all cores together move `moved_bytes`.
+
+    The bytes move at the faster L2 rate if L2 holds them, unless `from_memory` says that they come from DRAM.
+    """
     limits = machine.limits
-    kept = count <= limits.l2_bytes and not from_memory
-    return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
+    in_l2 = moved_bytes <= limits.l2_bytes and not from_memory
+    return moved_bytes / (limits.far_rate * (limits.warm if in_l2 else 1)) / (limits.cores or 1)
 
 
-def copying(given: Operand, made: Operand, machine: Machine) -> float:
-    """Cycles of a launch that writes a tensor as another: of another type, or with zeros after a dimension."""
+def copying(source: Operand, target: Operand, machine: Machine) -> float:
+    """Return the cycles of a kernel that copies tensor `source` to `target`, which has another type or zero padding."""
     limits, workers = machine.limits, cores(machine)
-    moved = operand_bytes(given) + operand_bytes(made)
+    moved = operand_bytes(source) + operand_bytes(target)
     rate = limits.copy_rate if moved <= workers * l2(limits) else min(limits.copy_rate, limits.far_rate)
     return moved / rate / workers + limits.launch_cycles
 
 
-def roofline(c: Contraction, machine: Machine, atoms: Sequence[MultiplyAtom | LaneUnit]) -> Roofline:
-    """What no plan can beat with these atoms."""
-    best = min(atoms, key=_cycles_of_product)
+def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[MultiplyAtom | LaneUnit]) -> Roofline:
+    """Return the lower bounds of the cycles of a contraction, with the fastest of the given atoms."""
+    fastest_atom = min(atoms, key=_cycles_of_product)
     workers = cores(machine)
-    compute = c.flops / 2 * _cycles_of_product(best) / workers
-    moved = sum(operand_bytes(x) for x in (c.a, c.b, c.out, *c.extras))
-    rate = machine.limits.l2_rate if moved <= workers * l2(machine.limits) else machine.limits.far_rate
-    return Roofline(compute, moved / rate / workers, best.name)
+    compute = contraction.flops / 2 * _cycles_of_product(fastest_atom) / workers
+    tensor_bytes = sum(operand_bytes(x) for x in (contraction.a, contraction.b, contraction.out, *contraction.extras))
+    rate = machine.limits.l2_rate if tensor_bytes <= workers * l2(machine.limits) else machine.limits.far_rate
+    return Roofline(compute, tensor_bytes / rate / workers, fastest_atom.name)
 
 
 def _cycles_of_product(atom: MultiplyAtom | LaneUnit) -> float:
+    """Return the cycles that an atom takes for one multiply-add."""
     m, n, k = atom.shape
     return atom.cycles / (m * n * k)
 
 
 def microseconds(cycles: float, machine: Machine) -> float:
-    """Cycles as time."""
+    """Return cycles as microseconds, at the machine's clock."""
     return cycles / machine.limits.clock_ghz / 1000
 
 
 def us(cycles: float, machine: Machine) -> str:
-    """Cycles as time, in words of microseconds."""
+    """Return cycles as text: microseconds with one decimal."""
     return f"{microseconds(cycles, machine):.1f}"

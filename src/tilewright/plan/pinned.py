@@ -1,4 +1,4 @@
-"""Plans that are given: which line a refusal means, and hints on other sizes and misspelt names."""
+"""Refusals of a given (pinned) plan: the line that a refusal is about, and hints on other sizes and misspelt names."""
 
 from __future__ import annotations
 
@@ -18,29 +18,33 @@ _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
 """The end of a digit's name: which digit of its dimension it is."""
 
 
-def naming(fault: ArgumentError, given: Schedule, chosen: Schedule | None, known: Known | None = None) -> ArgumentError:
-    """A refusal of a plan that names the line: the axis it speaks of, and where that is as it would be chosen, what
-    differs from the plan that is chosen. A plan for other sizes is refused as that; of names that the program does not
-    have, near ones are said.
+def naming(
+    refusal: ArgumentError, given_plan: Schedule, chosen_plan: Schedule | None, known: Known | None = None
+) -> ArgumentError:
+    """Return the refusal of a plan with the line that it is about.
+
+    The line is the axis that the refusal names, otherwise all lines that differ from `chosen_plan`, the plan that the
+    search chooses. A plan for other sizes is refused as that; misspelt names get a near one. `known` are the names that
+    exist.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan = parse_plan("axis m = (m 8): task 3; axis n = (n 9): whole; grid m")
     >>> print(naming(ArgumentError("plan: axis n: no task"), plan, None))
     plan: axis n: no task; in `axis n = (n 9): whole`
     """
-    if chosen is not None and known is not None:
-        hints = near_names(given, chosen, known)
-        others = "" if hints else other_sizes(given, chosen, known.sizes)
-        if others:
-            return ArgumentError(others)
-        fault = ArgumentError(f"{fault}{hints}") if hints and hints not in str(fault) else fault
-    text, lines = str(fault), chosen.lines() if chosen is not None else []
-    changed = [line for line in given.lines() if line not in lines]
-    if any(line in text for line in given.lines()):
-        return fault
-    spoken = [str(a) for a in given.axes if re.search(rf"axis {a.name}\b", text) and str(a) in changed]
-    named = spoken or changed
-    return ArgumentError(f"{text}; in `{'`, `'.join(named)}`") if named else fault
+    if chosen_plan is not None and known is not None:
+        hints = near_names(given_plan, chosen_plan, known)
+        wrong_sizes = "" if hints else other_sizes(given_plan, chosen_plan, known.sizes)
+        if wrong_sizes:
+            return ArgumentError(wrong_sizes)
+        refusal = ArgumentError(f"{refusal}{hints}") if hints and hints not in str(refusal) else refusal
+    text, lines = str(refusal), chosen_plan.lines() if chosen_plan is not None else []
+    changed = [line for line in given_plan.lines() if line not in lines]
+    if any(line in text for line in given_plan.lines()):
+        return refusal
+    named_axes = [str(a) for a in given_plan.axes if re.search(rf"axis {a.name}\b", text) and str(a) in changed]
+    quoted = named_axes or changed
+    return ArgumentError(f"{text}; in `{'`, `'.join(quoted)}`") if quoted else refusal
 
 
 @dataclass(frozen=True)
@@ -52,81 +56,88 @@ class Known:
     atoms: Collection[str]
 
 
-def other_sizes(given: Schedule, chosen: Schedule, sizes: Mapping[str, int]) -> str:
-    """Which sizes a plan says that are neither the program's nor those of the plan chosen for it, which may be padded;
-    nothing where all are.
+def other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str, int]) -> str:
+    """Return the refusal of a plan that is for other sizes; empty text if its sizes are right.
+
+    A size is right if it is the program's or, since dimensions may be padded, that of `chosen_plan`.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis rows = (m_1 4, m_0 {n}): whole") for n in (128, 125))
     >>> print(other_sizes(plan, here, {"M": 500}))
     plan: it is for other sizes: `axis rows = (m_1 4, m_0 128): whole` says m_0 128, the program has m_0 125 ...
     """
-    copied = [[(p.name, p.form) for p in plan.values if p.at == LAUNCH] for plan in (given, chosen)]
-    if copied[0] != copied[1]:  # on copies dimensions may have other extents than in the program
+    repacked = [[(p.name, p.form) for p in plan.values if p.at == LAUNCH] for plan in (given_plan, chosen_plan)]
+    if repacked[0] != repacked[1]:  # on copies dimensions may have other extents than in the program
         return ""
-    said, here = _extents(given), _extents(chosen)
+    given_extents, extents = _extents(given_plan), _extents(chosen_plan)
     program = {name.lower(): (name, size) for name, size in sizes.items()}
-    wrong = []
-    for dim, digits in said.items():
-        if given.parts is not None and dim == _dim_of(given.parts[0]):  # parts are whole steps
+    faults = []
+    for dim, digits in given_extents.items():
+        if given_plan.parts is not None and dim == _dim_of(given_plan.parts[0]):  # parts are whole steps
             continue
         total = prod(digits.values())
         name, size = program.get(dim, ("", None))
-        if total == size or total == prod(here.get(dim, {"": total}).values()):
+        if total == size or total == prod(extents.get(dim, {"": total}).values()):
             continue
-        if digits.keys() == here[dim].keys():
-            own = {d: n for d, n in here[dim].items() if digits[d] != n}
-            if size is None and len(own) == len(digits) == 1:  # a name that the plan of this program gives otherwise
+        if digits.keys() == extents[dim].keys():
+            differing = {d: n for d, n in extents[dim].items() if digits[d] != n}
+            if (
+                size is None and len(differing) == len(digits) == 1
+            ):  # a name that the plan of this program gives otherwise
                 continue
-            more = f" ({name} {size})" if size is not None and [*own] != [name] else ""
-            what = f"says {_list(digits, own)}, the program has {_list(own, own)}{more}"
+            whole_dim = f" ({name} {size})" if size is not None and [*differing] != [name] else ""
+            difference = f"says {_list(digits, differing)}, the program has {_list(differing, differing)}{whole_dim}"
         elif size is not None:
-            what = f"says {_list(digits, digits)}, in all {total}, the program has {name} {size}"
+            difference = f"says {_list(digits, digits)}, in all {total}, the program has {name} {size}"
         else:
             continue
-        lines = [str(a) for a in given.axes if any(d.name in digits for d in a.digits)]
-        wrong.append(f"`{'`, `'.join(lines)}` {what}")
-    return f"plan: it is for other sizes: {'; '.join(wrong)}; {FRESH}" if wrong else ""
+        lines = [str(a) for a in given_plan.axes if any(d.name in digits for d in a.digits)]
+        faults.append(f"`{'`, `'.join(lines)}` {difference}")
+    return f"plan: it is for other sizes: {'; '.join(faults)}; {FRESH}" if faults else ""
 
 
 def _list(digits: Mapping[str, int], names: Iterable[str]) -> str:
+    """Return the digits of these names with their extents, as text."""
     return ", ".join(f"{name} {digits[name]}" for name in names)
 
 
 def _extents(plan: Schedule) -> dict[str, dict[str, int]]:
-    """The extents of a plan's digits, by the dimension whose digits they are: `m_1` is one of m."""
-    found: dict[str, dict[str, int]] = {}
+    """Return the extents of a plan's digits, by the dimension that they are digits of: `m_1` is a digit of m."""
+    extents: dict[str, dict[str, int]] = {}
     for digit in (d for axis in plan.axes for d in axis.digits):
-        found.setdefault(_dim_of(digit.name), {})[digit.name] = digit.extent
-    return found
+        extents.setdefault(_dim_of(digit.name), {})[digit.name] = digit.extent
+    return extents
 
 
 def _dim_of(digit: str) -> str:
+    """Return the dimension's name from that of its digit, in lower case: `M_1` is a digit of `m`."""
     return _PART.sub("", digit, count=1).lower()
 
 
-def near_names(given: Schedule, chosen: Schedule, known: Known) -> str:
-    """The end of a refusal: of each name in a plan that its program or machine does not have, a near one.
+def near_names(given_plan: Schedule, chosen_plan: Schedule, known: Known) -> str:
+    """Return the end of a refusal: for each name that the program or machine does not have, a near one that it has.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis {name} = (n 9): whole") for name in ("colums", "columns"))
     >>> print(near_names(plan, here, Known({}, (), ())))
     ; `colums`: did you mean columns?
     """
-    digits = [[d.name for a in plan.axes for d in a.digits] for plan in (given, chosen)]
-    products = [[p.name for p in plan.products] for plan in (given, chosen)]
-    atoms = [a for a in (given.atom, *(p.atom for p in given.products)) if a and not a.startswith(f"{LANES}.")]
+    digits = [[d.name for a in plan.axes for d in a.digits] for plan in (given_plan, chosen_plan)]
+    products = [[p.name for p in plan.products] for plan in (given_plan, chosen_plan)]
+    atoms = [
+        a for a in (given_plan.atom, *(p.atom for p in given_plan.products)) if a and not a.startswith(f"{LANES}.")
+    ]
     pairs: list[tuple[Collection[str], Collection[str]]] = [
-        ([a.name for a in given.axes], [a.name for a in chosen.axes]),
+        ([a.name for a in given_plan.axes], [a.name for a in chosen_plan.axes]),
         (digits[0], digits[1]),
         (products[0], products[1]),
-        ([p.name for p in given.values], known.arguments),
+        ([p.name for p in given_plan.values], known.arguments),
         (atoms, known.atoms),
     ]
-    found = []
-    for said, there in pairs:
-        left = [name for name in there if name not in said]
-        found += [
-            f"; `{n}`{hint.replace('; ', ': ')}" for n in said if n not in there and (hint := did_you_mean(n, left))
+    hints = []
+    for used, allowed in pairs:
+        unused = [name for name in allowed if name not in used]
+        hints += [
+            f"; `{n}`{hint.replace('; ', ': ')}" for n in used if n not in allowed and (hint := did_you_mean(n, unused))
         ]
-    return "".join(dict.fromkeys(found))
+    return "".join(dict.fromkeys(hints))

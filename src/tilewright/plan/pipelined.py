@@ -1,7 +1,7 @@
-"""Programs that producer and consumer waves can do: one product whose accumulator tiles are tasks.
+"""Programs that producer and consumer waves can compute: a single MMA whose accumulator tiles are the tasks.
 
-Producer waves copy tiles of operands to shared memory, and consumer waves multiply them by atoms that read them there.
-A program with several products is one of `chained`.
+Producer waves copy tiles of operands to shared memory; consumer waves multiply them by atoms that read shared memory.
+Programs with several MMAs are the subject of `chained`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tilewright.plan.model import Size
 
 
 def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
-    """Why a program is not one product whose accumulator tiles are tasks; empty where it is.
+    """Return why a program is not a single MMA whose accumulator tiles are tasks; empty text if it is.
 
-    `free` are the loops that give the same for every tile size.
+    `free` are the loops whose tile size does not change the result.
     """
     product = product_of(program, size, free)
     if isinstance(product, str):
@@ -31,52 +31,63 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
 
 
 def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
-    """The one product of a program, and its axes; or why waves with a pipeline do not do it."""
+    """Return a program's single MMA with its M, N and K; or why producer and consumer waves cannot compute it."""
     products = names_of(program)
     if len(products) != 1:
         return f"it has {len(products)} products"
     (op,) = products.values()
     if why := why_no_overrun(program):
         return why
-    if any(x.name == "iterate" and x not in free for x in program.walk()):
+    if any(inner.name == "iterate" and inner not in free for inner in program.walk()):
         return "a loop of it does more than add products"
     axes = axes_in(op, size)
     return axes if isinstance(axes, str) else (op, axes)
 
 
 def why_no_overrun(program: Program) -> str:
-    """Why tasks at an edge must not compute elements past it; empty where they may."""
-    if any(x.name in WRITES and (x.name != "write" or x.attrs.get("lookups")) for x in program.walk()):
+    """Return why tasks at an edge must not compute elements past it; empty text if they may."""
+    if any(op.name in WRITES and (op.name != "write" or op.attrs.get("lookups")) for op in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
     return ""
 
 
 def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """The dimensions that tasks of a product cut, those of its accumulator last; among these stand those of size 1."""
-    cut = cut_dims(program, size, opened=opened)
+    """Return the dimensions that the grid of an MMA's kernel splits, those of its accumulator last.
+
+    Dimensions of the accumulator with extent 1 are among them.
+    """
+    parallel = cut_dims(program, size, opened=opened)
     accumulator: tuple[Expr, ...] = op.operands[2].type.dims
-    last = [d for d in accumulator if d in cut or size(d) == 1]
-    return (*(d for d in cut if d not in last), *last)
+    of_accumulator = [d for d in accumulator if d in parallel or size(d) == 1]
+    return (*(d for d in parallel if d not in of_accumulator), *of_accumulator)
 
 
 def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[MultiplyAtom, ...] | str:
-    """The atoms that multiply operands from shared memory, or A from registers where it is computed; or why none do."""
+    """Return the atoms that take an MMA's operands from shared memory, or A
+    from registers if it is computed; or why none do.
+    """
     types, (a, b) = types_of(op, axes.swapped, machine), axes.factors(op)
-    along = is_contiguous_along(a, axes.k, program), is_contiguous_along(b, axes.k, program)
-    left, right = computed_factor(program, a), computed_factor(program, b)
-    if isinstance(left, str) or right is not None:
-        return left if isinstance(left, str) else right if isinstance(right, str) else "the factor B is computed"
-    atoms = shared_atoms(machine, types, along, precision_of(op), held_a=left is not None)
+    k_contiguous = is_contiguous_along(a, axes.k, program), is_contiguous_along(b, axes.k, program)
+    computed_a, computed_b = computed_factor(program, a), computed_factor(program, b)
+    if isinstance(computed_a, str) or computed_b is not None:
+        return (
+            computed_a
+            if isinstance(computed_a, str)
+            else computed_b
+            if isinstance(computed_b, str)
+            else "the factor B is computed"
+        )
+    atoms = shared_atoms(machine, types, k_contiguous, precision_of(op), held_a=computed_a is not None)
     return atoms or f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"
 
 
 def is_contiguous_along(operand: Value, k: Expr, program: Program) -> bool:
-    """True if neighbours along K are contiguous where an operand is read; a computed operand is stored so."""
+    """True if an operand is contiguous along K in memory; a computed operand is stored so."""
     op = program.makers().get(operand)
     if op is None or op.name != "read":
         return True
     if "at" not in op.attrs:
         memory: MemoryType = op.operands[0].type
         return memory.dims[-1] is k
-    own = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(k)
-    return not op.attrs["at"] or own in op.attrs["at"][-1].symbols
+    iterator = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(k)
+    return not op.attrs["at"] or iterator in op.attrs["at"][-1].symbols

@@ -1,4 +1,4 @@
-"""Refusals of a plan: the lines that a rule speaks of, and what the rule says."""
+"""Refusals of a plan: errors that quote the lines which break a rule, and say the rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright.plan.schedule import Schedule
 
 
 def refused(lines: object, why: str) -> ArgumentError:
-    """The refusal of a line of a plan, or of several that break a rule together.
+    """Return the error that refuses a line of a plan, or a tuple of lines that break a rule together.
 
     >>> print(refused("grid M", "there are tasks of N"))
     plan: `grid M`: there are tasks of N
@@ -21,7 +21,7 @@ def refused(lines: object, why: str) -> ArgumentError:
 
 
 def refusal_of(step: Callable[[], None]) -> str:
-    """Bind or lower a plan; return why it is refused, or nothing where it is done.
+    """Call `step`, which binds or lowers a plan; return why it refuses the plan, or empty text if it succeeds.
 
     >>> def step():
     ...     raise refused("grid M", "there are tasks of N")
@@ -36,10 +36,10 @@ def refusal_of(step: Callable[[], None]) -> str:
 
 
 def tasks_line(plan: Schedule) -> str:
-    """The line that orders tasks, as the plan says it; without one, the last axis."""
+    """Return the plan's line `grid`; without one, the line of its last axis."""
     return plan.line("grid") or plan.lines()[len(plan.axes) - 1]
 
 
 def raster_line(plan: Schedule) -> str:
-    """The line that groups tasks, or says in which order workers take them; without one, that of the grid."""
+    """Return the plan's line `raster` (grouping and order of tasks); without one, its line `grid`."""
     return plan.line("raster") or tasks_line(plan)

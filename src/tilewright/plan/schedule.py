@@ -97,9 +97,9 @@ LAUNCHES = ("plain", "early")
 
 @dataclass(frozen=True)
 class Digit:
-    """A number that an axis counts with: its extent, and how far it is walked (at least its extent).
+    """One number of a mixed-radix axis: its extent, and its padded extent `walked`.
 
-    One that is open is known only when the program runs; its extent is then what the plan was made for: `m_1 56?`.
+    An open digit is known only when the program runs; its extent is then the one that the plan was made for: `m_1 56?`.
     """
 
     name: str
@@ -114,16 +114,17 @@ class Digit:
 
 @dataclass(frozen=True)
 class Split:
-    """Pieces of `size` (of a digit, or of what remains of the axis), and the level of the machine that iterates over
-    them."""
+    """One level of an axis: tiles of `size` (of a digit, or of what remains
+    of the axis), and who iterates over them.
+    """
 
     level: str
     size: int
     digit: str | None = None
     box: tuple[int, ...] = ()
-    """A piece as a box of the axis's digits; empty: it is a run of their number."""
+    """The extents of a tile that is a box of the axis's digits; empty: it is a run of their number."""
     unroll: int = 1
-    """Iterations of a loop that are done at a time."""
+    """Iterations of a loop that are unrolled together."""
 
     def __str__(self) -> str:
         digit = f"{self.digit} " if self.digit else ""
@@ -133,37 +134,39 @@ class Split:
 
     @property
     def written(self) -> bool:
-        """Whether it is written out, not a loop."""
+        """True if its iterations are unrolled instead of a loop."""
         return self.level == "unit"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A dimension, or several digits as one, and its splits, outermost first."""
+    """A dimension, or several digits as one number, and its splits, outermost first."""
 
     name: str
     digits: tuple[Digit, ...]
     splits: tuple[Split, ...] = ()
     peeled: tuple[int, int] = (0, 0)
-    """Iterations at the front and at the end that are lowered by themselves."""
+    """Iterations at the start and at the end that are peeled."""
 
     def __str__(self) -> str:
         peel = [f"peel {self.peeled[0]} {self.peeled[1]}"] if any(self.peeled) else []
         cuts = ", ".join([*map(str, self.splits), *peel] if self.splits else ["whole", *peel])
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
 
-    def split(self, role: str, digit: str | None = None) -> Split | None:
-        """The first cut of a role, of a digit if one is named."""
-        return next((c for c in self.splits if c.level == role and (digit is None or c.digit == digit)), None)
+    def split(self, level: str, digit: str | None = None) -> Split | None:
+        """Return the first split at a level, of the digit `digit` if one is named; None if there is none."""
+        return next(
+            (split for split in self.splits if split.level == level and (digit is None or split.digit == digit)), None
+        )
 
     @property
     def walked(self) -> int:
-        """All that is walked over."""
+        """The padded extent: the product of those of its digits."""
         return prod(d.walked for d in self.digits)
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are along it: boxes of digits, or pieces of the whole."""
+        """The number of tasks along the axis: boxes of its digits, or tiles of the whole."""
         boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}
         if boxes:
             return prod(ceil(d.walked / boxes[d.name]) for d in self.digits if d.name in boxes)
@@ -173,7 +176,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Hop:
-    """A copy on the way of a value: the copy atom, the memory at its end, and the buffers that the value has there.
+    """One copy on the route of a value: the copy atom, the memory it copies to, and the number of buffers there.
 
     Results go the other way: `out` says that the atom copies from that memory.
     """
@@ -189,11 +192,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class ValuePlacement:
-    """The place of a value in use: in place (no point, no form), or copied at a point in a form, over a route.
-
-    The point is `bind`, LAUNCH (a kernel of its own repacks it), `start`, `task` or an axis. Without a route the
-    machine's own is meant. A value between products has one of BETWEEN as its form.
-    """
+    """Where a value is while it is used: in place (no point, no form), or copied at a point in a form, over a route."""
 
     name: str
     at: str | None
@@ -201,7 +200,7 @@ class ValuePlacement:
     hint: str = "keep"
     route: tuple[Hop, ...] = ()
     reuse: bool = False
-    """Whether a result waits in the memory of the pipeline's stages."""
+    """True if a result is staged in the memory of the pipeline's stages."""
 
     def __str__(self) -> str:
         end = f"{', reuse' if self.reuse else ''}{f', {self.hint}' if self.hint != 'keep' else ''}"
@@ -217,14 +216,14 @@ class ValuePlacement:
 
 @dataclass(frozen=True)
 class ProductUnit:
-    """A product by an atom, and the tile of accumulators that stays in registers; without an atom, by loops."""
+    """The atom of an MMA and the accumulator tile that stays in registers; without an atom, scalar loops compute it."""
 
     name: str
     atom: str | None
     rows: int = 1
     columns: int = 1
     transposed: bool = False
-    """Whether the atom's rows go along the columns of C."""
+    """True if the atom's rows run along the columns of C."""
 
     def __str__(self) -> str:
         if self.atom is None:
@@ -235,10 +234,10 @@ class ProductUnit:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """(waves, registers of a lane) of producers, which copy operands, and of consumers, which multiply them.
+    """(waves, registers per lane) of producers, which copy operands, and of consumers, which multiply them.
 
-    `stages` lie between the two, `stored` between results and memory. Halo tiles of A have stages of their own
-    (`halo`), as has what is loaded once a task (`once`).
+    `stages` are the buffers between the two, `epilogue_stages` those of results. Halo tiles of A have their own
+    (`halo_stages`), and so have operands that are loaded once a task (`resident_stages`).
     """
 
     producer: tuple[int, int]
@@ -247,12 +246,12 @@ class Pipeline:
     epilogue_stages: int
     halo_stages: int = 0
     pingpong: bool = False
-    """Whether halves of the consumers take tasks in turn: one stores while the other multiplies."""
+    """True if halves of the consumers take tasks in turn: one stores while the other multiplies."""
     resident_stages: int = 1
     joint: bool = False
-    """Whether all operands of a step are handed over at once, also where products use them one by one."""
+    """True if all operands of a K step share one barrier, even if MMAs use them one by one."""
     per_group_store: bool = False
-    """Whether groups of consumers store their results each by itself, and go on."""
+    """True if each group of consumers stores its own results without waiting for the others."""
 
     def __str__(self) -> str:
         waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.producer, self.consumer)]
@@ -272,7 +271,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class LaneTile:
-    """The share of a lane: elements that it reads at once, and the box of results that it computes."""
+    """A lane's share: the elements that it reads at once, and the box of results that it computes."""
 
     vector: int = 1
     box: tuple[int, ...] = ()
@@ -284,12 +283,12 @@ class LaneTile:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How workgroups lie on cores. What is not said is the lowering's."""
+    """How workgroups share cores. Fields that are not set are chosen by the lowering."""
 
     workgroups: int = 0
     """Workgroups of a core; 0: as many as fit."""
     persistent: bool = False
-    """Whether workgroups take tasks until none is left."""
+    """True if workgroups take tasks until none is left."""
     domains: int = 1
     """Groups of cores with a cache of their own, which take neighbouring tasks."""
     registers: int = 0
@@ -307,7 +306,7 @@ class Occupancy:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a program is done. See the module's text."""
+    """A plan: how a program runs on a machine. The module's docstring has the statements."""
 
     axes: tuple[Axis, ...]
     grid: tuple[str, ...] = ()
@@ -322,15 +321,15 @@ class Schedule:
     """Of the first axis of tasks, so many are walked together, for the cache that cores share; where tasks are dynamic,
     of the axis before the rows."""
     split_after: str | None = None
-    """The product up to which a first program goes; what is computed from it goes through memory to a second one."""
+    """The MMA after which the program is split into two kernels, with its result in memory between them."""
     parts: tuple[str, int] | None = None
-    """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
+    """Split-K: the axis, and the number of its parts, each in its own tasks; a second kernel adds up the parts."""
     waves: int = 1
-    """How many waves do a task together; those of a program with roles are said there."""
+    """The number of waves that compute a task, for a plan without a pipeline."""
     then: Schedule | None = None
-    """The plan of the second program, where there are two; None: it is chosen."""
+    """The plan of the second kernel, if there are two; None: it is chosen."""
     early: bool | None = None
-    """Whether the program is launched while the one before it ends; None: it is chosen, where the machine can."""
+    """Programmatic dependent launch: the kernel starts while the one before it ends; None: it is chosen."""
     lanes: LaneTile | None = None
     occupancy: Occupancy = Occupancy()
 
@@ -338,38 +337,39 @@ class Schedule:
         return f"parse_plan({str(self)!r})"
 
     def axis(self, name: str) -> Axis:
-        """The axis of that name."""
-        found = next((a for a in self.axes if a.name == name), None)
-        if found is None:
+        """Return the axis of that name; raise an error if there is none."""
+        axis = next((a for a in self.axes if a.name == name), None)
+        if axis is None:
             names = [a.name for a in self.axes]
             raise ArgumentError(
                 f"plan: there is no axis {name}; there are {', '.join(names)}{did_you_mean(name, names)}"
             )
-        return found
+        return axis
 
     def operand(self, name: str) -> ValuePlacement:
-        """Where an operand lies."""
-        found = next((p for p in self.values if p.name == name), None)
-        if found is None:
+        """Return the placement of the operand of that name; raise an error if there is none."""
+        placement = next((p for p in self.values if p.name == name), None)
+        if placement is None:
             names = [p.name for p in self.values]
             raise ArgumentError(
                 f"plan: no line says where {name} lies; there are lines of {', '.join(names) or 'no operand'}"
             )
-        return found
+        return placement
 
     @property
     def open(self) -> frozenset[str]:
-        """The digits that are known only when the program runs."""
+        """The names of digits whose extent is known only when the program runs."""
         return frozenset(d.name for a in self.axes for d in a.digits if d.open)
 
     def opened(self, names: Collection[str]) -> Schedule:
-        """The plan with these digits open, and no others."""
+        """Return the plan with the digits of these names open, and no others."""
         axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
         return replace(self, axes=tuple(axes))
 
     def line(self, word: str) -> str:
-        """The statement that begins with `grid`, `raster`, `loops`, `overlap`, `split`, `parts`, `waves`, `atom` or
-        `launch`; nothing where the plan has none.
+        """Return the statement that begins with `word`; empty text if the plan has none.
+
+        `word` is `grid`, `raster`, `loops`, `overlap`, `split`, `parts`, `waves`, `atom` or `launch`.
 
         >>> from tilewright.plan.text import parse_plan
         >>> parse_plan("axis m = (m 8): task 4; grid m; raster 2").line("raster")
@@ -378,9 +378,9 @@ class Schedule:
         return self._statements().get(word, "")
 
     def _statements(self) -> dict[str, str]:
-        """The statements that a schedule has once, by their first word."""
+        """Return the statements that a schedule has at most once, by their first word."""
         raster = [*([str(self.raster)] if self.raster > 1 else []), *([self.order] if self.order != CYCLIC else [])]
-        said = {
+        rest_of = {
             "grid": ", ".join(self.grid),
             "raster": ", ".join(raster) if self.grid else "",
             "loops": ", ".join(self.loops),
@@ -391,16 +391,16 @@ class Schedule:
             "overlap": self.overlap if self.overlap != "none" else "",
             "launch": LAUNCHES[self.early] if self.early is not None else "",
         }
-        return {word: f"{word} {rest}" for word, rest in said.items() if rest}
+        return {word: f"{word} {rest}" for word, rest in rest_of.items() if rest}
 
     def lines(self) -> list[str]:
-        """The schedule's statements."""
-        said = self._statements()
-        first = [said.pop(word) for word in ("grid", "raster", "loops") if word in said]
-        lines = [*map(str, self.axes), *first, *map(str, self.values), *map(str, self.products)]
+        """Return all statements of the schedule, in the order in which they are printed."""
+        statements = self._statements()
+        order_lines = [statements.pop(word) for word in ("grid", "raster", "loops") if word in statements]
+        lines = [*map(str, self.axes), *order_lines, *map(str, self.values), *map(str, self.products)]
         lines += [str(part) for part in (self.pipeline, self.lanes) if part is not None]
-        launch = said.pop("launch", "")
-        lines += said.values()
+        launch = statements.pop("launch", "")
+        lines += statements.values()
         lines += [str(self.occupancy)] if self.occupancy != Occupancy() else []
         lines += [launch] if launch else []
         return lines if self.then is None else [*lines, THEN, *self.then.lines()]
@@ -409,7 +409,7 @@ class Schedule:
         return "; ".join(self.lines())
 
     def differs(self, other: Schedule) -> str:
-        """The statements of this plan that another does not have.
+        """Return the statements of this plan that `other` does not have, as text.
 
         >>> from tilewright.plan.text import parse_plan
         >>> one = parse_plan("axis m = (m 8): task 4; grid m")

@@ -1,4 +1,4 @@
-"""How the rows of a contraction lie: sliding over two dimensions, as an image's do, at one stride, or side by side."""
+"""How operand A of a contraction is read along M: as a sliding window over an image, or at one stride."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.plan.contraction import Contraction, size
 
 @dataclass(frozen=True)
 class Slide:
-    """A coordinate that slides: a digit of the rows + step * a tap of the depth + shift."""
+    """A coordinate of a sliding window: row digit + step * filter tap + shift."""
 
     digit: Symbol
     tap: Symbol | None
@@ -22,37 +22,44 @@ class Slide:
 
     @property
     def reach(self) -> int:
-        """How far the last tap lies from the first."""
+        """The distance from the first tap to the last, in elements."""
         return 0 if self.tap is None else (size(self.tap) - 1) * self.step
 
 
 @dataclass(frozen=True)
 class Halo:
-    """Rows that slide over two dimensions: from line to line, and along lines, which lie `pitch` apart once staged."""
+    """A sliding window over two image dimensions: `lines` from line to line, `places` along a line.
+
+    `pitch` is the distance between lines once staged, in positions.
+    """
 
     lines: Slide
     places: Slide
     pitch: int
 
 
-def lane_digit(c: Contraction) -> Symbol | None:
-    """The digit that both factors keep and whose neighbours lie side by side in the rows' factor, if there is one."""
-    last = c.a.coordinates[-1]
-    return last if isinstance(last, Symbol) and last in c.batch else None
+def lane_digit(contraction: Contraction) -> Symbol | None:
+    """Return the digit that A, B and the result share and along which A is contiguous; None if there is none."""
+    last = contraction.a.coordinates[-1]
+    return last if isinstance(last, Symbol) and last in contraction.batch else None
 
 
-def rows_apart(c: Contraction) -> int | None:
-    """Elements between neighbouring rows of the rows' factor; None where that is not the same everywhere."""
-    if "rows_apart" not in c.__dict__:  # asked for again and again
-        c.__dict__["rows_apart"] = step_along(c.rows[-1], c.a.coordinates, c.a.shape)
-    found: int | None = c.__dict__["rows_apart"]
-    return found
+def rows_apart(contraction: Contraction) -> int | None:
+    """Return the elements between neighbouring rows of A in memory; None if that is not one number."""
+    if "rows_apart" not in contraction.__dict__:  # asked for again and again
+        contraction.__dict__["rows_apart"] = step_along(
+            contraction.rows[-1], contraction.a.coordinates, contraction.a.shape
+        )
+    stride: int | None = contraction.__dict__["rows_apart"]
+    return stride
 
 
 def step_along(
     symbol: Symbol, at: Sequence[Expr], shape: Sequence[Any], strides: Sequence[int] | None = None
 ) -> int | None:
-    """Elements of a tensor between two places whose coordinates differ by one step of a symbol, if that is a number.
+    """Return the stride of a tensor along a symbol, in elements; None if it is not one number.
+
+    `at` are the tensor's coordinates in terms of the symbol. Without `strides` the tensor is contiguous.
 
     >>> from tilewright.algebra.expr import index
     >>> p, c = index("p", 14), index("c", 64)
@@ -70,52 +77,55 @@ def step_along(
     return total
 
 
-def halo_of(c: Contraction) -> Halo | None:
-    """The sliding pair of a contraction, if its last two row digits slide over two dimensions; None if not."""
-    if "halo" not in c.__dict__:  # asked for again and again
-        c.__dict__["halo"] = _halo_of(c)
-    found: Halo | None = c.__dict__["halo"]
-    return found
+def halo_of(contraction: Contraction) -> Halo | None:
+    """Return the sliding window of a contraction whose last two row digits slide over an image; None if they do not."""
+    if "halo" not in contraction.__dict__:  # asked for again and again
+        contraction.__dict__["halo"] = _halo_of(contraction)
+    halo: Halo | None = contraction.__dict__["halo"]
+    return halo
 
 
-def _halo_of(c: Contraction) -> Halo | None:
-    if len(c.rows) < 2:
+def _halo_of(contraction: Contraction) -> Halo | None:
+    """Compute `halo_of`: each row digit has at most one filter tap, and a coordinate of A to itself."""
+    if len(contraction.rows) < 2:
         return None
-    found: dict[Symbol, Slide] = {}
-    image = 0
-    for e, n in zip(c.a.coordinates, c.a.shape, strict=True):
-        for digit in (d for d in c.rows[-2:] if d in e.symbols):
+    slides: dict[Symbol, Slide] = {}
+    image_width = 0
+    for e, n in zip(contraction.a.coordinates, contraction.a.shape, strict=True):
+        for digit in (d for d in contraction.rows[-2:] if d in e.symbols):
             form = linear_form(e, e.symbols)
-            if form is None or digit in found or not isinstance(form[1], Const):
+            if form is None or digit in slides or not isinstance(form[1], Const):
                 return None
             steps = {s: int(f) for s, f in form[0].items()}
             taps = [s for s in steps if s is not digit]
-            if steps[digit] != 1 or len(taps) > 1 or any(t not in c.depth[:-1] or steps[t] < 1 for t in taps):
+            if steps[digit] != 1 or len(taps) > 1 or any(t not in contraction.depth[:-1] or steps[t] < 1 for t in taps):
                 return None
             tap = taps[0] if taps else None
-            found[digit] = Slide(digit, tap, form[1].value, 1 if tap is None else steps[tap])
-            image = n if digit is c.rows[-1] else image
-    if set(found) != set(c.rows[-2:]) or not set(c.depth[:-1]) <= {slide.tap for slide in found.values()}:
+            slides[digit] = Slide(digit, tap, form[1].value, 1 if tap is None else steps[tap])
+            image_width = n if digit is contraction.rows[-1] else image_width
+    if set(slides) != set(contraction.rows[-2:]) or not set(contraction.depth[:-1]) <= {
+        slide.tap for slide in slides.values()
+    }:
         return None
-    lines, places = (found[digit] for digit in c.rows[-2:])
-    return Halo(lines, places, _pitch(places, image))
+    lines, places = (slides[digit] for digit in contraction.rows[-2:])
+    return Halo(lines, places, _pitch(places, image_width))
 
 
-def _pitch(places: Slide, image: int) -> int:
-    """Places from one line to the next, of an image so wide: zeros that end a line also begin the next."""
-    width, before = size(places.digit) + places.reach, max(0, -places.shift)
-    after = max(0, width - before - image)
-    return max(size(places.digit), width - min(before, after))
+def _pitch(slide: Slide, image_width: int) -> int:
+    """Return the positions from one staged line to the next: zeros that end a line also begin the next."""
+    window_width, left_padding = size(slide.digit) + slide.reach, max(0, -slide.shift)
+    right_padding = max(0, window_width - left_padding - image_width)
+    return max(size(slide.digit), window_width - min(left_padding, right_padding))
 
 
-def is_direct(c: Contraction, plan_depth: int) -> bool:
-    """Whether tiles can be read where the rows lie."""
-    last = c.depth[-1]
-    inner = c.a.coordinates[-1]
+def is_direct(contraction: Contraction, k_step: int) -> bool:
+    """True if tile registers can load A in place: contiguous along K, in whole K steps, and without bounds checks."""
+    last = contraction.depth[-1]
+    inner = contraction.a.coordinates[-1]
     return (
-        len(c.rows) == 1
-        and not c.a.conditions
+        len(contraction.rows) == 1
+        and not contraction.a.conditions
         and inner is last
-        and c.a.shape[-1] == size(last)
-        and size(last) % plan_depth == 0
+        and contraction.a.shape[-1] == size(last)
+        and size(last) % k_step == 0
     )

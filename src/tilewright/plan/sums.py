@@ -1,4 +1,4 @@
-"""The type in which a machine sums a product."""
+"""The accumulator type of an MMA on a machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tilewright.machine import Machine
 
 
 def summed_in(op: Op, machine: Machine | None) -> DType:
-    """The type in which a product is summed: that of its accumulator, and f64 where a factor is.
+    """Return the accumulator type of the MMA `op`: that of its C operand, or f64 if A or B is f64.
 
-    A product that asks for sums in f16 has them where the machine has atoms that sum so; elsewhere it is summed in f32
-    and rounded once, which is within its meaning.
+    An MMA that asks for an f16 accumulator gets one if the machine has an atom with f16 operands and accumulator.
+    Otherwise it accumulates in f32 and rounds once. `machine` None means: no atom is used.
     """
     a, b, c = (v.type.dtype for v in op.operands)
     if op.attrs.get("accumulate") == dtypes.f16.name and machine is not None and _sums_in_f16(machine):
@@ -24,10 +24,11 @@ def summed_in(op: Op, machine: Machine | None) -> DType:
 
 
 def wider_sums(program: Program, machine: Machine) -> Iterator[str]:
-    """What is to be said of products that ask for sums in f16 on a machine that has none."""
+    """Yield a note for `explain` if the program asks for f16 accumulators and the machine has no atom for them."""
     if not _sums_in_f16(machine) and any(op.name == "mma" and "accumulate" in op.attrs for op in program.walk()):
         yield f"accumulate={dtypes.f16}: {machine.name} has no atom that sums so; sums are in f32, rounded once"
 
 
 def _sums_in_f16(machine: Machine) -> bool:
+    """True if the machine has an MMA atom whose operands and accumulator are all f16."""
     return any(x.a.dtype is x.b.dtype is x.c.dtype is dtypes.f16 for x in machine.multiply.values())

@@ -1,10 +1,9 @@
-"""Products that lanes do term by term: the channels of a depthwise convolution, or a convolution with one result.
+"""SIMT products: MMAs that lanes compute without atoms, such as a depthwise convolution or one with a single result.
 
-Where the sum has but one column beside what both factors keep, an atom's columns stand empty. Neighbours along what is
-kept lie side by side in memory, so they go to neighbouring lanes, and every lane adds up the terms of its own elements,
-one step of the loop after the other; or those of a box of results that lie next to each other (`term_boxes`), along
-digits of the rows. Where what lies side by side is summed, lanes go along the rows, in such boxes alone: what one lane
-reads lies apart from what its neighbour does.
+If a product has only one column besides the dimensions that A, B and the result share, an atom's columns would be
+empty. The shared dimension is contiguous, so neighbouring lanes take neighbouring elements, and every lane accumulates
+its own results, one K step after the other, or a box of neighbouring results (`term_boxes`). If the contiguous
+dimension is summed, lanes run along rows, with boxes only: the reads of neighbouring lanes are then strided.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tilewright.plan.term_boxes import Terms
 
 @dataclass(frozen=True)
 class TermProduct:
-    """A product that lanes may do term by term: how, the read of the factor with rows, and these rows."""
+    """A product that lanes can compute without atoms: its parameters, the read of operand A, and A's row dimensions."""
 
     terms: Terms
     read: Op
@@ -36,7 +35,10 @@ class TermProduct:
 def product_by_terms(
     program: Program, free: Collection[Op], size: Size, numbers: Substitution, machine: Machine
 ) -> TermProduct | str:
-    """The one product of a program, where lanes may do it term by term; or why they do not."""
+    """Return a program's single product if lanes can compute it without MMA atoms; or why they cannot.
+
+    `free` are the loops whose tile size does not change the result; `numbers` replaces sizes by their values.
+    """
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(names_of(program).values())
     if len(loops) != 1 or len(products) != 1 or products[0] not in loops[0].blocks[0].ops:
@@ -45,28 +47,32 @@ def product_by_terms(
         return f"{loops[0].attrs['axis']} is an expression of sizes, of which loops take no part"
     (product,) = products
     a, b, c = (v.type.dims for v in product.operands)
-    kept = [d for d in a if d in b and d in c]
-    if min(prod(size(d) for d in c if d in x and d not in kept) for x in (a, b)) > 1:
+    shared_dims = [d for d in a if d in b and d in c]
+    if min(prod(size(d) for d in c if d in x and d not in shared_dims) for x in (a, b)) > 1:
         return "its sums have rows and columns"
     reads = {op.result: op for op in loops[0].blocks[0].ops if op.name == "read"}
-    factor = max(product.operands[:2], key=lambda v: prod(size(d) for d in v.type.dims))
-    if factor not in reads:
+    larger_operand = max(product.operands[:2], key=lambda v: prod(size(d) for d in v.type.dims))
+    if larger_operand not in reads:
         return "a factor is computed"
-    read = reads[factor]
-    side = _side_by_side(read, numbers)
-    rows = tuple(d for d in factor.type.dims if d in c and d not in kept)
-    each, wide = element_bytes(read.result.type.dtype), element_bytes(summed_in(product, machine))
+    read = reads[larger_operand]
+    contiguous = _side_by_side(read, numbers)
+    rows = tuple(d for d in larger_operand.type.dims if d in c and d not in shared_dims)
+    element_size, accumulator_size = element_bytes(read.result.type.dtype), element_bytes(summed_in(product, machine))
     vector, word = machine.lane_access.vector_bytes, machine.register_file.word_bytes
-    if side is not None and side in kept:
-        terms = Terms(side, vector // each, loops[0].attrs["axis"], each, wide, vector, word)
+    if contiguous is not None and contiguous in shared_dims:
+        terms = Terms(
+            contiguous, vector // element_size, loops[0].attrs["axis"], element_size, accumulator_size, vector, word
+        )
         return TermProduct(terms, read, rows)
-    if kept or len(rows) != 1 or "at" not in read.attrs:
+    if shared_dims or len(rows) != 1 or "at" not in read.attrs:
         return f"what both factors keep does not lie side by side in {read.operands[0].name}"
-    return TermProduct(Terms(rows[0], 1, loops[0].attrs["axis"], each, wide, vector, word), read, rows)
+    return TermProduct(
+        Terms(rows[0], 1, loops[0].attrs["axis"], element_size, accumulator_size, vector, word), read, rows
+    )
 
 
 def _side_by_side(read: Op, numbers: Substitution) -> Expr | None:
-    """The dimension of a read whose neighbours are neighbours in memory; None where there is none, or several are."""
+    """Return the dimension along which a read is contiguous in memory; None if there is none, or more than one."""
     dims = read.result.type.dims
     if not read.operands[0].type.dims:
         return None
@@ -77,5 +83,5 @@ def _side_by_side(read: Op, numbers: Substitution) -> Expr | None:
     form = linear_form(numbers(read.attrs["at"][-1]), over)
     if form is None or len(form[0]) != 1 or next(iter(form[0].values())) is not ONE:
         return None
-    found: Expr = dims[over.index(next(iter(form[0])))]
-    return found
+    contiguous: Expr = dims[over.index(next(iter(form[0])))]
+    return contiguous

@@ -1,6 +1,6 @@
-"""Schedules from their text: statements on lines of their own, or between semicolons; `schedule` says what they mean.
+"""Parse plans: statements on lines of their own, or between semicolons; `schedule` says what they mean.
 
-`str(plan)` is the other direction. Statements of version 1 (`plan.version1`) are read as those of today.
+`str(plan)` is the inverse. Statements of version 1 (`plan.version1`) are translated.
 """
 
 from __future__ import annotations
@@ -109,25 +109,25 @@ NOTATION = {
 _SECOND = ("in", "at", *FORMS, PACKED, "kept", "computed", "by")
 
 
-def as_plan(given: object) -> Schedule | None:
-    """The plan that a caller gives as `plan=`: a text, or a plan; None: it is to be chosen.
+def as_plan(plan: object) -> Schedule | None:
+    """Return the plan that a caller gives as `plan=`, a text or a Schedule; None: a plan is to be chosen.
 
     >>> as_plan(5)
     Traceback (most recent call last):
     tilewright.errors.ArgumentError: plan=5: a plan is a text, as executable.text("plan") prints it; leave it out ...
     """
-    if given is None or isinstance(given, Schedule):
-        return given
-    if not isinstance(given, str):
+    if plan is None or isinstance(plan, Schedule):
+        return plan
+    if not isinstance(plan, str):
         raise ArgumentError(
-            f'plan={written(given, SHOWN)}: a plan is a text, as executable.text("plan") prints it; leave it out to '
+            f'plan={written(plan, SHOWN)}: a plan is a text, as executable.text("plan") prints it; leave it out to '
             "have one chosen"
         )
-    return parse_plan(given)
+    return parse_plan(plan)
 
 
 def parse_plan(text: str) -> Schedule:
-    """The schedule that a text says; statements stand on lines of their own, or between semicolons.
+    """Return the plan that a text says. Statements stand on lines of their own, or between semicolons.
 
     >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; grid m; loops m; x in place; atom a.b"
     >>> str(parse_plan(text)) == text
@@ -137,15 +137,15 @@ def parse_plan(text: str) -> Schedule:
     tilewright.errors.ArgumentError: plan: 'tusk 4' is no split: such as `loop 32`, `task p 28`, by cluster, task, ...
     """
     statements = [s for s in (s.strip() for s in re.split(r"[;\n]", text)) if s]
-    place = next((i for i, statement in enumerate(statements) if statement == THEN), None)
-    if place is None:
+    split_at = next((i for i, statement in enumerate(statements) if statement == THEN), None)
+    if split_at is None:
         return _parsed(statements)
-    first = _parsed(statements[:place])
-    if first.split_after is None:
+    first_kernel = _parsed(statements[:split_at])
+    if first_kernel.split_after is None:
         raise ArgumentError(
             f"plan: `{THEN}` stands between two kernels, and no `split kernel after PRODUCT` says that there are two"
         )
-    return replace(first, then=parse_plan("\n".join(statements[place + 1 :])))
+    return replace(first_kernel, then=parse_plan("\n".join(statements[split_at + 1 :])))
 
 
 Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupancy | tuple[str, ...]
@@ -153,11 +153,11 @@ Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupanc
 
 
 def _parsed(statements: list[str]) -> Schedule:
-    """The schedule of one kernel."""
+    """Return the plan of one kernel from its statements."""
     axes: dict[str, Axis] = {}
-    placed: dict[str, ValuePlacement] = {}
+    values: dict[str, ValuePlacement] = {}
     products: dict[str, ProductUnit] = {}
-    once: dict[str, Any] = {}
+    single_statements: dict[str, Any] = {}
     lines: dict[str, str] = {}
     for statement in statements:
         for part in _read_or_suggest(statement):
@@ -165,39 +165,41 @@ def _parsed(statements: list[str]) -> Schedule:
                 case Axis() as axis:
                     _add(axes, axis.name, axis, statement)
                 case ValuePlacement() as value:
-                    _add(placed, value.name, value, statement)
+                    _add(values, value.name, value, statement)
                 case ProductUnit() as product:
                     _add(products, product.name, product, statement)
                 case (word, *groups):
-                    _add(once, word, tuple(groups), statement)
+                    _add(single_statements, word, tuple(groups), statement)
                     lines[word] = statement
                 case Pipeline() | LaneTile() | Occupancy():
                     word = str(part).partition(" ")[0]
-                    _add(once, word, part, statement)
+                    _add(single_statements, word, part, statement)
                     lines[word] = statement
     if not axes:
-        whole = shown("; ".join(statements), SHOWN)
+        given = shown("; ".join(statements), SHOWN)
         raise ArgumentError(
-            f'plan: {whole!r}: it has no axis; executable.text("plan") and `show --level plan` print plans'
+            f'plan: {given!r}: it has no axis; executable.text("plan") and `show --level plan` print plans'
         )
-    count, behind, alone = once.get("raster", ("", "", ""))
+    count, grouped_order, order = single_statements.get("raster", ("", "", ""))
     plan = Schedule(
         tuple(axes.values()),
-        tuple(once["grid"][0].split(", ")) if "grid" in once else (),
-        tuple(once["loops"][0].split(", ")) if "loops" in once else (),
-        tuple(placed.values()),
-        once["atom"][0] if "atom" in once else None,
-        behind or alone or CYCLIC,
-        once["overlap"][0] if "overlap" in once else "none",
+        tuple(single_statements["grid"][0].split(", ")) if "grid" in single_statements else (),
+        tuple(single_statements["loops"][0].split(", ")) if "loops" in single_statements else (),
+        tuple(values.values()),
+        single_statements["atom"][0] if "atom" in single_statements else None,
+        grouped_order or order or CYCLIC,
+        single_statements["overlap"][0] if "overlap" in single_statements else "none",
         tuple(products.values()),
-        once.get("producer"),
+        single_statements.get("producer"),
         _count(count or "1", lines.get("raster", "")),
-        once["split"][0] if "split" in once else None,
-        (once["parts"][0], _size(once["parts"][1], "parts")) if "parts" in once else None,
-        _size(once["waves"][0], "waves") if "waves" in once else 1,
-        early=once["launch"][0] == LAUNCHES[True] if "launch" in once else None,
-        lanes=once.get("lanes"),
-        occupancy=once.get("occupancy", Occupancy()),
+        single_statements["split"][0] if "split" in single_statements else None,
+        (single_statements["parts"][0], _size(single_statements["parts"][1], "parts"))
+        if "parts" in single_statements
+        else None,
+        _size(single_statements["waves"][0], "waves") if "waves" in single_statements else 1,
+        early=single_statements["launch"][0] == LAUNCHES[True] if "launch" in single_statements else None,
+        lanes=single_statements.get("lanes"),
+        occupancy=single_statements.get("occupancy", Occupancy()),
     )
     if plan.pipeline is not None and not products:
         raise ArgumentError(f"plan: `{lines['producer']}`: no line says what they multiply, {NOTATION['by']}")
@@ -208,7 +210,7 @@ def _parsed(statements: list[str]) -> Schedule:
 
 
 def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
-    """Refuses axes, loops of axes, and points of copies that the plan does not have."""
+    """Raise an error for axes, loops of axes, and copy points that the plan does not have."""
     axes = {axis.name: axis for axis in plan.axes}
     for value in (v for v in plan.values if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
         points = (*POINTS, *axes)
@@ -228,48 +230,50 @@ def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
 
 
 def _read_or_suggest(statement: str) -> list[Statement]:
-    """What a statement says; the error of one that cannot be read names it, and a near statement that can."""
+    """Return the parts of a statement; the error for an unreadable one suggests a near statement."""
     try:
         return _read(statement)
     except ArgumentError as fault:
         near = near_statement(statement, _read)
         near = "; ".join(as_version_2(near) or [near]) if near else None
-        what = str(fault) if repr(shown(statement, SHOWN)) in str(fault) else f"{fault}; in `{shown(statement, SHOWN)}`"
-        raise ArgumentError(f"{what}; did you mean `{near}`?" if near else what) from None
+        message = (
+            str(fault) if repr(shown(statement, SHOWN)) in str(fault) else f"{fault}; in `{shown(statement, SHOWN)}`"
+        )
+        raise ArgumentError(f"{message}; did you mean `{near}`?" if near else message) from None
 
 
 def _read(statement: str) -> list[Statement]:
-    """What a statement says; one of version 1 may stand for two."""
+    """Return the parts of a statement; one of version 1 may give two."""
     return [_read_one(part) for part in as_version_2(statement) or [statement]]
 
 
 def _read_one(statement: str) -> Statement:
-    """What a statement of version 2 says."""
-    if given := _AXIS.fullmatch(statement):
-        return _axis(*given.group(1, 2, 3))
-    for form, value_of in _VALUES:
-        if given := form.fullmatch(statement):
-            value: ValuePlacement = value_of(given)
+    """Return the part of a plan that a statement of version 2 says."""
+    if match := _AXIS.fullmatch(statement):
+        return _axis(*match.group(1, 2, 3))
+    for pattern, value_of in _VALUES:
+        if match := pattern.fullmatch(statement):
+            value: ValuePlacement = value_of(match)
             if value.hint not in HINTS:
                 raise ArgumentError(f"plan: {statement!r}: the hint is one of {', '.join(HINTS)}")
             return value
-    if given := _PRODUCT.fullmatch(statement):
-        rows, columns = (_size(digits or "1", statement) for digits in given.group(4, 5))
-        return ProductUnit(given[1], given[3], rows, columns, given[6] is not None)
-    if given := _PIPELINE.fullmatch(statement):
-        return _pipeline(given, statement)
-    if (given := _LANES.fullmatch(statement)) and any(given.groups()):
-        return LaneTile(_size(given[1] or "1", statement), _box(given[2] or "", statement))
+    if match := _PRODUCT.fullmatch(statement):
+        rows, columns = (_size(digits or "1", statement) for digits in match.group(4, 5))
+        return ProductUnit(match[1], match[3], rows, columns, match[6] is not None)
+    if match := _PIPELINE.fullmatch(statement):
+        return _pipeline(match, statement)
+    if (match := _LANES.fullmatch(statement)) and any(match.groups()):
+        return LaneTile(_size(match[1] or "1", statement), _box(match[2] or "", statement))
     if statement.startswith("occupancy "):
         return _occupancy(statement)
-    for name, form in _STATEMENTS.items():
-        if given := form.fullmatch(statement):
-            return (name, *(g or "" for g in given.groups()))
+    for name, pattern in _STATEMENTS.items():
+        if match := pattern.fullmatch(statement):
+            return (name, *(g or "" for g in match.groups()))
     raise ArgumentError(f"plan: {shown(statement, SHOWN)!r} is no statement: {_notation_for(statement)}")
 
 
 def _notation_for(statement: str) -> str:
-    """How the statement is written that a wrong one is like."""
+    """Return the notation of the statement that a wrong one resembles, for an error message."""
     first, second, *_ = *statement.split(), "", ""
     word = second if second in (*_SECOND, "staged") else first
     word = SUCCESSORS.get(word, word)
@@ -279,49 +283,53 @@ def _notation_for(statement: str) -> str:
     return f"one begins with {begins} or {THEN}, or has {', '.join(_SECOND)} behind the name of a value or a product"
 
 
-def _in_place(given: re.Match[str]) -> ValuePlacement:
-    return ValuePlacement(given[1], None, "", given[3] or HINTS[0], (), given[2] is not None)
+def _in_place(match: re.Match[str]) -> ValuePlacement:
+    """Return the placement of `VALUE in place`."""
+    return ValuePlacement(match[1], None, "", match[3] or HINTS[0], (), match[2] is not None)
 
 
-def _between(given: re.Match[str]) -> ValuePlacement:
-    return ValuePlacement(given[1], None, given[2], given[4] or HINTS[0], (), given[3] is not None)
+def _between(match: re.Match[str]) -> ValuePlacement:
+    """Return the placement of a value between two MMAs, such as `p kept in register`."""
+    return ValuePlacement(match[1], None, match[2], match[4] or HINTS[0], (), match[3] is not None)
 
 
-def _copied(given: re.Match[str]) -> ValuePlacement:
-    name, form, at, hops, reuse, hint = given.groups()
+def _copied(match: re.Match[str]) -> ValuePlacement:
+    """Return the placement of a value that is copied in a form, at a point or over a route."""
+    name, form, at, hops, reuse, hint = match.groups()
     if form is None:
         form, at = PACKED, BIND
     if at is None and hops is None:
-        raise ArgumentError(f"plan: {given[0]!r} says neither where it is copied nor by what: {_VALUE_NOTATION}")
-    route = tuple(_hop(hop, given[0]) for hop in hops.strip().split(", ")) if hops else ()
+        raise ArgumentError(f"plan: {match[0]!r} says neither where it is copied nor by what: {_VALUE_NOTATION}")
+    route = tuple(_hop(hop, match[0]) for hop in hops.strip().split(", ")) if hops else ()
     return ValuePlacement(name, at, form, hint or HINTS[0], route, reuse is not None)
 
 
-def _repacked(given: re.Match[str]) -> ValuePlacement:
-    if given[2].startswith(DIAGONAL):
-        _size(given[2].split()[1], given[0])
-    return ValuePlacement(given[1], LAUNCH, given[2], given[4] or HINTS[0], (), given[3] is not None)
+def _repacked(match: re.Match[str]) -> ValuePlacement:
+    """Return the placement of an operand that a kernel repacks first."""
+    if match[2].startswith(DIAGONAL):
+        _size(match[2].split()[1], match[0])
+    return ValuePlacement(match[1], LAUNCH, match[2], match[4] or HINTS[0], (), match[3] is not None)
 
 
 _VALUES = ((_IN_PLACE, _in_place), (_BETWEEN, _between), (_REPACKED, _repacked), (_COPIED, _copied))
 
 
 def _hop(text: str, statement: str) -> Hop:
-    """A copy of a value's route."""
-    given = _HOP.fullmatch(text)
-    assert given is not None
-    copy, direction, space, buffers = given.groups()
+    """Return one copy of a value's route from its text; `statement` is quoted by errors."""
+    match = _HOP.fullmatch(text)
+    assert match is not None
+    copy, direction, space, buffers = match.groups()
     if space not in SPACES:
         near = did_you_mean(space, SPACES)
         raise ArgumentError(f"plan: {statement!r}: {space} is no memory: it is one of {', '.join(SPACES)}{near}")
     return Hop(copy, space, _count(buffers, statement), direction == "from")
 
 
-def _pipeline(given: re.Match[str], statement: str) -> Pipeline:
-    """Producers, consumers and their stages."""
+def _pipeline(match: re.Match[str], statement: str) -> Pipeline:
+    """Return the producers, consumers and stages of a pipeline statement."""
     counts: dict[str, int] = {}
     flags: set[str] = set()
-    for part in given[5].removeprefix(", ").split(", "):
+    for part in match[5].removeprefix(", ").split(", "):
         if stages := _STAGES.fullmatch(part):
             _add(counts, stages[1], _size(stages[2], statement), statement)
         elif part in ("joint", "store per group", "pingpong"):
@@ -333,7 +341,7 @@ def _pipeline(given: re.Match[str], statement: str) -> Pipeline:
             raise ArgumentError(
                 f"plan: {shown(statement, SHOWN)!r} has no `{word}`: it is written {_PIPELINE_NOTATION}"
             )
-    waves = [_size(text, statement) for text in given.group(1, 2, 3, 4)]
+    waves = [_size(text, statement) for text in match.group(1, 2, 3, 4)]
     return Pipeline(
         (waves[0], waves[1]),
         (waves[2], waves[3]),
@@ -348,31 +356,31 @@ def _pipeline(given: re.Match[str], statement: str) -> Pipeline:
 
 
 def _occupancy(statement: str) -> Occupancy:
-    """How workgroups lie on cores."""
+    """Return how workgroups share cores, from a statement `occupancy ...`."""
     counts: dict[str, int] = {}
     persistent = False
     for part in statement.removeprefix("occupancy ").split(", "):
-        given = _OCCUPANCY.fullmatch(part)
-        if given is None:
+        match = _OCCUPANCY.fullmatch(part)
+        if match is None:
             raise ArgumentError(f"plan: {part!r} is no part of it: it is written {NOTATION['occupancy']}")
-        if given[1]:
-            _add(counts, given[1], _count(given[2], statement), statement)
-        persistent |= given[3] is not None
+        if match[1]:
+            _add(counts, match[1], _count(match[2], statement), statement)
+        persistent |= match[3] is not None
     return Occupancy(**counts, persistent=persistent)
 
 
 def _add(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
-    """Keeps what a statement says; refuses what is said twice."""
+    """Add `value` to `known` under its name; raise an error if the name is there already."""
     if name in known:
         raise ArgumentError(f"plan: {name} is said twice; in `{shown(statement, SHOWN)}`")
     known[name] = value
 
 
-def _axis(name: str, digits: str, cuts: str) -> Axis:
-    """An axis from its parts."""
-    peel = _PEEL.fullmatch(cuts)
-    peeled = (_size(peel[2], cuts), _size(peel[3], cuts)) if peel else (0, 0)
-    axis = Axis(name, _digits(digits), _cuts(peel[1] if peel else cuts), peeled)
+def _axis(name: str, digits: str, splits: str) -> Axis:
+    """Return an axis from its name and the texts of its digits and splits."""
+    peel = _PEEL.fullmatch(splits)
+    peeled = (_size(peel[2], splits), _size(peel[3], splits)) if peel else (0, 0)
+    axis = Axis(name, _digits(digits), _cuts(peel[1] if peel else splits), peeled)
     names = [d.name for d in axis.digits]
     for cut in axis.splits:
         if cut.digit is not None and cut.digit not in names:
@@ -384,6 +392,7 @@ def _axis(name: str, digits: str, cuts: str) -> Axis:
 
 
 def _digits(text: str) -> tuple[Digit, ...]:
+    """Return the digits of an axis from their text, such as `p 7, q 9 of 8`."""
     digits = []
     for part in text.split(", "):
         match = _DIGIT.fullmatch(part)
@@ -398,9 +407,10 @@ def _digits(text: str) -> tuple[Digit, ...]:
 
 
 def _cuts(text: str) -> tuple[Split, ...]:
+    """Return the splits of an axis from their text, such as `task 64, loop 16`; `whole` has none."""
     if text == "whole":
         return ()
-    cuts = []
+    splits = []
     for part in text.split(", "):
         match = _CUT.fullmatch(part)
         if match is None:
@@ -413,15 +423,17 @@ def _cuts(text: str) -> tuple[Split, ...]:
         box = _box(sides or "", part)
         if box and prod(box) != size:
             raise ArgumentError(f"plan: {part!r}: a box {sides} has {prod(box)} elements, not {size}")
-        cuts.append(Split(level, size, digit, box, _count(unroll or "1", part)))
-    return tuple(cuts)
+        splits.append(Split(level, size, digit, box, _count(unroll or "1", part)))
+    return tuple(splits)
 
 
 def _box(text: str, part: str) -> tuple[int, ...]:
+    """Return the extents of a box from their text, such as `4x48`; `part` is quoted by errors."""
     return tuple(_count(side, part) for side in text.split("x")) if text else ()
 
 
 def _count(digits: str, part: str) -> int:
+    """Return a number that is at least 1 from its digits; `part` is quoted by errors."""
     count = _size(digits, part)
     if count < 1:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {digits} is no count: it is at least 1")
@@ -429,6 +441,7 @@ def _count(digits: str, part: str) -> int:
 
 
 def _size(digits: str, part: str) -> int:
+    """Return a number from its digits; raise an error if it is too long. `part` is quoted by errors."""
     if len(digits) > 18:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {ELEMENTS.rule}")
     return int(digits)

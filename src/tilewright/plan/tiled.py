@@ -1,4 +1,4 @@
-"""One product in tile registers: how a task goes over its blocks of sums, and what it stages first."""
+"""A single MMA in tile registers: the lines that a task stages, its K loops, and how its operands get there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tilewright.plan.microkernel import Axes
 
 @dataclass(frozen=True)
 class Walk:
-    """M as places in lines, `length` of each `pitch` apart: blocks of rows run on from line to line.
+    """M as positions in lines of `length`, with `pitch` positions from one line to the next.
 
-    What lies between the end of a line and the next is computed with the rest, and never stored.
+    Accumulator tiles run on from line to line. The padding between lines is computed too, and never stored.
 
     >>> walk = Walk(lines=3, of=7, length=5, pitch=6)
     >>> walk.width, walk.walked, walk.extent
@@ -21,35 +21,35 @@ class Walk:
     """
 
     lines: int
-    """The lines that a task takes."""
+    """The lines of one task."""
     of: int
-    """All lines."""
+    """The lines in all."""
     length: int
     pitch: int
 
     @property
     def width(self) -> int:
-        """How far tasks lie apart."""
+        """The distance between tasks, in positions."""
         return self.lines * self.pitch
 
     @property
     def walked(self) -> int:
-        """How far a task goes: to the end of its last line."""
+        """The positions of one task, up to the end of its last line."""
         return self.width - self.pitch + self.length
 
     @property
     def extent(self) -> int:
-        """How far all tasks go together; the last one may go past the last line."""
+        """The positions of all tasks; the last one may run past the last line."""
         return -(-self.of // self.lines) * self.width
 
     def there(self) -> Expr:
-        """A place that is there, in any of the lines."""
+        """Return a symbolic position that lies within a line, not in the padding."""
         return self.pitch * index("line", self.of) + index("place", self.length)
 
 
 @dataclass(frozen=True)
 class Depth:
-    """A loop over a dimension that is summed: how far it goes at a time, and whether it is unrolled."""
+    """A loop over a reduction dimension: its tile size, and whether it is unrolled."""
 
     dim: Expr
     size: int
@@ -58,10 +58,10 @@ class Depth:
 
 @dataclass(frozen=True)
 class Tiled:
-    """The one product of a program in tile registers, and how its operands come there."""
+    """The MMA of a program in tile registers, and how its operands get there."""
 
     axes: Axes
     streams: tuple[bool, bool]
-    """Whether A, and B, are read past the first cache."""
+    """True for A, and for B, if its loads bypass the L1 cache."""
     shifts: Mapping[Expr, tuple[int, int]] = field(default_factory=dict)
-    """Taps whose rows are the same ones, so many lines and places further on; for others rows are staged apart."""
+    """Taps that read the staged rows shifted by (lines, positions); rows of other taps are staged separately."""

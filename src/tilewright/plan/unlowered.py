@@ -1,4 +1,4 @@
-"""What a schedule can say and no lowering does yet: such a line is refused, by its name."""
+"""Statements that a plan can have and the lowering does not support yet: they are refused by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright.plan.schedule import BETWEEN, LONGEST, Occupancy, Schedule
 
 
 def refuse_unlowered(plan: Schedule) -> None:
-    """Refuses a schedule with a line that no lowering does.
+    """Raise an error for a plan with a statement that the lowering does not support.
 
     >>> from tilewright.plan.text import parse_plan
     >>> refuse_unlowered(parse_plan("axis m = (m 64): task 32, wave 16; grid m"))
@@ -21,7 +21,7 @@ def refuse_unlowered(plan: Schedule) -> None:
 
 
 def unlowered(plan: Schedule) -> Iterator[tuple[str, str]]:
-    """(line, what the lowering lacks for it) of a schedule."""
+    """Yield (line, what the lowering lacks for it) of a plan."""
     for axis in plan.axes:
         for cut in axis.splits:
             if cut.level in ("cluster", "wave"):

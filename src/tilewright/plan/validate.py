@@ -1,4 +1,4 @@
-"""Why a plan is impossible: registers, memory, divisibility, the atom's layouts, the length of the program."""
+"""Legality of blockings on a CPU: registers, memory, divisibility, the atom's layouts, the length of the program."""
 
 from __future__ import annotations
 
@@ -17,34 +17,38 @@ from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.sliding import halo_of, is_direct
 
 
-def unfit(c: Contraction, atom: MultiplyAtom) -> str | None:
-    """Why an atom cannot do a contraction, whatever the plan."""
-    if (atom.a.dtype, atom.b.dtype) != (c.a.dtype, c.b.dtype):
-        return f"it multiplies {atom.a.dtype} by {atom.b.dtype}, here are {c.a.dtype} and {c.b.dtype}"
-    if atom.c.dtype is not c.sum_dtype:
-        return f"it adds up in {atom.c.dtype}, here the sum is {c.sum_dtype}"
+def unfit(contraction: Contraction, atom: MultiplyAtom) -> str | None:
+    """Return why an atom cannot compute a contraction under any plan; None if it can."""
+    if (atom.a.dtype, atom.b.dtype) != (contraction.a.dtype, contraction.b.dtype):
+        return (
+            f"it multiplies {atom.a.dtype} by {atom.b.dtype}, here are {contraction.a.dtype} and {contraction.b.dtype}"
+        )
+    if atom.c.dtype is not contraction.sum_dtype:
+        return f"it adds up in {atom.c.dtype}, here the sum is {contraction.sum_dtype}"
     if isinstance(atom.c, OpaqueOperand):
-        return "tiles start from zero only" if c.start != 0 else None
+        return "tiles start from zero only" if contraction.start != 0 else None
     if not isinstance(atom.c, RegisterOperand) or atom.shape[0] != 1:
         return "its operands have no strategy yet"
-    return vectors.why_no_vectors(c, atom)
+    return vectors.why_no_vectors(contraction, atom)
 
 
-def cost_of(c: Contraction, how: Blocking, machine: Machine) -> Cost:
-    """What a blocking costs."""
-    cost = lanes.lane_cost if how.by_lanes else tiles.tile_cost if how.in_tiles else vectors.vector_cost
-    return cost(c, how, machine)
+def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
+    """Return the cost of a blocking, in cycles of the busiest worker."""
+    cost = lanes.lane_cost if blocking.by_lanes else tiles.tile_cost if blocking.in_tiles else vectors.vector_cost
+    return cost(contraction, blocking, machine)
 
 
-def impossible(c: Contraction, how: Blocking, machine: Machine) -> str | None:
-    """Why a blocking cannot be done; None if it can."""
-    if how.by_lanes:
-        return _of_lanes(c, how, machine)
-    return _of_shape(c, how) or (_of_tiles if how.in_tiles else _of_vectors)(c, how, machine)
+def impossible(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
+    """Return why a blocking is illegal; None if it is legal."""
+    if blocking.by_lanes:
+        return _of_lanes(contraction, blocking, machine)
+    return _of_shape(contraction, blocking) or (_of_tiles if blocking.in_tiles else _of_vectors)(
+        contraction, blocking, machine
+    )
 
 
 def too_much(cost: Cost, machine: Machine) -> str | None:
-    """Why a blocking that could be done is not: it needs too much memory, or too long a program."""
+    """Return why a legal blocking is refused: it needs too much memory, or too long a program; None if it does not."""
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
     if cost.scratch > room:
@@ -55,113 +59,126 @@ def too_much(cost: Cost, machine: Machine) -> str | None:
 
 
 def _not_one_by_one(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
-    """Whether steps are not one for each digit, by 1."""
+    """True if the splits are not exactly one of size 1 for each digit."""
     return sorted(s.digit or "" for s in steps) != sorted(d.name for d in digits) or any(s.size != 1 for s in steps)
 
 
-def _of_shape(c: Contraction, how: Blocking) -> str | None:
-    if how.task_columns % how.columns:
-        return f"a task's {how.task_columns} columns are no whole blocks of {how.columns}"
-    if len(c.rows) == 1 and how.strip % how.rows:
-        return f"a task's {how.strip} rows are no whole blocks of {how.rows}"
-    last, chunk = c.depth[-1], how.atom.shape[2]
-    mine = [s.size for s in how.steps if s.digit == last.name]
-    others = [s for s in how.steps if s.digit != last.name]
-    if _not_one_by_one(others, c.depth[:-1]):
+def _of_shape(contraction: Contraction, blocking: Blocking) -> str | None:
+    """Return why tasks are no whole blocks, or why the splits of K are illegal; None if they are legal."""
+    if blocking.task_columns % blocking.columns:
+        return f"a task's {blocking.task_columns} columns are no whole blocks of {blocking.columns}"
+    if len(contraction.rows) == 1 and blocking.strip % blocking.rows:
+        return f"a task's {blocking.strip} rows are no whole blocks of {blocking.rows}"
+    last, chunk = contraction.depth[-1], blocking.atom.shape[2]
+    channel_steps = [s.size for s in blocking.steps if s.digit == last.name]
+    tap_steps = [s for s in blocking.steps if s.digit != last.name]
+    if _not_one_by_one(tap_steps, contraction.depth[:-1]):
         return f"every digit of the depth before {last.name} is cut once, by 1"
-    if not mine or mine[-1] != chunk:
-        said = ", ".join(map(str, mine)) or "nothing"
-        return f"the cuts of {last.name} leave {said}; the last leaves what the atom takes, {chunk}"
-    deep = up(size(last), chunk)
-    if len(mine) > 2 or (len(mine) == 2 and (mine[0] % chunk or deep % mine[0])):
-        return f"steps of {mine[0]} do not divide the {deep} of {last.name} into whole products of {chunk}"
+    if not channel_steps or channel_steps[-1] != chunk:
+        given = ", ".join(map(str, channel_steps)) or "nothing"
+        return f"the cuts of {last.name} leave {given}; the last leaves what the atom takes, {chunk}"
+    k_padded = up(size(last), chunk)
+    if len(channel_steps) > 2 or (
+        len(channel_steps) == 2 and (channel_steps[0] % chunk or k_padded % channel_steps[0])
+    ):
+        return f"steps of {channel_steps[0]} do not divide the {k_padded} of {last.name} into whole products of {chunk}"
     return None
 
 
-def _of_tiles(c: Contraction, how: Blocking, machine: Machine) -> str | None:
-    m, _, depth = how.atom.shape
-    last, tall, wide = c.depth[-1], how.rows // m, how.vectors
-    used, there = tiles.registers(tall, wide), machine.limits.tile_registers
-    if used > there:
-        return f"{tall} x {wide} tiles of sums and their factors take {used} tile registers of {there}"
-    if not how.stage and not is_direct(c, depth):
+def _of_tiles(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
+    """Return why a blocking in tile registers is illegal; None if it is legal."""
+    m, _, depth = blocking.atom.shape
+    last, row_tiles, column_tiles = contraction.depth[-1], blocking.rows // m, blocking.vectors
+    needed, available = tiles.registers(row_tiles, column_tiles), machine.limits.tile_registers
+    if needed > available:
+        return (
+            f"{row_tiles} x {column_tiles} tiles of sums and their factors take {needed} tile registers of {available}"
+        )
+    if not blocking.stage and not is_direct(contraction, depth):
         return (
             f"rows cannot be read in place: they must lie at one stride, without padding, {last.name} side by side in "
             f"whole steps of {depth}"
         )
-    if how.stage == "strip" and halo_of(c) is None:
+    if blocking.stage == "strip" and halo_of(contraction) is None:
         return "rows do not slide over two dimensions by one"
-    two = [s for s in how.steps if s.digit == last.name]
-    if len(two) == 2 and (how.steps[0] is not two[0] or two[0].written):
+    channel_steps = [s for s in blocking.steps if s.digit == last.name]
+    if len(channel_steps) == 2 and (blocking.steps[0] is not channel_steps[0] or channel_steps[0].written):
         return f"the larger step of {last.name} is the outermost of the depth, and a loop"
     return None
 
 
-def _of_vectors(c: Contraction, how: Blocking, machine: Machine) -> str | None:
-    wide, atom = how.vectors, how.atom
+def _of_vectors(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
+    """Return why a blocking by vectors of columns is illegal; None if it is legal."""
+    column_vectors, atom = blocking.vectors, blocking.atom
     assert isinstance(atom, MultiplyAtom)
-    used, there = vectors.registers(how.rows, wide, atom), machine.limits.registers
-    if used > there:
-        return f"{how.rows} rows of {wide} vectors take {used} registers of {there}"
-    most = vectors.most_picked(atom)
-    if most and how.rows > most:
-        there = atom.picks_from
-        return f"{atom.name} picks from {there} registers, enough for {most} rows; here are {how.rows}"
-    if how.rows > size(c.rows[-1]):
-        return f"a block of {how.rows} rows is longer than a line of {size(c.rows[-1])}"
-    if how.streams:
+    needed, available = vectors.registers(blocking.rows, column_vectors, atom), machine.limits.registers
+    if needed > available:
+        return f"{blocking.rows} rows of {column_vectors} vectors take {needed} registers of {available}"
+    most_rows = vectors.most_picked(atom)
+    if most_rows and blocking.rows > most_rows:
+        available = atom.picks_from
+        return f"{atom.name} picks from {available} registers, enough for {most_rows} rows; here are {blocking.rows}"
+    if blocking.rows > size(contraction.rows[-1]):
+        return f"a block of {blocking.rows} rows is longer than a line of {size(contraction.rows[-1])}"
+    if blocking.streams:
         return "loads of vectors have no hint: keep"
-    mine = [s for s in how.steps if s.digit == c.depth[-1].name]
-    if len(mine) != 2 or mine[0].written or not mine[1].written or how.steps[-2:] != tuple(mine):
-        return f"{c.depth[-1].name} is cut last, by a loop and then by what one product takes"
+    channel_steps = [s for s in blocking.steps if s.digit == contraction.depth[-1].name]
+    if (
+        len(channel_steps) != 2
+        or channel_steps[0].written
+        or not channel_steps[1].written
+        or blocking.steps[-2:] != tuple(channel_steps)
+    ):
+        return f"{contraction.depth[-1].name} is cut last, by a loop and then by what one product takes"
     return None
 
 
-def _of_lanes(c: Contraction, how: Blocking, machine: Machine) -> str | None:
-    line = size(c.rows[-1])
-    if how.task_columns % how.columns:
-        return f"a task's {how.task_columns} lanes are no whole blocks of {how.columns}"
-    if how.strip < line and how.strip % how.rows:
-        return f"a task's {how.strip} rows are neither a line nor whole blocks of {how.rows}"
-    if _not_one_by_one(how.steps, c.depth):
+def _of_lanes(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
+    """Return why a blocking by vectors along a shared dimension is illegal; None if it is legal."""
+    line = size(contraction.rows[-1])
+    if blocking.task_columns % blocking.columns:
+        return f"a task's {blocking.task_columns} lanes are no whole blocks of {blocking.columns}"
+    if blocking.strip < line and blocking.strip % blocking.rows:
+        return f"a task's {blocking.strip} rows are neither a line nor whole blocks of {blocking.rows}"
+    if _not_one_by_one(blocking.steps, contraction.depth):
         return "every digit of the depth is cut once, by 1"
-    used, there = lanes.registers(how.rows, how.vectors), machine.limits.registers
-    if used > there:
-        return f"{how.rows} rows of {how.vectors} vectors take {used} registers of {there}"
-    if how.rows > line:
-        return f"a block of {how.rows} rows is longer than a line of {line}"
+    needed, available = lanes.registers(blocking.rows, blocking.vectors), machine.limits.registers
+    if needed > available:
+        return f"{blocking.rows} rows of {blocking.vectors} vectors take {needed} registers of {available}"
+    if blocking.rows > line:
+        return f"a block of {blocking.rows} rows is longer than a line of {line}"
     return None
 
 
-def multiplies(name: str, c: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
-    """What a plan names as its atom; raises an ArgumentError where it cannot do the contraction."""
+def multiplies(name: str, contraction: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
+    """Return the atom or SIMD unit that a plan names; raise an ArgumentError if it cannot compute the contraction."""
     atom: MultiplyAtom | LaneUnit
     if name.startswith(f"{LANES}."):
-        why = lanes.why_no_lanes(c, machine)
-        atom = lanes.lane_unit(c, machine)
+        why = lanes.why_no_lanes(contraction, machine)
+        atom = lanes.lane_unit(contraction, machine)
         if why is None and atom.name != name:
-            why = f"here the sum is {c.sum_dtype}"
+            why = f"here the sum is {contraction.sum_dtype}"
     else:
         try:
             atom = machine.multiply_atom(name)
         except LookupError as fault:
             raise refused(f"atom {name}", str(fault)) from None
-        why = unfit(c, atom)
+        why = unfit(contraction, atom)
     if why is not None:
         raise refused(f"atom {name}", why)
     return atom
 
 
-def validate(plan: Schedule, c: Contraction, machine: Machine) -> Blocking:
-    """The blocking that a plan means; raises an ArgumentError that says why it is impossible on a machine."""
+def validate(plan: Schedule, contraction: Contraction, machine: Machine) -> Blocking:
+    """Return the blocking that a plan says; raise an ArgumentError with the reason if it is illegal on the machine."""
     if plan.open:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")
     if plan.atom is None:
         raise ArgumentError("plan: no atom is named")
-    if any(p.at is not None and p.form == "strip" for p in plan.values) and halo_of(c) is None:
-        raise refused(plan.operand(c.a.name), "rows do not slide over two dimensions by one")
-    how = bind_contraction(c, plan, multiplies(plan.atom, c, machine))
-    why = impossible(c, how, machine) or too_much(cost_of(c, how, machine), machine)
+    if any(p.at is not None and p.form == "strip" for p in plan.values) and halo_of(contraction) is None:
+        raise refused(plan.operand(contraction.a.name), "rows do not slide over two dimensions by one")
+    blocking = bind_contraction(contraction, plan, multiplies(plan.atom, contraction, machine))
+    why = impossible(contraction, blocking, machine) or too_much(cost_of(contraction, blocking, machine), machine)
     if why is not None:
         raise ArgumentError(f"plan: {why}")
-    return how
+    return blocking

@@ -1,4 +1,8 @@
-"""Blockings of a contraction by vectors: all that are worth a thought, and what each costs."""
+"""Blockings of a contraction by vectors along N: those to try, and their costs.
+
+A task is one tile of the grid. A block is the accumulator tile of `rows` rows by some vectors of columns that stays in
+vector registers over K.
+"""
 
 from __future__ import annotations
 
@@ -13,177 +17,190 @@ from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import rows_apart
 
 UNROLLED = 4
-"""Steps of the last digit of the depth that are written out, at least where they divide it."""
+"""K steps of the last digit that are unrolled, if they divide it."""
 WRITTEN = 16
-"""Steps of the depth that are written out within a line, at most: the program stays short."""
+"""K steps that are unrolled within a line, at most: the program stays short."""
 WIDE = (1, 2, 3, 4)
-"""Vectors of columns in a block of sums."""
+"""Vectors of columns that a block may have."""
 
 
-def vector_blockings(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
-    """The blockings of a contraction with a vector atom."""
-    if why_no_vectors(c, atom) is not None:
+def vector_blockings(
+    contraction: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE
+) -> Iterator[Blocking]:
+    """Yield the blockings of a contraction to try with a vector atom, under the author's constraints `fixed`."""
+    if why_no_vectors(contraction, atom) is not None:
         return
     lanes = atom.shape[1]
-    (column,) = c.columns
-    line, workers = size(c.rows[-1]), cores(machine)
-    wanted = {1, 2, *(workers << n for n in range(5)), *map(size, c.rows[-2:-1])}  # single lines, too
-    tasks = (COLUMNS, *(d.name for d in (*c.batch, *c.rows[:-2])), ROWS)
-    steps = _steps(c, atom, fixed)
+    (column,) = contraction.columns
+    line, workers = size(contraction.rows[-1]), cores(machine)
+    row_counts = {1, 2, *(workers << n for n in range(5)), *map(size, contraction.rows[-2:-1])}  # single lines, too
+    tasks = (COLUMNS, *(d.name for d in (*contraction.batch, *contraction.rows[:-2])), ROWS)
+    steps = _steps(contraction, atom, fixed)
     for vectors in WIDE:
         if vectors > 1 and (vectors - 1) * lanes >= size(column):
             continue
         columns = vectors * lanes
-        most = max(n for n in range(1, machine.limits.registers) if n == 1 or fits(n, vectors, atom, machine))
-        dividing = None if fixed.rows is None else [n for n in range(1, min(line, most) + 1) if fixed.rows % n == 0]
-        for rows in _rows(line, most) if dividing is None else dividing:
-            for taken in fixed.tasks(c, (rows, columns), max(1, line // rows), wanted, {1, 2, workers}):
-                yield Blocking(atom, rows, columns, *taken, steps, tasks, "contiguous")
+        most_rows = max(n for n in range(1, machine.limits.registers) if n == 1 or fits(n, vectors, atom, machine))
+        dividing = (
+            None if fixed.rows is None else [n for n in range(1, min(line, most_rows) + 1) if fixed.rows % n == 0]
+        )
+        for rows in _rows(line, most_rows) if dividing is None else dividing:
+            for task in fixed.tasks(contraction, (rows, columns), max(1, line // rows), row_counts, {1, 2, workers}):
+                yield Blocking(atom, rows, columns, *task, steps, tasks, "contiguous")
 
 
-def why_no_vectors(c: Contraction, atom: MultiplyAtom) -> str | None:
-    """Why vectors of an atom do not fit."""
-    last, group = c.depth[-1], atom.shape[2]
+def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
+    """Return why a vector atom cannot compute a contraction; None if it can."""
+    last, group = contraction.depth[-1], atom.shape[2]
     if size(last) % group:
         return f"it adds {group} neighbours at once, which do not divide the {size(last)} of {last.name}"
-    if group > 1 and any(last in x.symbols for _, x in c.a.conditions):
-        return f"it adds {group} neighbours at once, of which some may lie outside {c.a.name}"
+    if group > 1 and any(last in x.symbols for _, x in contraction.a.conditions):
+        return f"it adds {group} neighbours at once, of which some may lie outside {contraction.a.name}"
     return None
 
 
 def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
-    """Vector registers of a block: sums, vectors of B, and what of A is multiplied.
+    """Return the vector registers of a block: accumulators, vectors of B, and elements of A.
 
-    Where products pick A by lane, every row has a register of it, and vectors of B for the next step are loaded beside
-    those of this one.
+    If the atom picks A by lane, every row has a register of A, and vectors of B for the next K step are loaded ahead.
     """
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
 
 def most_picked(atom: MultiplyAtom) -> int:
-    """Rows of which an atom picks elements, at most: those of the next step are loaded beside those of this one.
+    """Return the most rows of a block for an atom that picks elements of A by lane; 0: as many as registers hold.
 
-    0: as many as the registers hold.
+    The rows of the next K step are loaded beside those of this one.
     """
     return atom.picks_from // 2
 
 
 def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
-    """Whether the registers hold a block of so many rows and vectors."""
+    """True if the registers hold a block of `rows` rows and `vectors` vectors."""
     return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (most_picked(atom) or rows)
 
 
 def step_cycles(
-    machine: Machine, atom: MultiplyAtom, rows: int, vectors: int, apart: int, deep: int | None = None
+    machine: Machine, atom: MultiplyAtom, rows: int, vectors: int, row_stride: int, k_extent: int | None = None
 ) -> float:
-    """Cycles of one step of K of a block of so many rows and vectors: its products, or what feeds them; too few sums do
-    not hide a product's latency.
+    """Return the cycles of one K step of a block: its multiply-adds, or the loads that feed them, or their latency.
 
-    A's rows lie `apart` bytes apart. Where the first cache does not keep that many, a line of A comes from the second
-    one at each use, and not once for all of its elements; B's vectors come the same way. They come from behind it where
-    it does not keep what a block reads of B for all of a K so `deep`; None: that is counted elsewhere.
+    `row_stride` is the bytes between rows of A. If L1 does not keep a line of each row, lines of A and vectors of B
+    come from L2 at each use. B comes from memory if L2 does not hold a block's B for a K of `k_extent`; None: that is
+    counted elsewhere.
     """
     limits, (_, lanes, group) = machine.limits, atom.shape
-    fed = max(rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles)
-    of_b = vectors * lanes * group * element_bytes(atom.b.dtype)
-    if of_b / group * (deep or 0) > l2(limits):
-        fed = max(fed, of_b / limits.far_rate)
-    if not stays_near(limits, rows, limits.line_bytes, apart):
-        fed = max(fed, (rows / atom.picks * limits.line_bytes + of_b) / limits.l2_rate)
+    busy = max(rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles)
+    b_bytes = vectors * lanes * group * element_bytes(atom.b.dtype)
+    if b_bytes / group * (k_extent or 0) > l2(limits):
+        busy = max(busy, b_bytes / limits.far_rate)
+    if not stays_near(limits, rows, limits.line_bytes, row_stride):
+        busy = max(busy, (rows / atom.picks * limits.line_bytes + b_bytes) / limits.l2_rate)
     waiting = limits.latency if rows * vectors < limits.latency / atom.cycles else 0.0
-    return max(fed, waiting)
+    return max(busy, waiting)
 
 
-def _rows(line: int, most: int) -> list[int]:
-    """Rows of a block that are worth a thought: as many as fit, what divides the line, what leaves little over."""
-    most = max(1, min(line, most))
-    fewest_blocks = {-(-line // count) for count in range(-(-line // most), -(-line // most) + 4)}
-    return sorted(n for n in {most, *fewest_blocks} if 1 <= n <= most)
+def _rows(line: int, most_rows: int) -> list[int]:
+    """Return the row counts of a block to try: the most that fit, and those
+    that split a line with few rows left over.
+    """
+    most_rows = max(1, min(line, most_rows))
+    fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}
+    return sorted(n for n in {most_rows, *fewest_blocks} if 1 <= n <= most_rows)
 
 
-def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
-    last, group = c.depth[-1], atom.shape[2]
-    most = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
-    deep = max(n for n in range(1, most + 1) if size(last) % (n * group) == 0)
+def _steps(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
+    """Return the splits of K: taps one by one, then a loop over K that is unrolled by a few of the atom's steps."""
+    last, group = contraction.depth[-1], atom.shape[2]
+    unroll_limit = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
+    unroll = max(n for n in range(1, unroll_limit + 1) if size(last) % (n * group) == 0)
     if fixed.depth is not None and size(last) % fixed.depth == 0 == fixed.depth % group:
-        deep = fixed.depth // group
-    few = [t for t in c.depth[:-1] if t in c.coupled and size(t) * deep <= WRITTEN]
-    taps = [Split("unit" if t in few else "loop", 1, t.name) for t in c.depth[:-1]]
-    return (*taps, Split("loop", deep * group, last.name), Split("unit", group, last.name))
+        unroll = fixed.depth // group
+    unrolled_taps = [t for t in contraction.depth[:-1] if t in contraction.coupled and size(t) * unroll <= WRITTEN]
+    taps = [Split("unit" if t in unrolled_taps else "loop", 1, t.name) for t in contraction.depth[:-1]]
+    return (*taps, Split("loop", unroll * group, last.name), Split("unit", group, last.name))
 
 
-def vector_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
-    """What a blocking costs."""
-    limits, atom = machine.limits, how.atom
+def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
+    """Return the cost of a blocking by vectors, in cycles of the busiest worker."""
+    limits, atom = machine.limits, blocking.atom
     assert isinstance(atom, MultiplyAtom)
-    group, vectors = how.atom.shape[2], how.vectors
-    line = size(c.rows[-1])
-    depth = c.extent(c.depth)
-    each = element_bytes(c.b.dtype)
-    apart = (rows_apart(c) or 0) * element_bytes(c.a.dtype)
-    blocks = up(size(c.columns[0]), how.columns) // how.columns
-    per = min(how.task_columns // how.columns, blocks)
-    column_tasks = -(-blocks // per)
-    if len(c.rows) > 1:
-        lines, row_tasks, count = min(how.strip, size(c.rows[-2])), -(-size(c.rows[-2]) // how.strip), line
+    group, vectors = blocking.atom.shape[2], blocking.vectors
+    line = size(contraction.rows[-1])
+    depth = contraction.extent(contraction.depth)
+    element_size = element_bytes(contraction.b.dtype)
+    row_stride = (rows_apart(contraction) or 0) * element_bytes(contraction.a.dtype)
+    blocks = up(size(contraction.columns[0]), blocking.columns) // blocking.columns
+    task_blocks = min(blocking.task_columns // blocking.columns, blocks)
+    column_tasks = -(-blocks // task_blocks)
+    if len(contraction.rows) > 1:
+        lines, row_tasks, count = (
+            min(blocking.strip, size(contraction.rows[-2])),
+            -(-size(contraction.rows[-2]) // blocking.strip),
+            line,
+        )
     else:
-        whole = line // how.rows * how.rows
-        row_tasks = max(1, -(-whole // how.strip))
-        lines, count = 1, how.strip if row_tasks > 1 else line
-    full, tail = divmod(count, how.rows)
-    tasks = row_tasks * column_tasks * c.extent(c.batch) * c.extent(c.rows[:-2])
+        blocked_rows = line // blocking.rows * blocking.rows
+        row_tasks = max(1, -(-blocked_rows // blocking.strip))
+        lines, count = 1, blocking.strip if row_tasks > 1 else line
+    full_blocks, tail = divmod(count, blocking.rows)
+    tasks = row_tasks * column_tasks * contraction.extent(contraction.batch) * contraction.extent(contraction.rows[:-2])
     busiest = -(-tasks // cores(machine))
 
     def block(rows: int) -> float:
-        """Cycles of a block."""
-        return depth / group * step_cycles(machine, atom, rows, vectors, apart) + machine.costs.vectors.block
+        """Return the cycles of a block of `rows` rows."""
+        return depth / group * step_cycles(machine, atom, rows, vectors, row_stride) + machine.costs.vectors.block
 
-    of_a_line = full * block(how.rows) + (block(tail) if tail else 0)
-    products = lines * of_a_line * per + machine.costs.vectors.task
-    left = line % how.rows if len(c.rows) == 1 and row_tasks > 1 else 0
-    ragged = per * block(left) if left else 0.0  # the last strip has these rows besides
-    ragged *= -(-(column_tasks * c.extent(c.batch)) // cores(machine))
-    panel = how.columns * depth * each
-    strip = operand_bytes(c.a) / (row_tasks * c.extent(c.rows[:-2]) * c.extent(c.batch))
-    taken = min(size(c.depth[-1]) * each * how.rows * 3, strip)
-    rounds = lines * (full + bool(tail))
-    shown = 0.0
-    if how.order[0] == COLUMNS:
-        of_a = reading(limits, strip, per, panel)
-        read = per * reading(limits, panel, rounds, taken) + of_a
-        if strip + panel > l2(limits):  # rows of A lie apart: they are not fetched ahead as a panel is
-            shown = limits.copy_shown * of_a
+    line_cycles = full_blocks * block(blocking.rows) + (block(tail) if tail else 0)
+    products = lines * line_cycles * task_blocks + machine.costs.vectors.task
+    tail_rows = line % blocking.rows if len(contraction.rows) == 1 and row_tasks > 1 else 0
+    ragged = task_blocks * block(tail_rows) if tail_rows else 0.0  # the last strip has these rows besides
+    ragged *= -(-(column_tasks * contraction.extent(contraction.batch)) // cores(machine))
+    b_bytes = blocking.columns * depth * element_size
+    a_bytes = operand_bytes(contraction.a) / (
+        row_tasks * contraction.extent(contraction.rows[:-2]) * contraction.extent(contraction.batch)
+    )
+    reused_bytes = min(size(contraction.depth[-1]) * element_size * blocking.rows * 3, a_bytes)
+    row_blocks = lines * (full_blocks + bool(tail))
+    exposed = 0.0
+    if blocking.order[0] == COLUMNS:
+        read_a = reading(limits, a_bytes, task_blocks, b_bytes)
+        read_all = task_blocks * reading(limits, b_bytes, row_blocks, reused_bytes) + read_a
+        if a_bytes + b_bytes > l2(limits):  # rows of A lie apart: they are not fetched ahead as a panel is
+            exposed = limits.copy_shown * read_a
     else:
-        read = reading(limits, panel * per, rounds, taken) + reading(limits, strip, 1, 0)
-    shared = min(column_tasks * c.extent(c.batch), cores(machine))
-    if operand_bytes(c.b) / shared + strip > l2(limits):  # not there from the last launch
-        read = read + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate)
+        read_all = reading(limits, b_bytes * task_blocks, row_blocks, reused_bytes) + reading(limits, a_bytes, 1, 0)
+    sharing = min(column_tasks * contraction.extent(contraction.batch), cores(machine))
+    if operand_bytes(contraction.b) / sharing + a_bytes > l2(limits):  # not there from the last launch
+        read_all = read_all + task_blocks * b_bytes * (1 / limits.far_rate - 1 / limits.l2_rate)
     return Cost(
         products=busiest * products + ragged,
-        memory=busiest * max(shown, read - products),
+        memory=busiest * max(exposed, read_all - products),
         launch=limits.launch_cycles,
         tasks=tasks,
         busiest=busiest,
-        instructions=_instructions(c, how, full, tail),
+        instructions=_instructions(contraction, blocking, full_blocks, tail),
     )
 
 
-def _instructions(c: Contraction, how: Blocking, full: int, tail: int) -> int:
-    """Instructions of a program of so many whole blocks in a line, and a last one of `tail` rows."""
-    group, vectors = how.atom.shape[2], how.vectors
+def _instructions(contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int) -> int:
+    """Return the estimated number of instructions, for `full_blocks` whole
+    blocks in a line and a last one of `tail` rows.
+    """
+    group, vectors = blocking.atom.shape[2], blocking.vectors
     inner = edges = 1
-    for s in how.steps:
-        if s.digit == c.depth[-1].name:
-            often = 1 if s.written else s.size // group
-            inner, edges = inner * often, edges * often
+    for s in blocking.steps:
+        if s.digit == contraction.depth[-1].name:
+            unroll = 1 if s.written else s.size // group
+            inner, edges = inner * unroll, edges * unroll
             continue
-        digit = c.summed(s.digit)
+        digit = contraction.summed(s.digit)
         inner *= size(digit) if s.written else 1
-        edges *= size(digit) if s.written or digit in c.coupled else 1
-    each_row = vectors + 1
-    blocks_written = [(how.rows, inner)] if full else []
-    if c.a.conditions:
-        blocks_written = [(how.rows, edges)] * min(full, 2) + [(how.rows, inner)] * (full > 2)
+        edges *= size(digit) if s.written or digit in contraction.coupled else 1
+    row_instructions = vectors + 1
+    unrolled_blocks = [(blocking.rows, inner)] if full_blocks else []
+    if contraction.a.conditions:
+        unrolled_blocks = [(blocking.rows, edges)] * min(full_blocks, 2) + [(blocking.rows, inner)] * (full_blocks > 2)
     if tail:
-        blocks_written.append((tail, edges))
-    return int(sum(rows * each_row * count for rows, count in blocks_written) * 1.1 + 300)
+        unrolled_blocks.append((tail, edges))
+    return int(sum(rows * row_instructions * count for rows, count in unrolled_blocks) * 1.1 + 300)

@@ -1,6 +1,6 @@
-"""Version 1 of the plan language: each of its statements as statements of version 2. Texts without a version are read.
+"""Translate version 1 of the plan language to version 2, statement by statement. Texts without a version are read too.
 
-A statement of version 1 is known by its words, which no statement of version 2 has in their places.
+A statement of version 1 is recognised by its words, which no statement of version 2 has in their places.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ SUCCESSORS = {"tasks": "grid", "order": "loops", "roles": "producer", "apart": "
 
 
 def as_version_2(statement: str) -> list[str] | None:
-    """The statements that stand for one of version 1; None: it is none.
+    """Return the version-2 statements that a version-1 statement stands for; None if it is not of version 1.
 
     >>> as_version_2("tasks M, N group 8 dynamic")
     ['grid M, N', 'raster 8, dynamic']
     >>> as_version_2("x staged at K as halo, keep")
     ['x halo at K']
     """
-    if given := _TASKS.fullmatch(statement):
-        raster = ", ".join([*([given[2]] if given[2] else []), *([_ORDERS[given[3]]] if given[3] else [])])
-        return [f"grid {given[1]}", *([f"raster {raster}"] if raster else [])]
-    if given := _ROLES.fullmatch(statement):
-        return [_pipeline(given)]
-    if given := _STAGED.fullmatch(statement):
-        return [f"{given[1]} {_FORMS[given[3]]} at {given[2]}{_hint(given[4])}"]
-    if given := _COPIED.fullmatch(statement):
-        form = _REPACKED[given[2]] if given[2] else f"block-diagonal {given[3]}"
-        return [f"repack {given[1]}: {form}{_hint(given[4])}"]
-    if given := _OVERLAP.fullmatch(statement):
-        return [f"overlap {_OVERLAPS[given[1]]}"]
-    if given := _PRODUCT.fullmatch(statement):
-        return [f"{given[1]}, tile {given[2]}"]
-    for pattern, words in ((_LOOPS, "loops"), (_SPLIT, "split kernel after"), (_PARTS, "parts")):
-        if given := pattern.fullmatch(statement):
-            return [f"{words} {given[1]}"]
+    if match := _TASKS.fullmatch(statement):
+        raster = ", ".join([*([match[2]] if match[2] else []), *([_ORDERS[match[3]]] if match[3] else [])])
+        return [f"grid {match[1]}", *([f"raster {raster}"] if raster else [])]
+    if match := _ROLES.fullmatch(statement):
+        return [_pipeline(match)]
+    if match := _STAGED.fullmatch(statement):
+        return [f"{match[1]} {_FORMS[match[3]]} at {match[2]}{_hint(match[4])}"]
+    if match := _COPIED.fullmatch(statement):
+        form = _REPACKED[match[2]] if match[2] else f"block-diagonal {match[3]}"
+        return [f"repack {match[1]}: {form}{_hint(match[4])}"]
+    if match := _OVERLAP.fullmatch(statement):
+        return [f"overlap {_OVERLAPS[match[1]]}"]
+    if match := _PRODUCT.fullmatch(statement):
+        return [f"{match[1]}, tile {match[2]}"]
+    for pattern, begin in ((_LOOPS, "loops"), (_SPLIT, "split kernel after"), (_PARTS, "parts")):
+        if match := pattern.fullmatch(statement):
+            return [f"{begin} {match[1]}"]
     return None
 
 
 def _hint(word: str) -> str:
-    """The end of a statement that says a hint; `keep` is what no hint means."""
+    """Return the end of a statement that gives a cache hint; `keep` is the default and gives empty text."""
     return "" if word == "keep" else f", {word}"
 
 
-def _pipeline(given: re.Match[str]) -> str:
-    """The roles of version 1 as a pipeline."""
-    producer, consumer, stages, joint, halo, resident, epilogue, per_group, pingpong = given.groups()
+def _pipeline(match: re.Match[str]) -> str:
+    """Return version 1's statement `roles ...` as version 2's pipeline statement."""
+    producer, consumer, stages, joint, halo, resident, epilogue, per_group, pingpong = match.groups()
     parts = [
         f"producer {producer}",
         f"consumer {consumer}",

@@ -1,4 +1,4 @@
-"""The words of plans, and the statement that one with a misspelt word is near to."""
+"""The words of the plan language, and suggestions for statements with a misspelt word."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONGEST = 400
 
 
 def near_statement(statement: str, read: Callable[[str], object]) -> str | None:
-    """The nearest statement that `read` takes and that has one other word; None: there is none.
+    """Return the nearest statement that differs in one word and that `read` accepts; None if there is none.
 
     >>> def read(statement: str) -> None:
     ...     if statement != "parts K 4":
@@ -35,17 +35,17 @@ def near_statement(statement: str, read: Callable[[str], object]) -> str | None:
     >>> near_statement("prts K 4", read)
     'parts K 4'
     """
-    tried: list[tuple[float, str]] = []
-    for place in re.finditer(r"[A-Za-z_]+", statement) if len(statement) <= LONGEST else ():
-        word = place[0].lower()
+    suggestions: list[tuple[float, str]] = []
+    for found_word in re.finditer(r"[A-Za-z_]+", statement) if len(statement) <= LONGEST else ():
+        word = found_word[0].lower()
         for near in get_close_matches(word, (*WORDS, *VERSION_1), NEAR):
-            if near != place[0]:
-                alike = SequenceMatcher(None, word, near).ratio()
-                tried.append((alike, statement[: place.start()] + near + statement[place.end() :]))
-    for _, other in sorted(tried, key=lambda x: -x[0]):
+            if near != found_word[0]:
+                similarity = SequenceMatcher(None, word, near).ratio()
+                suggestions.append((similarity, statement[: found_word.start()] + near + statement[found_word.end() :]))
+    for _, suggestion in sorted(suggestions, key=lambda x: -x[0]):
         try:
-            read(other)
+            read(suggestion)
         except ArgumentError:
             continue
-        return other
+        return suggestion
     return None

@@ -79,7 +79,9 @@ def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     moved = elements * source.bytes / limits.far_rate / cores
     if elements * source.bytes / limits.l2_rate / tasks_of(kernel.widths, size) <= moved + limits.launch_cycles:
         return 1
-    fewest = tasks_of(beside_rows(facts.program, kernel.widths, size, machine, least=inf) or kernel.widths, size)
+    fewest = tasks_of(
+        beside_rows(facts.program, kernel.widths, size, machine, tasks_per_core=inf) or kernel.widths, size
+    )
     extent = facts.extents[_axis(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
