@@ -8,18 +8,20 @@ split sum, a halo convolution, a 7x7 stem, grouped and depthwise convolutions, a
 softmax, a sum in parts.
 
 planners of GPU kernels
-    Modules of P with a function that constructs a ranked choice (a dataclass with a plan or schedule and its cost) and
+    Modules of P with a function that returns a ranking of plans (a dataclass with candidates and what was rejected) and
     that ran in a GPU probe.
 places that build lowering parameters
-    Modules of P with a function that constructs the dataclass that the lowering of tiles takes (`Cuts`).
+    Modules of P with a function that constructs the dataclass that the lowering of tiles takes (`Cuts`), for a GPU. All
+    modules of binding, `plan/bind*` and `passes/halo_tiles`, are one place: each binds one kind of lines.
+    `plan/cutting` is for contractions on CPUs.
 ways to match a pinned plan
-    Functions of P with a parameter for a pinned plan (called `given`, or `said` of a type of plans) that compare it, or
-    a part of it, with a planned one: by ==, != or in, or by a method `require_...` of it. Functions that only read,
-    print or look up the plan (plan/plan.py, reading.py, words.py) and bind*.py count as no way.
+    Functions of P with a parameter for a pinned plan (called `given`, or `said` of a type of plans) that compare it with
+    a plan that was chosen (an attribute `plan`, `best` or `candidates`). Functions that word a refusal
+    (plan/pinned.py) and bind*.py count as no way.
 functions that return a GPU kernel's time
     Functions of P that ran in a GPU probe, return a float (or floats, or a dataclass with `cycles` and no plan) and
-    count the launch (they read `launch_cycles` or `following_cycles` of the row, or are what the planner adds it to:
-    the docstring says cycles, and a program, tasks or products).
+    count the launch (they read `launch_cycles` or `following_cycles` of the row, or call a function that does). Those
+    that give the time of a launch alone, or a bound ("at least", "no ... beats"), are none.
 rooflines
     Functions of P that divide bytes of arguments by the bandwidth of memory (`far_rate`, or a function that reads it)
     and whose docstring says that they give a bound: roofline, what no plan can beat, what moving the arguments takes.
@@ -35,7 +37,7 @@ constants that describe one machine
     Numbers at module level of plan, passes, check and machine whose docstring or comment speaks of bytes, registers,
     lanes, cycles, lines, rows of shared memory or what a copy brings; and numeric defaults of dataclasses in machine/
     other than 0 and 1. Bounds of what a search tries (its docstring says tried, candidate, at most ... for `explain`)
-    are none.
+    are none, nor are those of tests/project/planner_constants.py, each with the reason why it is no machine's.
 """
 
 from __future__ import annotations
@@ -56,6 +58,9 @@ import tilewright
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.targets.registry import machine
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "project")]
+from planner_constants import ALLOWED  # noqa: E402
 
 ROOT = Path(tilewright.__file__).parent
 PLANNING = ("choosing.py", "realising.py", "given.py", "parts.py", "launching.py")
@@ -89,8 +94,8 @@ WATCHED: dict[str, tuple[Callable[[], Any], dict[str, int]]] = {
 NEUTRAL = (0, 1, (0.0, 0.0))
 """Defaults that describe no machine: nothing, or a factor that changes nothing."""
 LAUNCH = ("launch_cycles", "following_cycles")
-TIME = re.compile(r"\b[Cc]ycles\b")
-WHOLE = re.compile(r"\b(program should|kernel|all tasks|all of its tasks)\b")
+BOUND = re.compile(r"at least|no (schedule|pipeline|plan)\b.* beats", re.I)
+OF_LAUNCH = re.compile(r"of a launch|that a launch takes", re.I)
 OF_MACHINE = re.compile(
     r"\b(bytes?|registers?|lanes?|cycles?|cache|lines?|shared memory|one copy|assembler|measured|row of|rows that)\b",
     re.I,
@@ -194,31 +199,30 @@ def ran_in_probes() -> set[str]:
 
 
 def planners(sources: Sources, ran: set[str]) -> list[str]:
-    """Modules that construct a ranked choice in a GPU probe."""
-    choices = set()
-    for _, node in sources.classes():
-        fields = _fields(node)
-        costs = {"cycles", "cost", "time"} & fields.keys()
-        if costs and any(re.search(r"\b(Plan|Schedule|KernelSchedule)\b", kind) for kind in fields.values()):
-            choices.add(node.name)
+    """Modules that return a ranking in a GPU probe."""
+    rankings = {node.name for _, node in sources.classes() if {"candidates", "rejected"} <= _fields(node).keys()}
     found = {
         f"{path.parent.name}/{path.stem}"
         for path, node in sources.functions()
-        if _calls(node) & choices and _name(path, node) in ran
+        if node.returns is not None and ast.unparse(node.returns) in rankings and _name(path, node) in ran
     }
     return sorted(found)
 
 
 def lowering_parameters(sources: Sources) -> list[str]:
     """Functions that construct what the lowering takes."""
-    return sorted(_name(path, node) for path, node in sources.functions() if "Cuts" in _calls(node))
+    found = [(path, node) for path, node in sources.functions() if "Cuts" in _calls(node) and path.stem != "cutting"]
+    is_bound = [path.stem.startswith("bind") or path.stem == "halo_tiles" for path, _ in found]
+    return sorted(
+        {"plan/bind*." if bound else _name(path, node) for bound, (path, node) in zip(is_bound, found, strict=True)}
+    )
 
 
 def pins(sources: Sources) -> list[str]:
     """Functions that compare a pinned plan with a planned one."""
     found = []
     for path, node in sources.functions():
-        if path.stem in ("plan", "reading", "words") or path.stem.startswith("bind"):
+        if path.stem in ("plan", "pinned", "words") or path.stem.startswith("bind"):
             continue
         names = {a.arg for a in (*node.args.args, *node.args.kwonlyargs) if a.arg in ("given", "said", "pinned")}
         typed = {
@@ -244,7 +248,8 @@ def _compares(node: ast.AST, names: set[str]) -> bool:
         return False
     sides = [node.left, *node.comparators]
     others = [x for x in sides if not _uses(x, names)]
-    return len(others) < len(sides) and not any(isinstance(x, ast.Constant) for x in sides)
+    planned = [x for x in others if any(_reads(x, field) for field in ("plan", "best", "candidates"))]
+    return len(others) < len(sides) and bool(planned)
 
 
 def _uses(node: ast.AST, names: set[str]) -> bool:
@@ -260,8 +265,9 @@ def times(sources: Sources, ran: set[str]) -> list[str]:
         doc = (ast.get_docstring(node) or "").split(". ")[0]
         kind = re.sub(r"tuple\[(\w+).*", r"\1", returns)
         plans = "Plan" in " ".join(_fields_of(sources, kind).values())
-        counted = any(_reads(node, field) for field in LAUNCH) or (TIME.search(doc) and WHOLE.search(doc))
-        if kind in timed and not plans and counted and _name(path, node) in ran:
+        counted = any(_reads(node, field) for field in LAUNCH) or _calls(node) & {"launch_cycles", "launching"}
+        is_other = BOUND.search(doc) or OF_LAUNCH.search(doc)
+        if kind in timed and not plans and counted and not is_other and _name(path, node) in ran:
             found.append(_name(path, node))
     return sorted(found)
 
@@ -270,14 +276,14 @@ def _fields_of(sources: Sources, name: str) -> dict[str, str]:
     return next((_fields(node) for _, node in sources.classes() if node.name == name), {})
 
 
-def rooflines(sources: Sources) -> list[str]:
+def rooflines(sources: Sources, ran: set[str]) -> list[str]:
     """Functions that return the least time that memory leaves."""
     moving = {node.name for _, node in sources.functions() if _reads(node, "far_rate")}
     found = []
     for path, node in sources.functions():
         doc = (ast.get_docstring(node) or "").lower()
-        bound = re.search(r"roofline|no plan can beat|moving (its|the) arguments", doc)
-        if bound and (_reads(node, "far_rate") or _calls(node) & moving):
+        bound = re.search(r"no (schedule|plan|pipeline)\b.* (can )?beats?|moving (its|the) arguments", doc)
+        if bound and (_reads(node, "far_rate") or _calls(node) & moving) and _name(path, node) in ran:
             found.append(_name(path, node))
     return sorted(found)
 
@@ -305,7 +311,10 @@ def steering() -> tuple[list[str], list[str]]:
     }  # fmt: skip
     set_here = {
         y.attr
-        for x in ast.walk(trees["pipeline.py"])
+        for name in STEERING
+        for function in ast.walk(trees[name])
+        if isinstance(function, ast.FunctionDef) and (name != "pipeline.py" or function.name == "general")
+        for x in ast.walk(function)
         if isinstance(x, ast.Assign | ast.AugAssign)
         for t in (x.targets if isinstance(x, ast.Assign) else [x.target])
         for y in ast.walk(t)
@@ -321,7 +330,7 @@ def steering() -> tuple[list[str], list[str]]:
         and isinstance(y.value, ast.Name)
         and y.value.id == "job"
     }
-    results = {"plan", "choice", "lowered", "contraction", "module", "why", "patched", "aligned", "parts", "split"}
+    results = {"plan", "choice", "lowered", "contraction", "module", "why", "ranked", "given"}
     return sorted(plain & set_here & read - results), clauses
 
 
@@ -339,7 +348,7 @@ def constants() -> list[str]:
                 comment = text[node.end_lineno - 1 if node.end_lineno else 0].partition("#")[2]
                 said = f"{doc} {comment}"
                 if OF_MACHINE.search(said) and not OF_SEARCH.search(said):
-                    found += [f"{folder}/{path.stem}.{name}" for name in names]
+                    found += [f"{folder}/{path.stem}.{n}" for n in names if f"{folder}/{path.name}: {n}" not in ALLOWED]
     for path, node in Sources("machine").classes():
         for x in node.body:
             if not isinstance(x, ast.AnnAssign) or x.value is None or not _is_number(x.value):
@@ -380,7 +389,7 @@ def main() -> int:
     )
     row("ways to match a pinned plan", "1", pins(sources))
     row("functions that return a GPU kernel's time", "1", times(sources, ran))
-    row("rooflines", "1", rooflines(sources))
+    row("rooflines", "1", rooflines(sources, ran))
     for name, (make, sizes) in WATCHED.items():
         calls = watched(make, sizes)
         for what, functions, bar in (

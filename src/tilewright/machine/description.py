@@ -128,7 +128,7 @@ class Limits:
     launch_cycles: int = 0
     following_cycles: int = 0
     start_cycles: float = 0.0
-    instructions: int = 3000
+    instructions: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ class MultiplyAtom:
     features: tuple[str, ...] = ()
     completes: str | None = None
     cycles: float = 1.0
-    load_cycles: float = 0.5
+    load_cycles: float = 0
     picks: int = 1
     picks_from: int = 0
     rounds: str | None = None

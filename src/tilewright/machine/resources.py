@@ -20,7 +20,7 @@ class RegisterFile:
     task; `core_values` are those of all lanes of a workgroup together.
     """
 
-    word_bytes: int = 4
+    word_bytes: int = 1
     role_unit: int = 1
     role_least: int = 0
     role_reserved: int = 0

@@ -7,9 +7,9 @@ from math import gcd, prod
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ValueFacts
-from tilewright.plan.model import moving
-from tilewright.plan.search.cost import launch_cycles
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles
 from tilewright.plan.search.ranking import PlanCandidate, Rewrite
+from tilewright.plan.search.work import Phase, Work
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,12 @@ class RowCopy:
     is_view: bool = False
     """Whether the operand itself can be seen so: nothing is copied."""
 
-    def cycles(self, machine: Machine) -> float:
-        """Cycles of the kernel that copies, without its launch."""
-        limits = machine.limits
-        placing = limits.placing / limits.lane_rate / self.word * self.elements / (limits.cores or 1)
-        return max(placing, moving(machine, (self.given + self.elements) * self.bytes)) + limits.copy_latency
+    def work(self, machine: Machine) -> Work:
+        """The work of the kernel that copies: a task for each core, lanes that place words, bytes that move."""
+        limits, cores = machine.limits, machine.limits.cores or 1
+        lanes = limits.placing / limits.lane_rate / self.word * self.elements / cores
+        moved = (self.given + self.elements) * self.bytes
+        return Work(cores, (Phase(1, lanes=lanes),), moved=moved, waits=limits.copy_latency)
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
     copies = [c for c in copies if not c.is_view]
     if not copies:
         return 0.0
-    total = sum(c.cycles(machine) for c in copies) - (len(copies) - 1) * machine.limits.copy_latency
+    alone = (kernel_time(machine, c.work(machine), SAME_WAVES).cycles - launch_cycles(machine) for c in copies)
+    total = sum(alone) - (len(copies) - 1) * machine.limits.copy_latency
     early = "programmatic" in machine.launches
     return max(total, launch_cycles(machine)) if early else total + launch_cycles(machine)
 

@@ -21,6 +21,7 @@ def _fragments(name: str, depth: int, a: DType, b: DType, c: DType, feature: str
         RegisterOperand(2, 2, c, Layout(((2, 2), 1), ((2, 1), 0))),
         (feature,),
         cycles=1.0,
+        load_cycles=0.5,
     )
 
 

@@ -24,6 +24,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             32,
             0,
             16,
+            instructions=3000,
             l1_bytes=64 << 10,
             l1_ways=4,
             l2_bytes=1 << 20,

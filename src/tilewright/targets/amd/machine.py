@@ -27,6 +27,7 @@ MACHINES = {
         # 256 vector registers and as many for accumulation
         limits=Limits(
             registers=512,
+            instructions=3000,
             l1_bytes=32 << 10,
             # the Infinity Cache, which all cores share; before it each die has 4 MiB of its own, at `l2_rate`
             l2_bytes=256 << 20,

@@ -31,6 +31,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             16,
             0,
             WIDTH,
+            instructions=3000,
             l1_bytes=32 << 10,
             l2_bytes=256 << 10,
             cores=1,

@@ -31,6 +31,7 @@ def vector_atom(
         RegisterOperand(1, lanes, c, Layout((lanes, 1), (1, 0))),
         features,
         cycles=cycles,
+        load_cycles=0.5,
         picks=picks,
         picks_from=picks_from,
     )

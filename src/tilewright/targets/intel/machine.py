@@ -28,6 +28,7 @@ MACHINES = {
         # a thread has 128 registers of 64 bytes: one word of 32 bits for each lane
         limits=Limits(
             registers=128,
+            instructions=3000,
             l1_bytes=512 << 10,
             l2_bytes=408 << 20,
             cores=128,

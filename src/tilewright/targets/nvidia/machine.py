@@ -57,6 +57,7 @@ def _row(name: str, features: frozenset[str], shared: int, limits: Limits, sync:
 # rows that do not begin at sectors cost are guesses by Hopper's.
 _AMPERE_LIMITS = Limits(
     255,
+    instructions=3000,
     l1_bytes=192 << 10,
     l2_bytes=40 << 20,
     cores=108,
@@ -83,6 +84,7 @@ _AMPERE_LIMITS = Limits(
 
 _HOPPER_LIMITS = Limits(
     255,
+    instructions=3000,
     l1_bytes=256 << 10,
     l2_bytes=50 << 20,
     results_kept=(0.25, 0.75),

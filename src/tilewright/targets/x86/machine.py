@@ -36,6 +36,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             registers,
             tiles,
             register_bytes,
+            instructions=3000,
             l1_bytes=(48 if tiles else 32) << 10,
             l1_ways=12 if tiles else 8,
             l2_bytes=(2 << 20) if tiles else (1 << 20) if wide else (256 << 10),
