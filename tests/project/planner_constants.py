@@ -43,6 +43,7 @@ ALLOWED = {
     "plan/facts/masking.py: NEUTRAL": _MEANING,
     "plan/search/cost.py: SAME_WAVES": "a kernel without pipeline stages",
     "plan/search/explaining.py: SHOWN": _SHOWN,
+    "plan/search/explaining.py: NEXT": _SHOWN,
     "plan/search/fragments.py: NARROWED": _SEARCH,
     "plan/search/fragments.py: SHALLOWEST": _SEARCH,
     "plan/search/kernel.py: CROWDED": _SHARE,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from tilewright.machine import Machine
 from tilewright.plan.model import us
+from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.limiter import limits_of
 from tilewright.plan.search.lowered import LACKING
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rejected
+from tilewright.plan.search.unit import MmaTile
 
 SHOWN = 12
 """Refusals that are named at most, beside families that take longer."""
+
+
+NEXT = 3
+"""Other tiles of the chosen family that are named at most."""
 
 
 def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
@@ -27,7 +33,8 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 
 
 def refusals(ranking: Ranking) -> list[Rejected]:
-    """Why the others are not chosen: of each family the best takes longer; and what no candidate does."""
+    """Why the others are not chosen: the next tiles, and the best of each other family, take longer; and what no
+    candidate does."""
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
     for candidate in ranking.candidates:
@@ -38,7 +45,26 @@ def refusals(ranking: Ranking) -> list[Rejected]:
         if best is not None and candidate is not best
     ]
     rejected = sorted(ranking.rejected.items(), key=lambda item: not item[1].startswith(LACKING))
-    return [*slower, *_summed_up([Rejected(what, why) for what, why in rejected])[:SHOWN]]
+    return [*_next_tiles(ranking), *slower, *_summed_up([Rejected(what, why) for what, why in rejected])[:SHOWN]]
+
+
+def _next_tiles(ranking: Ranking) -> list[Rejected]:
+    """The candidates of the best one's family with other tiles, the next best first."""
+    best, found = ranking.best, dict[str, str]()
+    for candidate in ranking.candidates[1:]:
+        kernel = candidate.kernel
+        if best is None or candidate.family != best.family or not isinstance(kernel, KernelSchedule):
+            continue
+        pairs = zip(kernel.mmas, kernel.tiling.o.flips, strict=True)
+        tiles = ", ".join(_tile(m, transposed=flip) for m, flip in pairs)
+        found.setdefault(tiles, f"{candidate.cycles / best.cycles:.2f} of the time")
+    return [Rejected(tiles, why) for tiles, why in found.items()][:NEXT]
+
+
+def _tile(m: MmaTile, *, transposed: bool) -> str:
+    """A product's name, tile of C and atom."""
+    rows, columns = (m.columns, m.rows) if transposed else (m.rows, m.columns)
+    return f"{m.oriented.product.name} {rows}x{columns}{' transposed' if transposed else ''} by {m.atom.name}"
 
 
 def _summed_up(rejected: list[Rejected]) -> list[Rejected]:
