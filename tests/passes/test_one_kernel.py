@@ -19,6 +19,7 @@ from fused_families import (
     with_weights,
 )
 from loop_level import on_the_loop_level
+from pinned_plans import planned_as
 
 import tilewright
 from tilewright import compile_text
@@ -197,8 +198,7 @@ def test_rows_that_two_groups_of_waves_share_are_reduced_through_shared_memory()
 
 def test_a_task_may_go_over_blocks_of_columns_after_what_they_share():
     kernel, sizes = EXACT["two layers, blocks of columns"]
-    made = kernel_for(kernel, sizes, machine=LATE)
-    assert "axis N = (N 300): task 512, loop 256\n" in made.text("plan")
+    made = planned_as(kernel, sizes, LATE, lambda plan: "axis N = (N 300): task 512, loop 256;" in str(plan))
     multiply = made.text("block").split("role multiply")[1]
     before, block = multiply.split("for b_N in 0..2 {")
     assert "map %left = bf16(relu(%sums))\n      edge of %left\n" in before  # once, for all blocks

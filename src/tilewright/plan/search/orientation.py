@@ -78,18 +78,12 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
             held = False
         if not b.is_read:
             through_shared.append((b, p))
-        for operand, own in ((a, rows), (b, columns)):
-            for read in operand.reads:
-                access = facts.nodes[read].place
-                made_of = access.linear and not operand.products and access.dims & p.k and access.dims & own
-                if operand.is_read or made_of:
-                    by_threads = by_threads or why_not_bulk(access, p.k | own, machine)
         made = _with_atoms(facts, machine, p, (rows, columns, a, b), held)
         if not made.atoms:
             where = " with A in registers" if held else ""
             ranking.reject(f"{p.name}, rows {', '.join(sorted(rows)) or 'none'}", f"no atom takes operands so{where}")
             return None
-        by_threads = by_threads or _why_not_stepped(facts, made)
+        by_threads = by_threads or _why_not_copied(facts, machine, made) or _why_not_stepped(facts, made)
         products.append(made)
     if by_threads and any(x.a_in_registers and x.a.reads for x in products):
         ranking.reject("lanes that make A", f"what it is made of is not copied in bulk: {by_threads}")
@@ -130,6 +124,33 @@ def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> b
         return _is_unit_along(facts, read.source, p)
     in_row = {dim for dim, _ in access.row} or ({access.contiguous} if access.contiguous else set())
     return bool(in_row & p.k) or not in_row & own
+
+
+def _why_not_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
+    """Why bulk copies cannot read what a product's operands are, or are made of, element by element."""
+    k, slab = p.product.k, p.atoms[0].slab or 1
+    for operand, own in ((p.a, p.rows), (p.b, p.columns)):
+        for access in (facts.nodes[read].place for read in operand.reads):
+            made_of = access.linear and not operand.products and access.dims & k and access.dims & own
+            if operand.is_read or (made_of and not is_one_a_step(facts, p, access, slab)):
+                why = why_not_bulk(access, k | own, machine)
+                if why:
+                    return why
+    return ""
+
+
+def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
+    """Whether all of a step of K is one element of memory for each row: lanes that have the row read it."""
+    inner = contiguous_k(facts, p)
+    return access.linear and inner is not None and inner not in access.dims and facts.extents[inner] % slab == 0
+
+
+def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
+    """The dimension of K that is contiguous in what operands are made of, of that in what has most dimensions of K."""
+    k = p.product.k
+    places = [facts.nodes[read].place for x in (p.a, p.b) for read in x.reads]
+    places.sort(key=lambda place: -len(place.dims & k))
+    return next((place.contiguous for place in places if place.contiguous in k), None)
 
 
 def _why_not_stepped(facts: Facts, p: OrientedProduct) -> str:

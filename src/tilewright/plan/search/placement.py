@@ -14,7 +14,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.plan.computed import neighbours
 from tilewright.plan.search.cost import row_cycles
 from tilewright.plan.search.halo import HaloWindow, halo_window
-from tilewright.plan.search.orientation import OrientedProduct
+from tilewright.plan.search.orientation import OrientedProduct, contiguous_k, is_one_a_step
 from tilewright.plan.search.tiles import BOX, GRID
 from tilewright.plan.search.tiling import Loops, Tiling
 from tilewright.plan.search.unit import MmaTile
@@ -106,7 +106,7 @@ def _place(
     slab = m.atom.slab or 1
     deep = ceil(k / slab) * slab if along and not held else k
     thin = 1 / _equal_neighbours(t, m, read, slab)
-    if thin * slab <= 1:
+    if thin * slab <= 1 or (held and is_one_a_step(facts, p, access, slab)):
         return  # one element for all of a step: lanes that have the row read it
     count = float(rows * deep * access.bytes) * thin
     overlap = 1.0
@@ -181,8 +181,7 @@ def halo_taps(halo: HaloTile) -> int:
 def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
     """The dimension of K that steps go along: the contiguous one, or else the last."""
     k = [d for c in t.o.classes for d in c.dims if d in p.product.k]
-    rows = [t.facts.nodes[r].place.contiguous for x in (p.a, p.b) for r in x.reads]
-    return next((d for d in rows if d in k), k[-1] if k else None)
+    return contiguous_k(t.facts, p) or (k[-1] if k else None)
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:

@@ -130,7 +130,7 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
         return [*_streamed(o, c, columns), *([whole] if c.extent <= WIDEST_WHOLE else [])]
     slab = _slab(o, c)
     steps = list(_steps_of_k(o, c, slab)) if c.streams else []
-    shallow = c.extent <= DEEPEST_WHOLE and several and len(c.dims) == 1
+    shallow = c.extent <= DEEPEST_WHOLE and (several or not c.streams) and len(c.dims) == 1
     if shallow and c.extent <= slab:
         return [whole]
     return [*steps, *([whole] if shallow else [])]
