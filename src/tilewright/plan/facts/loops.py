@@ -20,9 +20,9 @@ SAME_ELEMENTS = ("broadcast", "permute")
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """A dimension that a loop iterates over, the author's tile of it, and the values that it carries.
+    """A loop: its dimension, the author's tile size, and the values that it carries.
 
-    `merge` names how states of parts merge, None where algebra shows no way; the tile of such a loop is its meaning.
+    `merge` names how partial states merge; None if they do not. The tile size of such a loop is part of its meaning.
     """
 
     axis: str
@@ -33,7 +33,7 @@ class LoopFacts:
 
 
 def monoid_of(loop: Op) -> str | None:
-    """Return how states of parts of a loop merge, or None.
+    """Return how the states of two parts of a loop merge ("sum", "max", "rescaled", or several); None if they do not.
 
     Every carried value must be one of these: an accumulator, x' = acc(t, x) with t free of what is carried; a running
     maximum m' = max(t, m); or rescaled by one, x' = acc(h(t, m'), x * g(m - m')), where h has one factor g(t - m').
@@ -57,11 +57,14 @@ class _CarriedValues:
         self.maxima = self._maxima()
 
     def merge(self) -> str | None:
+        """Return how all carried values merge, their kinds joined by "+"; None if one does not."""
         kinds = [self._kind(arg, end) for arg, end in zip(self.body.args, self.ends, strict=True)]
         return "+".join(sorted({kind for kind in kinds if kind})) if all(kinds) else None
 
     def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
-        """Return the accumulation over the axis that makes a value, and what it adds to."""
+        """Return (accumulation over the loop's axis that makes `value`, its
+        accumulator input); None if `value` is none.
+        """
         op = self.maker.get(value)
         if op is None:
             return None
@@ -72,7 +75,7 @@ class _CarriedValues:
         return None
 
     def _maxima(self) -> dict[Value, Value]:
-        """Running maxima: what is carried in -> what is carried out."""
+        """Return the running maxima (or minima): value carried in -> value carried out."""
         maxima = {}
         for arg, end in zip(self.body.args, self.ends, strict=True):
             step = self._accumulation(end)
@@ -81,10 +84,14 @@ class _CarriedValues:
         return maxima
 
     def _carries(self, value: Value) -> bool:
+        """True if a value depends on a value that the loop carries."""
         return bool(self.carried_in.get(value))
 
     def _kind(self, arg: Value, end: Value) -> str | None:
-        """How one carried value merges."""
+        """Return how one carried value merges; None if it does not.
+
+        `arg` is the value carried in, `end` the one carried out.
+        """
         if arg in self.maxima:
             return MAXIMUM
         step = self._accumulation(end)
@@ -104,7 +111,7 @@ class _CarriedValues:
         return RESCALED
 
     def _rescaled_by(self, value: Value) -> Value | None:
-        """The running maximum m of a factor g(m - m')."""
+        """Return the running maximum m of a factor g(m - m'); None if `value` is no such factor."""
         op = self.maker.get(value)
         while op is not None and op.name in SAME_ELEMENTS:
             op = self.maker.get(op.operands[0])
@@ -117,7 +124,7 @@ class _CarriedValues:
         return before if before in self.maxima and self.maxima[before] is after else None
 
     def _is_homogeneous(self, value: Value, maximum: Value) -> bool:
-        """Whether a value has exactly one factor g(t - m'), and carries nothing else."""
+        """True if a value has exactly one factor g(t - m'), and depends on no other carried value."""
         op = self.maker.get(value)
         if op is None:
             return False
