@@ -17,28 +17,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HaloWindow:
-    """How an operand slides over positions: its access, and how far taps reach along each coordinate but the last."""
+    """The sliding window of operand A over positions: its access, and the reach of filter taps along each coordinate.
+
+    The last coordinate, the channels, is left out.
+    """
 
     access: AccessFacts
     read: int
     reach: tuple[int, ...]
 
     def image(self, box: Mapping[str, int]) -> tuple[int, ...]:
-        """The halo tile of a box of positions, without channels."""
+        """Return the extents of the halo tile that a box of positions reads, without channels."""
         forms = zip(self.access.coords[:-1], self.reach, strict=True)
         return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
 
     def fits(self, box: Mapping[str, int], machine: Machine) -> bool:
-        """Whether one copy brings the halo tile of a box."""
+        """True if one bulk copy loads the halo tile of a box."""
         return max(self.image(box)) <= machine.bulk_copy.box_extent
 
     def lines(self, box: Mapping[str, int]) -> int:
-        """Rows of the halo tile of a box."""
+        """Return the number of rows of a box's halo tile, each with all channels of a K step."""
         return prod(self.image(box))
 
 
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """The window of the one product whose rows are a class; None: its operand A has no halo tile an atom could read."""
+    """Return the sliding window of operand A along the class `c`; None if A has no halo tile that an atom can read."""
     if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
         return None
     (p,) = o.products
@@ -48,6 +51,7 @@ def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
 
 
 def _window(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | None:
+    """Return the sliding window of a read of A; None if its coordinates are not unit strides of positions plus taps."""
     access = facts.nodes[read].place
     source = facts.nodes[read].source
     if not access.linear or source is None or source.attrs.get("bounds") or "at" not in source.attrs:
