@@ -1,4 +1,4 @@
-"""Rule: a reduction in parts, by tasks of their own, whose results a second kernel combines in fixed order."""
+"""Rule: split a reduction over tasks; a second kernel combines the partial results in fixed order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHAT = "a reduction in parts"
 
 
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernel whose one reduction is done in parts, where the whole one leaves cores without a task."""
+    """Yield the kernel with its single reduction split over tasks, if the whole one leaves cores without a task."""
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
     facts, machine = kernel.facts, kernel.machine
@@ -47,12 +47,13 @@ def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCan
 
 
 def _axis(reduction: ValueFacts) -> str:
+    """Return the dimension that a reduction reduces."""
     (axis,) = reduction.reduces
     return axis
 
 
 def _reduction(facts: Facts) -> ValueFacts | None:
-    """The one reduction of a program, of what is computed element by element from plain reads; None: it has none."""
+    """Return a program's single reduction, of values computed elementwise from plain reads; None if it has none."""
     found = [n for n in facts.nodes if n.reduces]
     if len(found) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
         return None
@@ -71,7 +72,7 @@ def _reduction(facts: Facts) -> ValueFacts | None:
 
 
 def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
-    """In how many parts memory takes least time: all cores have as many, and wait as seldom as can be."""
+    """Return the number of parts of a reduction for which memory traffic takes the least time."""
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
     source = facts.nodes[reduction.args[0]]
@@ -85,6 +86,7 @@ def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     extent = facts.extents[_axis(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
+        """Return (relative time, uneven rest) of a number of parts."""
         rounds = ceil(parts * fewest / cores)
         busy = max(1, rounds * cores / (parts * fewest) / limits.far_alone)
         return busy + rounds * limits.copy_latency / moved, extent % parts
@@ -94,18 +96,19 @@ def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
 
 
 def _width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
-    """The elements of a part: where they are contiguous, whole lines, unless that leaves much over."""
+    """Return the elements of a part: whole cache lines if they are contiguous and there are many."""
     sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
     line = max((machine.lane_access.line_bytes // n for n in sides), default=1)
     return width // line * line if width > WHOLE_LINES * line else width
 
 
 def _in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """The kernel that reduces parts, with the time of the one that combines them."""
+    """Return the candidate that reduces in parts, with the time of the kernel that combines them."""
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)
 
     def size(d: Expr) -> int:
+        """Return the extent of a dimension in the kernel that reduces one part."""
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 
     every = {split: parts.count, **{d: numbers(d) for d in facts.cut}}
@@ -116,14 +119,14 @@ def _in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
 
 
 def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """A kernel that reduces parts as a candidate, with the time of the one that combines them."""
+    """Return a kernel that reduces parts as a candidate, with the time of the kernel that combines them."""
     work, merge = work_in_parts(kernel, parts)
     cycles = kernel_time(kernel.machine, work, SAME_WAVES).cycles + merge
     return PlanCandidate(kernel, cycles, (round(cycles),))
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
-    """(the work of a kernel that reduces parts, the cycles of the one that combines them)."""
+    """Return (work of the kernel that reduces parts, cycles of the kernel that combines them)."""
     facts, machine, whole = kernel.facts, kernel.machine, count_uniform(kernel)
     tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)
     states = parts.count * sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)

@@ -1,4 +1,4 @@
-"""Rule: operands that are copied first, to rows as bulk copies read them, or read them quicker."""
+"""Rule: repack operands first, to rows that bulk copies can read, or read faster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ SLACK = 8
 
 
 def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Iterator[Repacked]:
-    """Yield the ways to copy the operands of the one product first; `constant` ones are copied once, when bound."""
+    """Yield the ways to repack the operands of a program's single MMA.
+
+    `constant` operands are repacked once, when bound.
+    """
     if len(facts.products) != 1 or facts.part:
         return
     (p,) = facts.products
@@ -48,27 +51,32 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Ite
 
 
 def padded_length(machine: Machine, extent: int, element: int, line: int) -> int:
-    """The length of a row of `extent` elements: whole lines where that is not much longer, else whole sectors."""
+    """Return the padded length of a row of `extent` elements: whole cache
+    lines if that is not much longer, else sectors.
+
+    `element` is the bytes of an element, `line` those of a line.
+    """
     pitch = bulk_pitch(machine)
     sectors, lines = (_up(extent, max(pitch, n), element) for n in (machine.limits.sector_bytes, line))
     return lines if SLACK * (lines - extent) <= extent else sectors
 
 
 def _up(extent: int, pitch: int, element: int) -> int:
+    """Return `extent` rounded up until its bytes are a multiple of `pitch`."""
     while extent * element % pitch:
         extent += 1
     return extent
 
 
 def _line(machine: Machine) -> int:
-    """Bytes of a row of shared memory."""
+    """Return the bytes of a row of shared memory, as atoms read it."""
     return max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
 
 
 def _padded(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Copies in which K is longer, by zeros in both operands."""
+    """Return the program with K zero-padded in both operands, and the copies; None if K is not a row of both."""
     k = next((d for d in p.k if all(_is_row(n.place, d, facts) for n in reads)), None)
     if k is None or any(k in n.space for n in facts.nodes if n.op not in ("read", "mma")):
         return None
@@ -83,12 +91,14 @@ def _padded(
 
 
 def _is_row(place: AccessFacts, k: str, facts: Facts) -> bool:
-    """Whether a dimension is all of a row of memory."""
+    """True if the dimension `k` is a whole row of memory."""
     return place.row == ((k, 1),) and place.shape[-1] == facts.extents[k]
 
 
 def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | None:
-    """Copies of operands whose rows bulk copies refuse, with rows further apart; coordinates stay."""
+    """Return the program with a larger row stride of operands that bulk
+    copies refuse, and the copies; None without any.
+    """
     accesses, copies = {}, []
     for n in reads:
         place = n.place
@@ -106,7 +116,10 @@ def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Fac
 def _joined(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Copies in which a tap's channels and the taps before them are one run of every row; None: they are none."""
+    """Return the program with filter taps and channels merged into one contiguous run of every row, and the copies.
+
+    None if taps and channels do not merge.
+    """
     pitch = bulk_pitch(machine)
     for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
         channel = next((d for d in p.k if d != tap and all(n.place.row == ((d, 1),) for n in reads)), None)
@@ -128,6 +141,7 @@ def _joined(
 def _in_runs(
     facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
+    """Return the program with `tap` and `channel` merged into one run, with `channels` per tap, and the copies."""
     length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []
     for n in reads:
@@ -161,7 +175,10 @@ def _in_runs(
 def _panels(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Copies in which all that is summed is one run of every row (im2col); None: it is one already, or too much."""
+    """Return the program with all of K as one contiguous run of every row (im2col), and the copies.
+
+    None if K is one run already, or if the copies are too large.
+    """
     summed = [d for d in map(str, facts.order) if d in p.k]
     if len(summed) < 2:
         return None
