@@ -20,9 +20,9 @@ SAME_ELEMENTS = ("broadcast", "permute")
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """A loop: its dimension, the author's tile size, and the values that it carries.
+    """A dimension that a loop iterates over, the author's tile of it, and the values that it carries.
 
-    `merge` names how partial states merge; None if they do not. The tile size of such a loop is part of its meaning.
+    `merge` names how states of parts merge, None where algebra shows no way; the tile of such a loop is its meaning.
     """
 
     axis: str

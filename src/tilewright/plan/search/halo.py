@@ -41,7 +41,7 @@ class HaloWindow:
 
 
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the sliding window of operand A along the class `c`; None if A has no halo tile that an atom can read."""
+    """The window of the one product whose rows are a class; None: its operand A has no halo tile an atom could read."""
     if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
         return None
     (p,) = o.products
@@ -51,7 +51,6 @@ def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
 
 
 def _window(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | None:
-    """Return the sliding window of a read of A; None if its coordinates are not unit strides of positions plus taps."""
     access = facts.nodes[read].place
     source = facts.nodes[read].source
     if not access.linear or source is None or source.attrs.get("bounds") or "at" not in source.attrs:

@@ -81,7 +81,7 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 
 
 def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
-    """True if rows of the result are whole rows of bulk copies from shared memory."""
+    """Whether results have rows that leave through shared memory whole."""
     result = result_rows(t, next(m for m in mmas if m.node == live.results[-1]))
     return result.columns * result.bytes % t.machine.bulk_copy.row_bytes == 0
 

@@ -21,10 +21,10 @@ TIMES = 3
 
 @dataclass(frozen=True)
 class GraphCut:
-    """A program split at a value: its name in `explain`, the facts of both kernels, and the last MMA of the first.
+    """A program cut at a value: its name in `explain`, both parts, and the last product of the first.
 
-    `after` is empty if the lowering cannot split there: the first kernel has no MMA, or reduces an MMA's result, or
-    shares a loop with MMAs of the second, or no MMA or reduction follows from the value.
+    `after` is empty where today's lowering does not cut: the first part has no product, or reduces what follows from
+    one, or has a loop with products of the second, or nothing that follows from the value is a product or a reduction.
     """
 
     what: str
@@ -63,7 +63,7 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
 
 
 def _shares_loop(first: Facts) -> bool:
-    """True if a loop of the program has MMAs of both kernels."""
+    """Whether a loop of the program has products of both parts."""
     around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
     loops = {loop for op in inside if op is not None for loop in around[op]}
     return any(loop in loops for op, every in around.items() if op not in inside for loop in every)

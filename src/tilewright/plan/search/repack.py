@@ -20,10 +20,7 @@ SLACK = 8
 
 
 def repackings(facts: Facts, machine: Machine, constant: Collection[str]) -> Iterator[Repacked]:
-    """Yield the ways to repack the operands of a program's single MMA.
-
-    `constant` operands are repacked once, when bound.
-    """
+    """Yield the ways to copy the operands of the one product first; `constant` ones are copied once, when bound."""
     if len(facts.products) != 1 or facts.part:
         return
     (p,) = facts.products
@@ -76,7 +73,7 @@ def _line(machine: Machine) -> int:
 def _padded(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Return the program with K zero-padded in both operands, and the copies; None if K is not a row of both."""
+    """Copies in which K is longer, by zeros in both operands."""
     k = next((d for d in p.k if all(_is_row(n.place, d, facts) for n in reads)), None)
     if k is None or any(k in n.space for n in facts.nodes if n.op not in ("read", "mma")):
         return None
@@ -96,9 +93,7 @@ def _is_row(place: AccessFacts, k: str, facts: Facts) -> bool:
 
 
 def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | None:
-    """Return the program with a larger row stride of operands that bulk
-    copies refuse, and the copies; None without any.
-    """
+    """Copies of operands whose rows bulk copies refuse, with rows further apart; coordinates stay."""
     accesses, copies = {}, []
     for n in reads:
         place = n.place
@@ -175,10 +170,7 @@ def _in_runs(
 def _panels(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Return the program with all of K as one contiguous run of every row (im2col), and the copies.
-
-    None if K is one run already, or if the copies are too large.
-    """
+    """Copies in which all that is summed is one run of every row (im2col); None: it is one already, or too much."""
     summed = [d for d in map(str, facts.order) if d in p.k]
     if len(summed) < 2:
         return None
