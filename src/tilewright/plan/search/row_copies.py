@@ -25,7 +25,7 @@ class RowCopy:
     """Whether the operand itself can be seen so: nothing is copied."""
 
     def cycles(self, machine: Machine) -> float:
-        """Return the cycles of the copy kernel, without its launch."""
+        """Cycles of the kernel that copies, without its launch."""
         limits = machine.limits
         placing = limits.placing / limits.lane_rate / self.word * self.elements / (limits.cores or 1)
         return max(placing, moving(machine, (self.given + self.elements) * self.bytes)) + limits.copy_latency
