@@ -42,11 +42,11 @@ def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axi
 
     `axes` has the plan's axis of every dimension, `widths` the task width along those that the grid splits.
     """
-    return _Pipelined(kernel, plan, axes, widths).cuts()
+    return _PipelinedKernel(kernel, plan, axes, widths).cuts()
 
 
 @dataclass(frozen=True, eq=False)
-class _Pipelined:
+class _PipelinedKernel:
     """A kernel with a pipelined plan: its axes, and the width of a task along each dimension."""
 
     kernel: KernelProgram

@@ -41,7 +41,7 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
     tiles = loop_tiles(facts)
     widths = task_widths(facts, machine, tiles) if facts.cut else {}
     tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
-    for narrow, loops in combinations((widths, *_narrower(widths)), tuple(_shallower(facts, tiles))):
+    for narrow, loops in combinations((widths, *_smaller_tasks(widths)), tuple(_smaller_k_tiles(facts, tiles))):
         kernel = _kernel(facts, machine, narrow, loops, narrowed=narrow != widths)
         if (kernel.widths, kernel.loops) not in tried:
             tried.append((kernel.widths, kernel.loops))
@@ -80,7 +80,7 @@ def _kernel(
     return UniformKernelSchedule(facts, machine, own, 1, loops, products, blocks)
 
 
-def _shallower(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
+def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
     """Yield the loop tiles, and then smaller tiles of K loops, which need less shared memory."""
     yield tiles
     for axis, extent in tiles.items():
@@ -90,7 +90,7 @@ def _shallower(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]
             yield {**tiles, axis: tile}
 
 
-def _narrower(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
+def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
     """Yield smaller task widths, which need less shared memory: the widest one is halved each time."""
     for _ in range(NARROWED if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
@@ -129,10 +129,10 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]
-    shared = [d for d in facts.cut if all(_names(facts, d) & n.space for n in products)]
+    shared = [d for d in facts.cut if all(_digits_of(facts, d) & n.space for n in products)]
     dims = shared or list(facts.cut)
-    batch = [d for d in dims if all(_names(facts, d) <= p.batch for p in facts.products)]
-    held = [_owners(facts, n) for n in facts.nodes if n.op != "write" and (n.op != "read" or n.place.can_leave)]
+    batch = [d for d in dims if all(_digits_of(facts, d) <= p.batch for p in facts.products)]
+    held = [_program_dims(facts, n) for n in facts.nodes if n.op != "write" and (n.op != "read" or n.place.can_leave)]
     axes = [axes_in(n.source, size) for n in products if n.source is not None]
     blocked = {d for x in axes if not isinstance(x, str) for d in (x.m, x.n)}
     widths = {d: size(d) for d in dims}
@@ -153,11 +153,11 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     return every | {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
 
 
-def _names(facts: Facts, d: Expr) -> frozenset[str]:
+def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:
     """Return the canonical dimensions (digits) of a dimension of the program."""
     return frozenset(facts.digits.get(str(d), (str(d),)))
 
 
-def _owners(facts: Facts, n: ValueFacts) -> list[Expr]:
+def _program_dims(facts: Facts, n: ValueFacts) -> list[Expr]:
     """Return the dimensions of the program that a value has."""
-    return [d for d in facts.order if _names(facts, d) & n.dims]
+    return [d for d in facts.order if _digits_of(facts, d) & n.dims]

@@ -34,25 +34,25 @@ def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCan
     facts, machine = kernel.facts, kernel.machine
     size = numbers_of(facts.sizes)
     tasks, cores = tasks_of(kernel.widths, size), machine.limits.cores or 1
-    reduction = _reduction(facts)
+    reduction = _single_reduction(facts)
     if reduction is None or CROWDED * tasks > cores:
         return
-    count = _parts(kernel, reduction)
-    extent = facts.extents[_axis(reduction)]
-    width = _width(facts, machine, _axis(reduction), extent // count)
+    count = _best_part_count(kernel, reduction)
+    extent = facts.extents[_reduced_dim(reduction)]
+    width = _part_width(facts, machine, _reduced_dim(reduction), extent // count)
     if count < 2 or width < 1:
-        ranking.reject(WHAT, f"{_axis(reduction)}, {extent}, has too few elements for {cores} cores")
+        ranking.reject(WHAT, f"{_reduced_dim(reduction)}, {extent}, has too few elements for {cores} cores")
         return
-    yield _in_parts(kernel, Parts(_axis(reduction), count, width))
+    yield _split_candidate(kernel, Parts(_reduced_dim(reduction), count, width))
 
 
-def _axis(reduction: ValueFacts) -> str:
+def _reduced_dim(reduction: ValueFacts) -> str:
     """Return the dimension that a reduction reduces."""
     (axis,) = reduction.reduces
     return axis
 
 
-def _reduction(facts: Facts) -> ValueFacts | None:
+def _single_reduction(facts: Facts) -> ValueFacts | None:
     """Return a program's single reduction, of values computed elementwise from plain reads; None if it has none."""
     found = [n for n in facts.nodes if n.reduces]
     if len(found) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
@@ -71,7 +71,7 @@ def _reduction(facts: Facts) -> ValueFacts | None:
     return n if is_map and is_plain and not is_used_again and n.dtype.accumulator is n.dtype else None
 
 
-def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
+def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     """Return the number of parts of a reduction for which memory traffic takes the least time."""
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
@@ -83,7 +83,7 @@ def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     fewest = tasks_of(
         beside_rows(facts.program, kernel.widths, size, machine, tasks_per_core=inf) or kernel.widths, size
     )
-    extent = facts.extents[_axis(reduction)]
+    extent = facts.extents[_reduced_dim(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
         """Return (relative time, uneven rest) of a number of parts."""
@@ -95,14 +95,14 @@ def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     return min(range(1, max(2, most + 1)), key=cost)
 
 
-def _width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
+def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
     """Return the elements of a part: whole cache lines if they are contiguous and there are many."""
     sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
     line = max((machine.lane_access.line_bytes // n for n in sides), default=1)
     return width // line * line if width > WHOLE_LINES * line else width
 
 
-def _in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
+def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
     """Return the candidate that reduces in parts, with the time of the kernel that combines them."""
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)

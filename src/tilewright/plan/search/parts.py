@@ -48,7 +48,7 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iter
         for parts in _splits(kernel.tiling):
             crowded = parts.count * least > CROWDED * cores
             if not crowded and (ranking.keeps_all or _least_in_parts(kernel, work, parts) < cycles):
-                split = _split(kernel, work, parts)
+                split = _split_candidate(kernel, work, parts)
                 cycles = min(cycles, split.cycles)
                 yield split
 
@@ -68,7 +68,7 @@ def _splits(t: Tiling) -> Iterator[Parts]:
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)
         if tile.level != LOOP or c.is_parallel or not c.streams or not merges or DEPTH not in c.roles:
             continue
-        looped = _looped(t)
+        looped = _loop_dims(t)
         for dim in (d for d in c.dims if not looped or d in looped):
             yield from _parts_of(t, dim, dict(tile.box)[dim], tile.size)
 
@@ -86,7 +86,7 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
         and box == min(step, extent)
         and not _is_computed(t)
     )
-    plain = plain and dim in _looped(t)
+    plain = plain and dim in _loop_dims(t)
     if plain and len(t.o.classes[t.o.class_of[dim]].dims) == 1:
         for count in PARTS:
             width = ceil(extent / count / step) * step
@@ -105,7 +105,7 @@ def has_dimension(read: ValueFacts, dim: str) -> bool:
     return read.source is None or dim in map(str, read.source.operands[0].type.dims)
 
 
-def _looped(t: Tiling) -> set[str]:
+def _loop_dims(t: Tiling) -> set[str]:
     """Return the dimensions of the program's loops around its MMA; reads past their ends give zeros."""
     return {str(loop.attrs["axis"]) for loops in loops_around(t.facts.program).values() for loop in loops}
 
@@ -115,7 +115,7 @@ def _is_computed(t: Tiling) -> bool:
     return any(not x.is_read for p in t.facts.products for x in (p.a, p.b))
 
 
-def _split(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCandidate:
+def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCandidate:
     """Return a kernel with split-K as a candidate, with the time of the kernel that merges."""
     split, merge = split_work(kernel, work, parts)
     return candidate_of(replace(kernel, parts=parts), split, merge)

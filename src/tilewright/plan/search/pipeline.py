@@ -70,10 +70,10 @@ def pipelines(
             ranking.reject(_name(mmas), waves)
             continue
         if placed.halo is not None:
-            for halo_roles, offsets in _halo_roles(t, mmas[0], placed.halo, waves, pingpong):
+            for halo_roles, offsets in _halo_pipelines(t, mmas[0], placed.halo, waves, pingpong):
                 yield KernelPipeline(halo_roles, overlap, keeps, offsets)
             continue
-        roles = _roles(t, mmas, live, placed, waves, keeps, pingpong)
+        roles = _fit_stages(t, mmas, live, placed, waves, keeps, pingpong)
         if isinstance(roles, str):
             ranking.reject(_name(mmas), roles)
         else:
@@ -120,7 +120,7 @@ def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_thr
     return spare, min((limits.registers - file.role_reserved) // unit * unit, (each - spare) // groups // unit * unit)
 
 
-def _roles(
+def _fit_stages(
     t: Tiling,
     mmas: tuple[MmaTile, ...],
     live: Liveness,
@@ -138,8 +138,8 @@ def _roles(
     chained = is_chained(t)
     regions = 2 * len(mmas) + 1 if chained else halves
     assert space.bytes is not None
-    room = space.bytes - regions * space.alignment - placed.between - _exchanged(t, mmas[0])
-    result = last.rows * last.row_bytes * (_result_factor(t, last) * t.across if chained else 1)
+    room = space.bytes - regions * space.alignment - placed.between - _exchange_bytes(t, mmas[0])
+    result = last.rows * last.row_bytes * (_result_ratio(t, last) * t.across if chained else 1)
     stage = max(1.0, placed.staged)
     resident = placed.resident
     waiting = [(once, stored) for once in ((2, 1) if resident and not keeps else (1,)) for stored in STORED]
@@ -160,12 +160,12 @@ def _roles(
     )
 
 
-def _result_factor(t: Tiling, last: MmaTile) -> float:
+def _result_ratio(t: Tiling, last: MmaTile) -> float:
     """Return the bytes of a result's element per byte of an operand's element."""
     return max(w.bytes for w in t.facts.writes) / (last.atom.a.dtype.bits / 8)
 
 
-def _exchanged(t: Tiling, m: MmaTile) -> float:
+def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
     """Return the shared-memory bytes through which wave groups that share rows combine their row reductions."""
     if t.across == 1:
         return 0.0
@@ -173,7 +173,7 @@ def _exchanged(t: Tiling, m: MmaTile) -> float:
     return sum(n.bytes for n in reductions) * m.rows * m.atom.c.lanes / m.atom.shape[0] * t.groups
 
 
-def _halo_roles(
+def _halo_pipelines(
     t: Tiling, m: MmaTile, halo: HaloTile, waves: tuple[tuple[int, int], tuple[int, int]], pingpong: bool
 ) -> Iterator[tuple[Pipeline, int]]:
     """Yield (pipeline, taps in a stage of B) with halo tiles of A in their own stages; 0 taps: all of B is resident."""

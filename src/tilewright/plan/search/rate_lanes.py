@@ -24,7 +24,7 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
     """Return a plan without a pipeline as a candidate; or why it has no time."""
     size = numbers_of(facts.sizes)
     widths, blocks = dict[Expr, int](), dict[Expr, int]()
-    for d in sorted(facts.cut, key=lambda d: _place(plan, axes, d)):
+    for d in sorted(facts.cut, key=lambda d: _grid_position(plan, axes, d)):
         task, loop = axes.task(d), axes.loop(d)
         if task is not None:
             widths[d] = task if loop is not None or d in facts.opened else min(task, max(1, size(d)))
@@ -44,7 +44,7 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
         if line is not None and line.atom is not None and line.atom not in machine.multiply:
             return f"`{line}`: {machine.name} has no such atom"
         if line is not None:
-            products[op] = _unit(machine, line.atom, line.rows, line.columns, line.transposed)
+            products[op] = _microkernel(machine, line.atom, line.rows, line.columns, line.transposed)
     kernel = UniformKernelSchedule(
         facts, machine, widths, plan.waves, loops, products, blocks, backward=plan.order == REVERSED
     )
@@ -53,13 +53,13 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
     return candidate_in_parts(replace(kernel, parts=axes.parts, parts_of_task=axes.parts_of_task), axes.parts)
 
 
-def _place(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
+def _grid_position(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
     """Return the position of a dimension in the plan's `grid`; past the end if it is not there."""
     name = axes.axes[d].name if d in axes.axes else ""
     return plan.grid.index(name) if name in plan.grid else len(plan.grid)
 
 
-def _unit(machine: Machine, atom: str | None, rows: int, columns: int, transposed: bool) -> Microkernel | None:
+def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, transposed: bool) -> Microkernel | None:
     """Return the microkernel of a line of the plan; None without an atom."""
     if atom is None:
         return None

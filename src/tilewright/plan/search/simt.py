@@ -69,7 +69,7 @@ def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     program = term_program(facts, machine)
     if program is None:
         return
-    for kernel in (*_plain(program), *_boxed(program)):
+    for kernel in (*_single_results(program), *_boxes_of_results(program)):
         ranking.timed += 1
         yield term_candidate(kernel)
 
@@ -135,7 +135,7 @@ def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
     return lambda d: known[d] if d in known else numbers(d)
 
 
-def _plain(program: TermProgram) -> list[TermKernelSchedule]:
+def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
     """Return the kernel whose lanes compute results one by one, along a dimension that A, B and the result share."""
     facts, terms = program.facts, program.terms
     if terms.along_rows:
@@ -147,7 +147,7 @@ def _plain(program: TermProgram) -> list[TermKernelSchedule]:
     return [TermKernelSchedule(program, terms, widths, waves)]
 
 
-def _boxed(program: TermProgram) -> Iterator[TermKernelSchedule]:
+def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
     """Yield kernels whose lanes compute boxes of results that fit registers and share what they read."""
     facts, machine = program.facts, program.machine
     file, waves, own = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
@@ -159,16 +159,16 @@ def _boxed(program: TermProgram) -> Iterator[TermKernelSchedule]:
     tiles = sorted({n for n in inner if program.count % n == 0 and n > 1} | {program.count})
     for sizes, tile in combinations(combinations(*reversed(lengths)), tiles):
         box = dict(zip(program.digits, sizes, strict=True))
-        if prod(sizes) == 1 or not all(_ends(facts, d, n) for d, n in box.items()):
+        if prod(sizes) == 1 or not all(_may_overrun(facts, d, n) for d, n in box.items()):
             continue
         terms = terms_of_box(program, box, tile)
         fits = terms.sums <= file.tensor_values and terms.sums + terms.windows <= file.lane_values
         fits = fits and terms.beside * terms.each <= own
         if fits and terms.window < terms.results * tile and resident_waves(machine, terms.held, waves) >= waves:
-            yield _over_boxes(program, terms, box)
+            yield _kernel_of_boxes(program, terms, box)
 
 
-def _ends(facts: Facts, dim: str, n: int) -> bool:
+def _may_overrun(facts: Facts, dim: str, n: int) -> bool:
     """True if boxes of `n` divide a dimension, or if every write drops the elements past its end."""
     extent = facts.extents[dim]
     forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
@@ -202,7 +202,7 @@ def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple
     return replace(terms, box=tuple(inner), dims=tuple(cut)), outer, inner
 
 
-def _over_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
+def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
     """Return the kernel in which every lane has one box of one vector."""
     terms, outer, inner = with_boxes(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
