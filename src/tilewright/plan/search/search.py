@@ -65,28 +65,28 @@ def search_facts(
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     lanes = list(kernels_of_lanes(facts, machine, ranking))
     can_split = not (facts.opened or facts.logs or facts.in_order)
-    _add_candidates(
+    _take(
         ranking, [*lanes, *(split for whole in lanes if can_split for split in kernels_in_parts(whole, ranking))]
     )
-    _add_candidates(ranking, list(kernels_of_fragments(facts, machine, ranking)))
+    _take(ranking, list(kernels_of_fragments(facts, machine, ranking)))
     if facts.logs or facts.in_order:
         why = "what is logged is shown in order" if facts.logs else "elements are computed in order"
         ranking.reject("a pipeline, terms, repacked operands, parts, two kernels", why)
         return ranking
     atoms = kernels_with_atoms(facts, machine, ranking, inf, only_lowered)
-    _add_candidates(ranking, [block_diagonal(c, machine, constant) for c in atoms])
+    _take(ranking, [block_diagonal(c, machine, constant) for c in atoms])
     if facts.opened:
         ranking.reject("terms, repacked operands, parts, two kernels", "these are for sizes that are numbers")
         return ranking
-    _add_candidates(ranking, list(kernels_by_terms(facts, machine, ranking)))
+    _take(ranking, list(kernels_by_terms(facts, machine, ranking)))
     for repacked in repackings(facts, machine, constant):
-        _add_repacked(repacked, machine, ranking, constant, only_lowered)
+        _repacked(repacked, machine, ranking, constant, only_lowered)
     if facts.part != FIRST:
-        _add_two_kernels(facts, machine, ranking, only_lowered)
+        _in_two(facts, machine, ranking, only_lowered)
     return ranking
 
 
-def _add_repacked(
+def _repacked(
     repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
 ) -> None:
     """Add candidates on repacked operands to the ranking, unless a bound shows that they are slower."""
@@ -101,10 +101,10 @@ def _add_repacked(
         if repacked.only_blocks and (not isinstance(c.kernel, KernelSchedule) or c.kernel.tiling.batch == 1):
             continue
         found.append(block_diagonal(with_copies(c, repacked), machine, constant))
-    _add_candidates(ranking, found)
+    _take(ranking, found)
 
 
-def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
+def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
     """Add candidates of two kernels to the ranking, unless a bound shows that they are slower."""
     for cut in cuts(facts, ranking):
         best, what = ranking.limit, cut.what
@@ -121,7 +121,7 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
         ranking.count(two)
         if one.best is None or two.best is None:
             continue
-        _add_candidates(ranking, [two_kernels(cut, one.best, two.best)])
+        _take(ranking, [two_kernels(cut, one.best, two.best)])
 
 
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:
@@ -131,7 +131,7 @@ def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCa
     return replace(one, cycles=cycles, key=(round(cycles), *one.key[1:]), rewrites=rewrites, then=two)
 
 
-def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
+def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
     """Add candidates to a ranking, which keeps the best of all and of each family."""
     ranking.states += 1
     every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)
