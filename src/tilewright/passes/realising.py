@@ -149,13 +149,24 @@ def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Sch
         plan,
         candidate.cycles,
         ranking.roofline,
-        refused=(*ranked.refused, *slower),
+        refused=(*_summed_up(ranked.refused), *slower),
         notes=notes_on(job, plan),
         candidates=tuple(p for _, p in plans),
         predicted=lambda machine: cycles_on(candidate, machine),
         costs=tuple(c.cycles for c, _ in plans),
         parts=choices_of_parts(job),
     )
+
+
+def _summed_up(refused: list[Refusal]) -> list[Refusal]:
+    """Refusals of binding and lowering, of which those of the same tiles for the same resource are one."""
+    alike: dict[tuple[str, str], list[Refusal]] = {}
+    for each in refused:
+        alike.setdefault((each.what, each.why.partition(":")[0]), []).append(each)
+    return [
+        first if not others else Refusal(f"{first.what}, and {len(others)} like it", first.why)
+        for first, *others in alike.values()
+    ]
 
 
 def choices_of_parts(job: Job) -> tuple[GeneralChoice, ...]:

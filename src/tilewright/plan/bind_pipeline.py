@@ -42,11 +42,11 @@ def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axi
 
     `axes` has the plan's axis of every dimension, `widths` the task width along those that the grid splits.
     """
-    return _Pipelined(kernel, plan, axes, widths).cuts()
+    return _PipelinedKernel(kernel, plan, axes, widths).cuts()
 
 
 @dataclass(frozen=True, eq=False)
-class _Pipelined:
+class _PipelinedKernel:
     """A kernel with a pipelined plan: its axes, and the width of a task along each dimension."""
 
     kernel: KernelProgram
@@ -174,7 +174,7 @@ class _Pipelined:
         operand_a = (self.of[op].transposed if line.transposed else self.of[op]).factors(op)[0]
         if Microkernel(atom, rows, columns).held_a and self._is_read(operand_a) and (k_step_rows or not self.looped):
             raise refused(line, f"{atom.name} has A in registers, and A changes with every step of the loop")
-        microkernel = Microkernel(
+        how = Microkernel(
             atom,
             rows,
             columns,
@@ -185,8 +185,8 @@ class _Pipelined:
             slabs=max(1, k_step_rows),
             taps=self._taps(line, op, atom) if k_step_rows else (),
         )
-        check_sharing(self.roles, line, microkernel)
-        return microkernel
+        check_sharing(self.roles, line, how)
+        return how
 
     def _slabs(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
         """Return the number of shared-memory rows that one K step has; 0 if all of K is one step."""

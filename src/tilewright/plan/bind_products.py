@@ -33,11 +33,11 @@ def taken(
     for line in lines:
         if line.name not in names:
             raise refused(line, f"there is no product {line.name}; there are {', '.join(names) or 'none'}")
-        microkernels[names[line.name]] = None if line.atom is None else _given(line, names[line.name], machine)
+        microkernels[names[line.name]] = None if line.atom is None else _bind_line(line, names[line.name], machine)
     return microkernels
 
 
-def _given(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
+def _bind_line(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
     """Return the atom and accumulator tile of the MMA `op` from its line; raise an error that quotes an
     illegal line.
     """

@@ -116,7 +116,7 @@ def pointwise(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[E
         return ()  # its condition is one for all
     crossed: set[Expr] = set()
     for op in ops:
-        crossed |= _crossed(op)
+        crossed |= _mixed_dims(op)
     for value in [*program.args, *(r for op in ops for r in op.results)]:
         for d in value.type.dims:  # another dimension depends on it
             if not isinstance(d, Symbol):
@@ -128,7 +128,7 @@ def pointwise(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[E
             arg_writes = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
             reads = [op for op in ops if op.name == "read" and op.operands[0] is arg]
             if arg_writes:
-                parallel = _apart(parallel, arg_writes, reads, size, opened)
+                parallel = _written_separately(parallel, arg_writes, reads, size, opened)
     return tuple(parallel)
 
 
@@ -138,7 +138,7 @@ def _dims(op: Op) -> tuple[Expr, ...]:
     return dims
 
 
-def _crossed(op: Op) -> set[Expr]:
+def _mixed_dims(op: Op) -> set[Expr]:
     """Return the dimensions along which an operation mixes elements, or that it needs as a whole."""
     if op.name in (*REDUCTIONS, "cumsum"):
         return {op.attrs["dim"]}
@@ -160,11 +160,11 @@ def _crossed(op: Op) -> set[Expr]:
     if op.name == "bitcast" and op.operands[0].type.dtype.bits != op.results[0].type.dtype.bits:
         return set(_dims(op)[-1:])
     if op.name == "read" or op.name in WRITES:
-        return _looked_up(op)
+        return _gathered_dims(op)
     return set()
 
 
-def _looked_up(op: Op) -> set[Expr]:
+def _gathered_dims(op: Op) -> set[Expr]:
     """Return the dimensions of index tiles that an access gathers from at other coordinates than its own."""
     _, kind, extra = accessed(op)
     dim_of = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
@@ -174,7 +174,7 @@ def _looked_up(op: Op) -> set[Expr]:
     return dims
 
 
-def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: Opened) -> list[Expr]:
+def _written_separately(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: Opened) -> list[Expr]:
     """Return those of `dims` along which different coordinates write different elements of one memory argument.
 
     `writes` and `reads` are all accesses of that argument.
@@ -299,7 +299,7 @@ def why_whole(program: Program, dim: Expr) -> str:
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):
             return "a while loop has one condition for all"
-        if dim in _crossed(op):
+        if dim in _mixed_dims(op):
             return f"{op.name} goes along it"
     if not all(dim in _dims(op) for op in program.walk() if op.name in WRITES):
         return "not every write has it"
@@ -310,7 +310,7 @@ def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) ->
     """Return task widths that divide `dims`: a contiguous run along the
     innermost dimension of memory, then what fits.
     """
-    spaces = [_space(op) for op in program.walk()]
+    spaces = [_tile_dims(op) for op in program.walk()]
     limits = room.elements
 
     def work(widths: Mapping[Expr, int]) -> int:
@@ -340,7 +340,7 @@ def _widths_of_products(
     some rows. A width need not divide its dimension, but keeps the digits of flat indices whole where it can.
     """
     products = [op for op in program.walk() if op.name == "mma"]
-    shared = [d for d in dims if all(d in _space(op) for op in products)]
+    shared = [d for d in dims if all(d in _tile_dims(op) for op in products)]
     dims = tuple(shared) or dims
     batch = [d for d in dims if all(d in v.type.dims for op in products for v in op.operands)]
     values = [  # those that are held: a read that stays in bounds is not
@@ -363,7 +363,7 @@ def _widths_of_products(
         """True if there are enough tasks, and their values fit the L2 cache."""
         return tasks(widths) >= room.product_tasks and largest_value(widths) <= room.product_elements
 
-    blocked = _blocked(products, size)
+    blocked = _accumulator_dims(products, size)
     around = [d for d in dims if d not in batch and d not in blocked]
     for d in (*batch, *around, *(d for d in dims if d in blocked and d not in batch)):
         for width in width_choices(size(d), radices(program, d, size)):
@@ -375,7 +375,7 @@ def _widths_of_products(
     return widths
 
 
-def _blocked(products: list[Op], size: Size) -> set[Expr]:
+def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
     """Return the dimensions of accumulator tiles: M and N of each MMA."""
     dims: set[Expr] = set()
     for op in products:
@@ -422,7 +422,7 @@ def radices(program: Program, dim: Expr, size: Size) -> set[int]:
     return {r for r in divisors if r > 1}
 
 
-def _space(op: Op) -> set[Expr]:
+def _tile_dims(op: Op) -> set[Expr]:
     """Return the dimensions of all tiles that an operation reads or makes."""
     values = (*op.results, *op.operands)
     tiles = [set(v.type.dims) for v in values if isinstance(v.type, TileType)]

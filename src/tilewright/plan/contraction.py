@@ -172,7 +172,7 @@ def joined(contraction: Contraction) -> Contraction:
     return (
         contraction
         if len(contraction.rows) < 2 or contraction.apart or contraction.open
-        else _with_one(contraction, contraction.rows, "rows_0")
+        else _merge_digits(contraction, contraction.rows, "rows_0")
     )
 
 
@@ -181,10 +181,10 @@ def joined_depth(contraction: Contraction) -> Contraction:
 
     A filter tap and its few channels become one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c.
     """
-    return contraction if len(contraction.depth) < 2 else _with_one(contraction, contraction.depth[-2:], "taps_0")
+    return contraction if len(contraction.depth) < 2 else _merge_digits(contraction, contraction.depth[-2:], "taps_0")
 
 
-def _with_one(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
+def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
     """Return the contraction with `digits` merged into one digit `name`;
     unchanged if they are not contiguous in an operand.
     """
@@ -192,7 +192,7 @@ def _with_one(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -
         (contraction.a, contraction.b, contraction.out, *contraction.extras),
         index(name, contraction.extent(digits)),
     )
-    merged = [x for x in (_run(x, digits, merged_digit) for x in operands) if x is not None]
+    merged = [x for x in (_merge_in_operand(x, digits, merged_digit) for x in operands) if x is not None]
     if len(merged) < len(operands):
         return contraction
     a, b, out, *extras = merged
@@ -207,7 +207,7 @@ def _with_one(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -
     return replace(contraction, rows=rows, depth=depth, a=a, b=b, out=out, extras=tuple(extras), over=over)
 
 
-def _run(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
+def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
     """Return the operand with its dimensions of `digits` merged into one; None if they are not contiguous.
 
     The first of these coordinates may have an offset.
@@ -236,7 +236,7 @@ def padded_depth(contraction: Contraction, group: int) -> Contraction:
     if size(last) % group == 0:
         return contraction
     padded_digit = index(last.name, -(-size(last) // group) * group)
-    operands = [_padded(x, last, padded_digit) for x in (contraction.a, contraction.b)]
+    operands = [_pad_operand(x, last, padded_digit) for x in (contraction.a, contraction.b)]
     others = (contraction.out, *contraction.extras)
     if (
         None in operands
@@ -251,7 +251,7 @@ def padded_depth(contraction: Contraction, group: int) -> Contraction:
     return replace(contraction, depth=(*contraction.depth[:-1], padded_digit), a=a, b=b, over=over)
 
 
-def _padded(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
+def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
     """Return the operand with the dimension of digit `last` as long as
     `padded_digit`; None if no dimension is `last` alone.
     """
@@ -311,7 +311,7 @@ class _Recogniser:
         """Return the contraction; raise NoContraction if the program is none."""
         ops, (kept, rows, columns, added), start, sum_dtype = self.structure()
         dims = [*kept, *rows, *columns, *added]
-        indices = {d: index(name, self.size(d)) for d, name in _names(dims).items()}
+        indices = {d: index(name, self.size(d)) for d, name in _digit_names(dims).items()}
         accesses = {op: self.access(op, indices) for op in ops}
         digits = self.digits(indices, list(accesses.values()))
 
@@ -536,14 +536,14 @@ def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Exp
     return [*ordered, extent]
 
 
-def _names(dims: list[Expr]) -> dict[Expr, str]:
+def _digit_names(dims: list[Expr]) -> dict[Expr, str]:
     """Return a unique name for each dimension: its symbol's in lower case, or `dim` for an expression.
 
     Digits are a name and a number, m_0, and nothing else in a block program's text is; `rows` and `taps` are the names
     of merged digits.
 
     >>> from tilewright.lang import sym
-    >>> list(_names([sym.M, sym.m, sym.H * sym.W, sym.C * sym.R, sym.dim]).values())
+    >>> list(_digit_names([sym.M, sym.m, sym.H * sym.W, sym.C * sym.R, sym.dim]).values())
     ['m', 'm2', 'dim2', 'dim3', 'dim']
     """
     used, name_of = {"rows", "taps"}, {}

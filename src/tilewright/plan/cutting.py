@@ -22,7 +22,7 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
 
     That digit counts lines at their pitch, with the padding between them. Without staging the contraction is unchanged.
     """
-    walk = _walk(contraction, blocking)
+    walk = _staged_lines(contraction, blocking)
     if walk is None or len(contraction.rows) == 1:
         return contraction
     *others, line, place = contraction.rows
@@ -55,7 +55,7 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 
 def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
     """Return the lowering parameters of a contraction. `product` is the MMA of its program after `in_lines`."""
-    walk, walked = _walk(contraction, blocking), in_lines(contraction, blocking)
+    walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
     *lines, row = map(dimension, walked.rows if blocking.in_tiles or blocking.by_lanes else walked.rows[-2:])
     axis, digit = (LANES, kept_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
     inside, across = [] if blocking.in_tiles or blocking.by_lanes else lines, dimension(digit)
@@ -96,7 +96,7 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
         return replace(cuts, products=products)
     streams, shifts = (
         ("a" in blocking.streams, "b" in blocking.streams),
-        _shifts(contraction) if blocking.stage == "strip" else {},
+        _tap_shifts(contraction) if blocking.stage == "strip" else {},
     )
     around = tuple(d for d in product.operands[2].type.dims if d not in (row, across))
     deep = dimension(contraction.depth[-1])
@@ -105,7 +105,7 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
     return replace(cuts, products=products, walk=walk, overlap=blocking.overlap, tiled=Tiled(axes, streams, shifts))
 
 
-def _walk(contraction: Contraction, blocking: Blocking) -> Walk | None:
+def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
     """Return the lines that a task stages and their pitch; None if A is read in place."""
     if not blocking.stage:
         return None
@@ -116,7 +116,7 @@ def _walk(contraction: Contraction, blocking: Blocking) -> Walk | None:
     return Walk(blocking.strip, size(contraction.rows[-2]), length, pitch)
 
 
-def _shifts(contraction: Contraction) -> dict[Expr, tuple[int, int]]:
+def _tap_shifts(contraction: Contraction) -> dict[Expr, tuple[int, int]]:
     """Return, for each filter tap, how many (lines, positions) further on it reads the staged lines."""
     halo = halo_of(contraction)
     assert halo is not None

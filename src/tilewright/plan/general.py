@@ -181,7 +181,7 @@ def only_adds(loop: Op) -> bool:
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
-def _tile(loop: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
+def _loop_tile(loop: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
     """Return the tile size of a loop whose result does not depend on it, over an axis of `extent`.
 
     A constraint of the author (`tilings`) decides. Otherwise a K loop takes up to a limit at once, other loops less.
@@ -214,7 +214,7 @@ def plan_general(
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
+    tiles = {op: _loop_tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
     loop_tile_of = {(d := op.attrs["axis"]): tiles.get(op) or tilings.get(str(d)) or n for op, n in loops.items()}
     chosen_widths = boxes(program, size, room_of(machine), logs, loop_tile_of, opened) if dims else {}
     widths = {d: chosen_widths.get(d, size(d)) for d in dims}
@@ -232,7 +232,7 @@ def plan_general(
         if ranked_plan is not None:
             widths |= {d: n for d, n in ranked_plan[0].items() if d in dims}
             blocks, products = ranked_plan[1], dict.fromkeys(products, ranked_plan[2])
-    _widened(program, widths, blocks, size, opened, workgroups)
+    _round_up_widths(program, widths, blocks, size, opened, workgroups)
 
     splits = {
         d: tuple(Split(role, sizes_of[d]) for role, sizes_of in (("task", widths), ("loop", blocks)) if d in sizes_of)
@@ -242,11 +242,11 @@ def plan_general(
     plan = replace(drafted((*dims, *whole), size, splits, widths), products=as_plan(products, program))
     cycles, bound = predicted(program, sizes, size, machine, widths)
     return GeneralChoice(
-        machine, program.name, plan, cycles, bound, _whole(program, whole, size, ordered), widths=widths
+        machine, program.name, plan, cycles, bound, _why_not_split(program, whole, size, ordered), widths=widths
     )
 
 
-def _widened(
+def _round_up_widths(
     program: Program,
     widths: dict[Expr, int],
     blocks: Mapping[Expr, int],
@@ -262,7 +262,7 @@ def _widened(
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
 
 
-def _whole(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
+def _why_not_split(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
     """Return a refusal for each of `dims`, which the grid does not split, with the reason."""
     why = "elements are worked on in order" if ordered else None
     return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)

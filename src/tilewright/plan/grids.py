@@ -109,7 +109,7 @@ def plan_of_grid(
     """
     grid = Grid(program, sizes, machine, free, opened)
     product = grid.alone()
-    in_registers, products = (False, grid.products()) if product is None else _depth(grid, product)
+    in_registers, products = (False, grid.products()) if product is None else _choose_k_tile(grid, product)
     blocks = blocks_of(products, grid.dims, grid.width) if in_registers else {}
     plan = _plan(grid, blocks, products)
     return GeneralChoice(machine, program.name, plan, 0.0, 0.0, (), (NOTE,))
@@ -131,7 +131,7 @@ def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microker
     return Schedule(tuple(axes), tasks, products=as_plan(products, grid.program))
 
 
-def _depth(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
+def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
     """Return (True if the accumulator stays in registers over all of K, the microkernel of each MMA) for a single MMA.
 
     If it does not stay, it lies in memory between K tiles, and the K loop's tile size in `grid.tiles` is set.
@@ -143,11 +143,11 @@ def _depth(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]
     microkernels = grid.products(axis, k)
     if loop is None or isinstance(axes, str) or axes.k is not axis or grid.machine.lanes is not None:
         return True, microkernels
-    cheapest = _cost(grid, product, axes, microkernels[product], k)[0], 0, microkernels
+    cheapest = _gemm_cost(grid, product, axes, microkernels[product], k)[0], 0, microkernels
     k_tile, in_l2 = k, False
     while k_tile and not in_l2:
         microkernels = grid.products(axis, k_tile)
-        cost, in_l2 = _cost(grid, product, axes, microkernels[product], k, k_tile)
+        cost, in_l2 = _gemm_cost(grid, product, axes, microkernels[product], k, k_tile)
         cheapest = min(cheapest, (cost, k_tile, microkernels), key=lambda candidate: candidate[0])
         k_tile = up(-(-k_tile // 2), UNROLLED) if k_tile > 2 * UNROLLED else 0
     _, k_tile, microkernels = cheapest
@@ -156,7 +156,7 @@ def _depth(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]
     return not k_tile, microkernels
 
 
-def _cost(
+def _gemm_cost(
     grid: Grid, op: Op, axes: Axes, microkernel: Microkernel | None, k: int, k_part: int = 0
 ) -> tuple[float, bool]:
     """Return (cycles of a workgroup's MMA, True if L2 holds what it reads for one K tile).

@@ -27,7 +27,7 @@ def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
         if inner.name == "yield":
             return [known.get(v) for v in inner.operands] == list(body.args)
         operands = [known.get(v) for v in inner.operands]
-        result = _abstract(inner, operands) if inner is not masked else operands[2] if value is None else value
+        result = _known_result(inner, operands) if inner is not masked else operands[2] if value is None else value
         known |= dict.fromkeys(inner.results, result) if result is not None else {}
     return False
 
@@ -49,7 +49,7 @@ def last_hidden(loop: Op) -> Op | None:
     return next((inner for inner in reversed(float_ops) if changes_nothing(loop, inner, -inf)), None)
 
 
-def _abstract(op: Op, operands: list[_Known]) -> _Known:
+def _known_result(op: Op, operands: list[_Known]) -> _Known:
     """Return what is known of an operation's result, from what is known of its operands, which are finite."""
     if op.name in ("fill", "scalar"):
         value = op.attrs["value"]

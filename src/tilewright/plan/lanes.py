@@ -209,8 +209,8 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 
     def blocks(rows: int) -> float:
         """Return the cycles of a block of `rows` rows, over all groups of vectors."""
-        full_groups = groups * _block(contraction, blocking, machine, rows, blocking.vectors) if groups else 0.0
-        return full_groups + (_block(contraction, blocking, machine, rows, rest) if rest else 0.0)
+        full_groups = groups * _block_cycles(contraction, blocking, machine, rows, blocking.vectors) if groups else 0.0
+        return full_groups + (_block_cycles(contraction, blocking, machine, rows, rest) if rest else 0.0)
 
     line_cycles = full_blocks * blocks(blocking.rows) + (blocks(tail) if tail else 0.0)
     compute_cycles = busiest * (
@@ -235,7 +235,7 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     )
 
 
-def _block(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
+def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
     """Return the cycles of one block: multiply-adds or loads, the overhead of each tap loop, and the stores."""
     unrolled_taps, costs = written_taps(contraction, blocking.steps), machine.costs.lanes
     loads = window(contraction, rows, blocking.steps)[0]

@@ -176,7 +176,7 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
     rows = [d for d in c if d in a and d not in b]
     if not rows:
         return "one of its operands has no dimension of its own"
-    m, k = _along(rows, width), _along(reduced, width)
+    m, k = _split_dim(rows, width), _split_dim(reduced, width)
     around, deep = tuple(d for d in c[:-1] if d is not m), tuple(d for d in reduced if d is not k)
     return Axes(m, c[-1], k, around, deep, swapped)
 
@@ -187,7 +187,7 @@ def axes_in(op: Op, width: Size) -> Axes | str:
     return axes_of(a, b, c, width)
 
 
-def _along(dims: Sequence[Expr], width: Size) -> Expr:
+def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
     """Return the dimension that tiles split: the last one with more than one element, since it is contiguous."""
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
@@ -301,7 +301,7 @@ def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | N
     Operands may be converted to the accumulator type if that is lossless. Atoms that round operands count only if the
     MMA asks for their `precision`.
     """
-    fitting = [x for x in _taken(machine) if x.rounds in (None, precision)]
+    fitting = [x for x in _usable_atoms(machine) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
     if same or not (c.holds(a) and c.holds(b)):
         return same
@@ -314,7 +314,7 @@ def precision_of(op: Op) -> str | None:
     return precision
 
 
-def _taken(machine: Machine) -> Iterator[MultiplyAtom]:
+def _usable_atoms(machine: Machine) -> Iterator[MultiplyAtom]:
     """Yield atoms that kernels without a pipeline can use.
 
     Their operands are all in registers (vectors, tiles, fragments), or are read from shared memory with K contiguous.
@@ -381,7 +381,7 @@ def microkernel(
             machine, candidate, sizes, apart if atom.a.dtype is types[0] else 0, cut
         )  # panels keep rows clear
         for atom in atoms_for(machine, *types, precision)
-        for candidate in _blocks(machine, atom)
+        for candidate in _legal_tiles(machine, atom)
         if machine.lanes is None or lanes in (None, atom.c.lanes)
     }
     m, n, _ = sizes
@@ -403,7 +403,7 @@ def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
 
-def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
+def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
     """Yield the microkernels of an atom whose accumulator tile fits the registers."""
     m, n, _ = atom.shape
     if isinstance(atom.c, OpaqueOperand):
@@ -439,18 +439,18 @@ def cycles(
     """
     m, n, k = sizes
     total = 0.0
-    for rows, row_blocks in _pieces(m, microkernel.rows, microkernel.atom.shape[0]).items():
-        for columns, column_blocks in _pieces(n, microkernel.columns, microkernel.atom.shape[1]).items():
-            total += row_blocks * column_blocks * _block_cycles(machine, microkernel, rows, columns, k, apart)
+    for rows, row_blocks in _tile_counts(m, microkernel.rows, microkernel.atom.shape[0]).items():
+        for columns, column_blocks in _tile_counts(n, microkernel.columns, microkernel.atom.shape[1]).items():
+            total += row_blocks * column_blocks * _tile_cycles(machine, microkernel, rows, columns, k, apart)
     packings = -(-m // microkernel.rows) if cut and n % microkernel.columns else int(microkernel.group > 1)
     packed_bytes = packings * n * k * element_bytes(microkernel.atom.b.dtype)
     return total + 2 * packed_bytes / machine.limits.copy_rate
 
 
-def _pieces(size: int, block: int, unit: int) -> Mapping[int, int]:
+def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
     """Return the number of tiles by tile size that cover `size`: whole ones, and a ragged tail padded to the atom.
 
-    >>> dict(_pieces(70, 32, 8))
+    >>> dict(_tile_counts(70, 32, 8))
     {32: 2, 8: 1}
     """
     whole, tail = divmod(size, block)
@@ -461,7 +461,7 @@ def _pieces(size: int, block: int, unit: int) -> Mapping[int, int]:
     return counts
 
 
-def _block_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns: int, k: int, apart: int) -> float:
+def _tile_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns: int, k: int, apart: int) -> float:
     """Return the cycles of one accumulator tile over all of K: MMAs or the
     loads that feed them, and loading and storing C.
     """

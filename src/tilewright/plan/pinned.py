@@ -86,9 +86,10 @@ def other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str,
             ):  # a name that the plan of this program gives otherwise
                 continue
             whole_dim = f" ({name} {size})" if size is not None and [*differing] != [name] else ""
-            difference = f"says {_list(digits, differing)}, the program has {_list(differing, differing)}{whole_dim}"
+            given, has = _digits_text(digits, differing), _digits_text(differing, differing)
+            difference = f"says {given}, the program has {has}{whole_dim}"
         elif size is not None:
-            difference = f"says {_list(digits, digits)}, in all {total}, the program has {name} {size}"
+            difference = f"says {_digits_text(digits, digits)}, in all {total}, the program has {name} {size}"
         else:
             continue
         lines = [str(a) for a in given_plan.axes if any(d.name in digits for d in a.digits)]
@@ -96,7 +97,7 @@ def other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str,
     return f"plan: it is for other sizes: {'; '.join(faults)}; {FRESH}" if faults else ""
 
 
-def _list(digits: Mapping[str, int], names: Iterable[str]) -> str:
+def _digits_text(digits: Mapping[str, int], names: Iterable[str]) -> str:
     """Return the digits of these names with their extents, as text."""
     return ", ".join(f"{name} {digits[name]}" for name in names)
 

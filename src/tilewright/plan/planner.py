@@ -73,7 +73,7 @@ class Choice:
         """Alternatives to the best plan: neighbours that are illegal, plans that are slower, atoms that do not fit."""
         if self.best is None:
             return self.unfit
-        return (*_beyond(self.best, self.machine), *_slower(self), *self.unfit)
+        return (*_illegal_neighbours(self.best, self.machine), *_slower_kinds(self), *self.unfit)
 
     def explain(self) -> str:
         """Return the choice as text: the plan, its predicted time and roofline,
@@ -162,13 +162,13 @@ def _candidates(
 # -- what was refused -------------------------------------------------------------------------------------
 
 
-def _beyond(best: Candidate, machine: Machine) -> Iterator[Refusal]:
+def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
     """Yield neighbours of the best plan that the machine's limits forbid, one for each kind of reason."""
     blocking, contraction = best.blocking, best.contraction
     neighbours = [x for more in range(1, MORE) for x in _larger(blocking, contraction, more)]
     if blocking.in_tiles:
         neighbours += [replace(blocking, stage=s) for s in ("", "strip") if s != blocking.stage]
-        neighbours.append(replace(blocking, steps=_all_written(blocking.steps)))
+        neighbours.append(replace(blocking, steps=_all_unrolled(blocking.steps)))
     seen_kinds: set[str] = set()
     for other in neighbours:
         why = impossible(contraction, other, machine) or too_much(cost_of(contraction, other, machine), machine)
@@ -191,13 +191,13 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
     yield replace(blocking, columns=columns, task_columns=up(blocking.task_columns, columns))
 
 
-def _all_written(steps: tuple[Split, ...]) -> tuple[Split, ...]:
+def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
     """Return the splits of K with all of them unrolled and none split twice."""
     inner = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, level="unit") for s in inner)
 
 
-def _slower(choice: Choice) -> Iterator[Refusal]:
+def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
     """Yield the best plan of each other kind that the model predicts to be clearly slower."""
     best = choice.best
     assert best is not None
@@ -210,7 +210,7 @@ def _slower(choice: Choice) -> Iterator[Refusal]:
         if shown_kinds and other.cost.cycles > CLEARLY * best.cost.cycles:
             for kind in shown_kinds:
                 shown[kind] += 1
-            yield Refusal(other.plan.differs(best.plan), _because(other, best, choice.machine), other.plan)
+            yield Refusal(other.plan.differs(best.plan), _why_slower(other, best, choice.machine), other.plan)
 
 
 def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
@@ -221,7 +221,7 @@ def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
     return [*kinds, ("stage", blocking.stage)] if blocking.in_tiles else kinds
 
 
-def _because(other: Candidate, best: Candidate, machine: Machine) -> str:
+def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
     """Return why a plan is slower than the best, as text: the part of its time that grew most."""
     best_parts, other_parts = best.cost.parts(), other.cost.parts()
     cause = max(other_parts, key=lambda name: other_parts[name] - best_parts[name])
@@ -241,10 +241,11 @@ def _because(other: Candidate, best: Candidate, machine: Machine) -> str:
         waits = microseconds(other_parts[cause], machine), microseconds(best_parts[cause], machine)
         return f"{times}: products wait {waits[0]:.0f} us for factors, {waits[1]:.0f} in the chosen plan"
     if cause == "staging":
-        return f"{times}: it stages {_size(other.cost.staged_bytes)}, the chosen plan {_size(best.cost.staged_bytes)}"
+        staged, best_staged = _bytes_text(other.cost.staged_bytes), _bytes_text(best.cost.staged_bytes)
+        return f"{times}: it stages {staged}, the chosen plan {best_staged}"
     return f"{times}: results are stored between products"
 
 
-def _size(count: float) -> str:
+def _bytes_text(count: float) -> str:
     """Return a number of bytes as text, in MB or KB."""
     return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 1024:.0f} KB"

@@ -36,21 +36,23 @@ def rows_and_waves(
 
     `widths` has the parallel dimensions. Waves without work are dropped.
     """
-    task_widths, waves = _chosen(program, widths, size, machine)
+    task_widths, waves = _choose_widths(program, widths, size, machine)
     row_tasks = machine.row_tasks
-    elements = _row(program, widths, size) * prod(task_widths.values())
+    elements = _longest_row(program, widths, size) * prod(task_widths.values())
     while waves > row_tasks.least_waves and waves * (machine.lanes or 1) * row_tasks.least_values > elements:
         waves //= 2
     return task_widths, waves
 
 
-def _row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
+def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
     """Return the elements of the longest row: a tile along the dimensions that the grid does not split."""
     tiles = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
     return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)
 
 
-def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine) -> tuple[dict[Expr, int], int]:
+def _choose_widths(
+    program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
+) -> tuple[dict[Expr, int], int]:
     """Return (task widths, waves) before idle waves are dropped.
 
     Short rows are several to a task; a long row is split over as many waves as can hold it. If memory is contiguous
@@ -58,9 +60,9 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     max_waves = min(machine.waves, tasks.most_waves)
-    row_elements = _row(program, widths, size)
+    row_elements = _longest_row(program, widths, size)
     element_size = smallest(program)
-    read_bytes, written_bytes = _traffic(program, size)
+    read_bytes, written_bytes = _bytes_per_element(program, size)
     register_bytes = (
         word if written_bytes and row_elements > 1 and row_elements * element_size % word else element_size
     )  # what is loaded by itself takes a register
@@ -68,14 +70,16 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
         tasks.values, max(1, tasks.loaded_bytes // register_bytes)
     )  # what a wave has
     if row_elements == 1:
-        return _boxes(program, widths, size, element_size, wave_elements, machine)
+        return _elementwise_widths(program, widths, size, element_size, wave_elements, machine)
     across_widths = beside_rows(program, widths, size, machine)
     if across_widths:
         return across_widths, max_waves
-    return _rows_along(machine, row_elements, wave_elements, (read_bytes, written_bytes), {d: size(d) for d in widths})
+    return _contiguous_row_widths(
+        machine, row_elements, wave_elements, (read_bytes, written_bytes), {d: size(d) for d in widths}
+    )
 
 
-def _rows_along(
+def _contiguous_row_widths(
     machine: Machine, row_elements: int, wave_elements: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
     """Return (task widths, waves) where rows are contiguous in memory.
@@ -95,7 +99,7 @@ def _rows_along(
     )
     task_widths = dict.fromkeys(extents, 1)
     for d in reversed(list(extents)):
-        task_widths[d] = _rows_of(extents[d], rows_left)
+        task_widths[d] = _rows_per_task(extents[d], rows_left)
         rows_left //= task_widths[d]
         if task_widths[d] < extents[d]:
             break
@@ -113,7 +117,7 @@ def widths_of_rows(
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     register_bytes = word if traffic[1] and row_elements > 1 and row_elements * element_size % word else element_size
     wave_elements = (machine.lanes or 1) * min(tasks.values, max(1, tasks.loaded_bytes // register_bytes))
-    task_widths, waves = _rows_along(machine, row_elements, wave_elements, traffic, extents)
+    task_widths, waves = _contiguous_row_widths(machine, row_elements, wave_elements, traffic, extents)
     while waves > tasks.least_waves and waves * (machine.lanes or 1) * tasks.least_values > row_elements * prod(
         task_widths.values()
     ):
@@ -136,7 +140,7 @@ def _waves(wave_elements: int, element_traffic: int, machine: Machine) -> int:
     )
 
 
-def _traffic(program: Program, size: Size) -> tuple[int, int]:
+def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
     """Return the bytes (read, written) per element, by those accesses that have as many elements as the largest."""
     accesses: dict[tuple[Value, bool], tuple[int, int]] = {}
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
@@ -154,13 +158,13 @@ def _traffic(program: Program, size: Size) -> tuple[int, int]:
     return read, written
 
 
-def _rows_of(size: int, most: int) -> int:
+def _rows_per_task(size: int, most: int) -> int:
     """Return how many rows of a dimension a task has, at most `most`.
 
     It is a power of two, as lanes are, if that divides the dimension or there are many tasks.
 
-    >>> _rows_of(65536, 16), _rows_of(83886, 16), _rows_of(12, 16), _rows_of(24, 16), _rows_of(100, 40)
-    (16, 16, 12, 8, 25)
+    >>> [_rows_per_task(size, 16) for size in (65536, 83886, 12, 24)], _rows_per_task(100, 40)
+    ([16, 16, 12, 8], 25)
     """
     power = 1 << (most.bit_length() - 1)
     if size % power == 0 or size >= MANY * power:
@@ -176,12 +180,12 @@ def beside_rows(
     A task has as much of the contiguous dimension as a wave loads at once; less, down to a cache line, if that gives
     fewer than `tasks_per_core` tasks per core.
     """
-    contiguous = [d for d in _beside_rows(program, widths, size) if d in widths]
+    contiguous = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     element_size, line, vector = smallest(program), machine.lane_access.line_bytes, machine.lane_access.vector_bytes
     run_bytes = max(line, (machine.lanes or 1) * vector)
     while contiguous:
         task_widths = dict.fromkeys(widths, 1) | {
-            d: _alike(size(d), run_bytes // element_size, vector // element_size) for d in contiguous
+            d: _even_width(size(d), run_bytes // element_size, vector // element_size) for d in contiguous
         }
         if run_bytes <= line or tasks_of(task_widths, size) >= tasks_per_core * cores(machine):
             return task_widths
@@ -189,13 +193,13 @@ def beside_rows(
     return {}
 
 
-def _alike(size: int, most: int, word_elements: int) -> int:
+def _even_width(size: int, most: int, word_elements: int) -> int:
     """Return a task width of about `most` that gives equal tasks, if there is
     one: whole words that divide `size`, or all.
 
     Otherwise the last task is narrower, and there is code for both kinds.
 
-    >>> _alike(3000, 64, 8), _alike(8192, 256, 8), _alike(333, 256, 8), _alike(333, 128, 8)
+    >>> _even_width(3000, 64, 8), _even_width(8192, 256, 8), _even_width(333, 256, 8), _even_width(333, 128, 8)
     (64, 256, 333, 111)
     """
     width = cut_of(size, most, word_elements)
@@ -219,7 +223,7 @@ def smallest(program: Program) -> int:
     return min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
 
 
-def _boxes(
+def _elementwise_widths(
     program: Program, widths: Mapping[Expr, int], size: Size, element_size: int, wave_elements: int, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
     """Return (task widths, waves) of an elementwise program.
@@ -249,7 +253,10 @@ def _boxes(
         while waves < max_waves and waves * held_elements < prod(task_widths.values()):
             waves *= 2
         return task_widths, waves
-    task_widths, waves = dict(widths), min(_waves(wave_elements, sum(_traffic(program, size)), machine), max_waves)
+    task_widths, waves = (
+        dict(widths),
+        min(_waves(wave_elements, sum(_bytes_per_element(program, size)), machine), max_waves),
+    )
     core_elements = prod(map(size, widths)) // cores(machine)  # each core has a task
     least_elements = max(tasks.least_waves * tasks.least_values * lanes, core_elements)
     limit = min(waves * wave_elements, least_elements)
@@ -257,11 +264,11 @@ def _boxes(
     for d in sorted(task_widths, key=lambda d: d in contiguous_dims):  # what lies side by side stays together
         elements = prod(task_widths.values())
         if elements > limit:
-            task_widths[d] = _rows_of(size(d), max(1, task_widths[d] * limit // elements))
+            task_widths[d] = _rows_per_task(size(d), max(1, task_widths[d] * limit // elements))
     return task_widths, waves
 
 
-def _beside_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
+def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
     """Return the dimensions that are contiguous in the accesses of tiles with rows."""
     contiguous: list[Expr] = []
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
@@ -269,12 +276,12 @@ def _beside_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> li
         if any(d not in widths and size(d) > 1 for d in dims):
             iterators = dict(zip(dims, op.attrs.get("over", ()), strict=False))
             contiguous += [
-                d for d in side_by_side(op) if d not in iterators or _is_single(op.attrs["at"][-1], iterators[d])
+                d for d in side_by_side(op) if d not in iterators or _has_unit_stride(op.attrs["at"][-1], iterators[d])
             ]
     return list(dict.fromkeys(contiguous))
 
 
-def _is_single(e: Expr, axis: Symbol) -> bool:
+def _has_unit_stride(e: Expr, axis: Symbol) -> bool:
     """True if a step along an axis is a step of 1 in the expression `e`, or if `e` is not linear in it."""
     form = linear_form(e, [axis])
     return form is None or form[0].get(axis) is ONE

@@ -80,12 +80,12 @@ def step_along(
 def halo_of(contraction: Contraction) -> Halo | None:
     """Return the sliding window of a contraction whose last two row digits slide over an image; None if they do not."""
     if "halo" not in contraction.__dict__:  # asked for again and again
-        contraction.__dict__["halo"] = _halo_of(contraction)
+        contraction.__dict__["halo"] = _compute_halo(contraction)
     halo: Halo | None = contraction.__dict__["halo"]
     return halo
 
 
-def _halo_of(contraction: Contraction) -> Halo | None:
+def _compute_halo(contraction: Contraction) -> Halo | None:
     """Compute `halo_of`: each row digit has at most one filter tap, and a coordinate of A to itself."""
     if len(contraction.rows) < 2:
         return None
@@ -108,10 +108,10 @@ def _halo_of(contraction: Contraction) -> Halo | None:
     }:
         return None
     lines, places = (slides[digit] for digit in contraction.rows[-2:])
-    return Halo(lines, places, _pitch(places, image_width))
+    return Halo(lines, places, _line_pitch(places, image_width))
 
 
-def _pitch(slide: Slide, image_width: int) -> int:
+def _line_pitch(slide: Slide, image_width: int) -> int:
     """Return the positions from one staged line to the next: zeros that end a line also begin the next."""
     window_width, left_padding = size(slide.digit) + slide.reach, max(0, -slide.shift)
     right_padding = max(0, window_width - left_padding - image_width)

@@ -17,7 +17,7 @@ def summed_in(op: Op, machine: Machine | None) -> DType:
     Otherwise it accumulates in f32 and rounds once. `machine` None means: no atom is used.
     """
     a, b, c = (v.type.dtype for v in op.operands)
-    if op.attrs.get("accumulate") == dtypes.f16.name and machine is not None and _sums_in_f16(machine):
+    if op.attrs.get("accumulate") == dtypes.f16.name and machine is not None and _has_f16_accumulator(machine):
         return dtypes.f16
     wide: DType = dtypes.f64 if dtypes.f64 in (a, b) else c.accumulator
     return wide
@@ -25,10 +25,12 @@ def summed_in(op: Op, machine: Machine | None) -> DType:
 
 def wider_sums(program: Program, machine: Machine) -> Iterator[str]:
     """Yield a note for `explain` if the program asks for f16 accumulators and the machine has no atom for them."""
-    if not _sums_in_f16(machine) and any(op.name == "mma" and "accumulate" in op.attrs for op in program.walk()):
+    if not _has_f16_accumulator(machine) and any(
+        op.name == "mma" and "accumulate" in op.attrs for op in program.walk()
+    ):
         yield f"accumulate={dtypes.f16}: {machine.name} has no atom that sums so; sums are in f32, rounded once"
 
 
-def _sums_in_f16(machine: Machine) -> bool:
+def _has_f16_accumulator(machine: Machine) -> bool:
     """True if the machine has an MMA atom whose operands and accumulator are all f16."""
     return any(x.a.dtype is x.b.dtype is x.c.dtype is dtypes.f16 for x in machine.multiply.values())

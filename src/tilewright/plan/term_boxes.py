@@ -141,9 +141,9 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
     contiguous_extent = size(terms.along) if terms.along in widths else 1
     while contiguous_extent % vector:
         vector //= 2
-    vectors_per_row = _side_by_side(contiguous_extent // vector, access.line_bytes // (element_size * vector))
+    vectors_per_row = _vectors_per_row(contiguous_extent // vector, access.line_bytes // (element_size * vector))
     widths |= {d: vectors_per_row * vector for d in widths if d is terms.along}
-    row_lanes = _lanes(vectors_per_row)
+    row_lanes = _padded_lanes(vectors_per_row)
     waves = max(tasks.waves, tasks.waves // 2, key=lambda w: resident_waves(machine, terms.held, w))
     while True:
         lanes_left = max(1, waves * (machine.lanes or 1) // row_lanes)
@@ -155,20 +155,20 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
         waves //= 2
 
 
-def _side_by_side(vectors: int, line_vectors: int) -> int:
+def _vectors_per_row(vectors: int, line_vectors: int) -> int:
     """Return how many of `vectors` vectors go to neighbouring lanes: the most of a cache line that keep lanes busy.
 
     Lanes count as busy if nearly as many of them have work as for any other choice.
 
-    >>> [_side_by_side(n, 8) for n in (16, 12, 18, 65, 3)]
+    >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]
     """
     choices = range(max(1, min(vectors, line_vectors * NARROWEST // MOST_OF_LINE)), min(vectors, line_vectors) + 1)
-    utilisation = {n: vectors / (ceil(vectors / n) * _lanes(n)) for n in choices}
+    utilisation = {n: vectors / (ceil(vectors / n) * _padded_lanes(n)) for n in choices}
     return max(n for n in choices if utilisation[n] >= NEARLY * max(utilisation.values()))
 
 
-def _lanes(vectors: int) -> int:
+def _padded_lanes(vectors: int) -> int:
     """Return the lanes that hold `vectors` vectors: the next power of two."""
     return 1 << (vectors - 1).bit_length()
 

@@ -55,7 +55,7 @@ def product_by_terms(
     if larger_operand not in reads:
         return "a factor is computed"
     read = reads[larger_operand]
-    contiguous = _side_by_side(read, numbers)
+    contiguous = _contiguous_dim(read, numbers)
     rows = tuple(d for d in larger_operand.type.dims if d in c and d not in shared_dims)
     element_size, accumulator_size = element_bytes(read.result.type.dtype), element_bytes(summed_in(product, machine))
     vector, word = machine.lane_access.vector_bytes, machine.register_file.word_bytes
@@ -71,7 +71,7 @@ def product_by_terms(
     )
 
 
-def _side_by_side(read: Op, numbers: Substitution) -> Expr | None:
+def _contiguous_dim(read: Op, numbers: Substitution) -> Expr | None:
     """Return the dimension along which a read is contiguous in memory; None if there is none, or more than one."""
     dims = read.result.type.dims
     if not read.operands[0].type.dims:

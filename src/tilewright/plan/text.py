@@ -139,8 +139,8 @@ def parse_plan(text: str) -> Schedule:
     statements = [s for s in (s.strip() for s in re.split(r"[;\n]", text)) if s]
     split_at = next((i for i, statement in enumerate(statements) if statement == THEN), None)
     if split_at is None:
-        return _parsed(statements)
-    first_kernel = _parsed(statements[:split_at])
+        return _parse_kernel(statements)
+    first_kernel = _parse_kernel(statements[:split_at])
     if first_kernel.split_after is None:
         raise ArgumentError(
             f"plan: `{THEN}` stands between two kernels, and no `split kernel after PRODUCT` says that there are two"
@@ -152,7 +152,7 @@ Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupanc
 """A statement that is read: one of the types; of any other its first word and its parts."""
 
 
-def _parsed(statements: list[str]) -> Schedule:
+def _parse_kernel(statements: list[str]) -> Schedule:
     """Return the plan of one kernel from its statements."""
     axes: dict[str, Axis] = {}
     values: dict[str, ValuePlacement] = {}
@@ -160,7 +160,7 @@ def _parsed(statements: list[str]) -> Schedule:
     single_statements: dict[str, Any] = {}
     lines: dict[str, str] = {}
     for statement in statements:
-        for part in _read_or_suggest(statement):
+        for part in _parse_or_suggest(statement):
             match part:
                 case Axis() as axis:
                     _add(axes, axis.name, axis, statement)
@@ -191,12 +191,12 @@ def _parsed(statements: list[str]) -> Schedule:
         single_statements["overlap"][0] if "overlap" in single_statements else "none",
         tuple(products.values()),
         single_statements.get("producer"),
-        _count(count or "1", lines.get("raster", "")),
+        _parse_count(count or "1", lines.get("raster", "")),
         single_statements["split"][0] if "split" in single_statements else None,
-        (single_statements["parts"][0], _size(single_statements["parts"][1], "parts"))
+        (single_statements["parts"][0], _parse_size(single_statements["parts"][1], "parts"))
         if "parts" in single_statements
         else None,
-        _size(single_statements["waves"][0], "waves") if "waves" in single_statements else 1,
+        _parse_size(single_statements["waves"][0], "waves") if "waves" in single_statements else 1,
         early=single_statements["launch"][0] == LAUNCHES[True] if "launch" in single_statements else None,
         lanes=single_statements.get("lanes"),
         occupancy=single_statements.get("occupancy", Occupancy()),
@@ -229,12 +229,12 @@ def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
                 raise ArgumentError(f"plan: {full}: `{axes[name]}` has {loops} loops; in `{lines[word]}`")
 
 
-def _read_or_suggest(statement: str) -> list[Statement]:
+def _parse_or_suggest(statement: str) -> list[Statement]:
     """Return the parts of a statement; the error for an unreadable one suggests a near statement."""
     try:
-        return _read(statement)
+        return _parse_statement(statement)
     except ArgumentError as fault:
-        near = near_statement(statement, _read)
+        near = near_statement(statement, _parse_statement)
         near = "; ".join(as_version_2(near) or [near]) if near else None
         message = (
             str(fault) if repr(shown(statement, SHOWN)) in str(fault) else f"{fault}; in `{shown(statement, SHOWN)}`"
@@ -242,15 +242,15 @@ def _read_or_suggest(statement: str) -> list[Statement]:
         raise ArgumentError(f"{message}; did you mean `{near}`?" if near else message) from None
 
 
-def _read(statement: str) -> list[Statement]:
+def _parse_statement(statement: str) -> list[Statement]:
     """Return the parts of a statement; one of version 1 may give two."""
-    return [_read_one(part) for part in as_version_2(statement) or [statement]]
+    return [_parse_part(part) for part in as_version_2(statement) or [statement]]
 
 
-def _read_one(statement: str) -> Statement:
+def _parse_part(statement: str) -> Statement:
     """Return the part of a plan that a statement of version 2 says."""
     if match := _AXIS.fullmatch(statement):
-        return _axis(*match.group(1, 2, 3))
+        return _parse_axis(*match.group(1, 2, 3))
     for pattern, value_of in _VALUES:
         if match := pattern.fullmatch(statement):
             value: ValuePlacement = value_of(match)
@@ -258,14 +258,14 @@ def _read_one(statement: str) -> Statement:
                 raise ArgumentError(f"plan: {statement!r}: the hint is one of {', '.join(HINTS)}")
             return value
     if match := _PRODUCT.fullmatch(statement):
-        rows, columns = (_size(digits or "1", statement) for digits in match.group(4, 5))
+        rows, columns = (_parse_size(digits or "1", statement) for digits in match.group(4, 5))
         return ProductUnit(match[1], match[3], rows, columns, match[6] is not None)
     if match := _PIPELINE.fullmatch(statement):
-        return _pipeline(match, statement)
+        return _parse_pipeline(match, statement)
     if (match := _LANES.fullmatch(statement)) and any(match.groups()):
-        return LaneTile(_size(match[1] or "1", statement), _box(match[2] or "", statement))
+        return LaneTile(_parse_size(match[1] or "1", statement), _parse_box(match[2] or "", statement))
     if statement.startswith("occupancy "):
-        return _occupancy(statement)
+        return _parse_occupancy(statement)
     for name, pattern in _STATEMENTS.items():
         if match := pattern.fullmatch(statement):
             return (name, *(g or "" for g in match.groups()))
@@ -283,38 +283,43 @@ def _notation_for(statement: str) -> str:
     return f"one begins with {begins} or {THEN}, or has {', '.join(_SECOND)} behind the name of a value or a product"
 
 
-def _in_place(match: re.Match[str]) -> ValuePlacement:
+def _parse_in_place(match: re.Match[str]) -> ValuePlacement:
     """Return the placement of `VALUE in place`."""
     return ValuePlacement(match[1], None, "", match[3] or HINTS[0], (), match[2] is not None)
 
 
-def _between(match: re.Match[str]) -> ValuePlacement:
+def _parse_between(match: re.Match[str]) -> ValuePlacement:
     """Return the placement of a value between two MMAs, such as `p kept in register`."""
     return ValuePlacement(match[1], None, match[2], match[4] or HINTS[0], (), match[3] is not None)
 
 
-def _copied(match: re.Match[str]) -> ValuePlacement:
+def _parse_copied(match: re.Match[str]) -> ValuePlacement:
     """Return the placement of a value that is copied in a form, at a point or over a route."""
     name, form, at, hops, reuse, hint = match.groups()
     if form is None:
         form, at = PACKED, BIND
     if at is None and hops is None:
         raise ArgumentError(f"plan: {match[0]!r} says neither where it is copied nor by what: {_VALUE_NOTATION}")
-    route = tuple(_hop(hop, match[0]) for hop in hops.strip().split(", ")) if hops else ()
+    route = tuple(_parse_hop(hop, match[0]) for hop in hops.strip().split(", ")) if hops else ()
     return ValuePlacement(name, at, form, hint or HINTS[0], route, reuse is not None)
 
 
-def _repacked(match: re.Match[str]) -> ValuePlacement:
+def _parse_repacked(match: re.Match[str]) -> ValuePlacement:
     """Return the placement of an operand that a kernel repacks first."""
     if match[2].startswith(DIAGONAL):
-        _size(match[2].split()[1], match[0])
+        _parse_size(match[2].split()[1], match[0])
     return ValuePlacement(match[1], LAUNCH, match[2], match[4] or HINTS[0], (), match[3] is not None)
 
 
-_VALUES = ((_IN_PLACE, _in_place), (_BETWEEN, _between), (_REPACKED, _repacked), (_COPIED, _copied))
+_VALUES = (
+    (_IN_PLACE, _parse_in_place),
+    (_BETWEEN, _parse_between),
+    (_REPACKED, _parse_repacked),
+    (_COPIED, _parse_copied),
+)
 
 
-def _hop(text: str, statement: str) -> Hop:
+def _parse_hop(text: str, statement: str) -> Hop:
     """Return one copy of a value's route from its text; `statement` is quoted by errors."""
     match = _HOP.fullmatch(text)
     assert match is not None
@@ -322,16 +327,16 @@ def _hop(text: str, statement: str) -> Hop:
     if space not in SPACES:
         near = did_you_mean(space, SPACES)
         raise ArgumentError(f"plan: {statement!r}: {space} is no memory: it is one of {', '.join(SPACES)}{near}")
-    return Hop(copy, space, _count(buffers, statement), direction == "from")
+    return Hop(copy, space, _parse_count(buffers, statement), direction == "from")
 
 
-def _pipeline(match: re.Match[str], statement: str) -> Pipeline:
+def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
     """Return the producers, consumers and stages of a pipeline statement."""
     counts: dict[str, int] = {}
     flags: set[str] = set()
     for part in match[5].removeprefix(", ").split(", "):
         if stages := _STAGES.fullmatch(part):
-            _add(counts, stages[1], _size(stages[2], statement), statement)
+            _add(counts, stages[1], _parse_size(stages[2], statement), statement)
         elif part in ("joint", "store per group", "pingpong"):
             flags.add(part)
         else:
@@ -341,7 +346,7 @@ def _pipeline(match: re.Match[str], statement: str) -> Pipeline:
             raise ArgumentError(
                 f"plan: {shown(statement, SHOWN)!r} has no `{word}`: it is written {_PIPELINE_NOTATION}"
             )
-    waves = [_size(text, statement) for text in match.group(1, 2, 3, 4)]
+    waves = [_parse_size(text, statement) for text in match.group(1, 2, 3, 4)]
     return Pipeline(
         (waves[0], waves[1]),
         (waves[2], waves[3]),
@@ -355,7 +360,7 @@ def _pipeline(match: re.Match[str], statement: str) -> Pipeline:
     )
 
 
-def _occupancy(statement: str) -> Occupancy:
+def _parse_occupancy(statement: str) -> Occupancy:
     """Return how workgroups share cores, from a statement `occupancy ...`."""
     counts: dict[str, int] = {}
     persistent = False
@@ -364,7 +369,7 @@ def _occupancy(statement: str) -> Occupancy:
         if match is None:
             raise ArgumentError(f"plan: {part!r} is no part of it: it is written {NOTATION['occupancy']}")
         if match[1]:
-            _add(counts, match[1], _count(match[2], statement), statement)
+            _add(counts, match[1], _parse_count(match[2], statement), statement)
         persistent |= match[3] is not None
     return Occupancy(**counts, persistent=persistent)
 
@@ -376,11 +381,11 @@ def _add(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
     known[name] = value
 
 
-def _axis(name: str, digits: str, splits: str) -> Axis:
+def _parse_axis(name: str, digits: str, splits: str) -> Axis:
     """Return an axis from its name and the texts of its digits and splits."""
     peel = _PEEL.fullmatch(splits)
-    peeled = (_size(peel[2], splits), _size(peel[3], splits)) if peel else (0, 0)
-    axis = Axis(name, _digits(digits), _cuts(peel[1] if peel else splits), peeled)
+    peeled = (_parse_size(peel[2], splits), _parse_size(peel[3], splits)) if peel else (0, 0)
+    axis = Axis(name, _parse_digits(digits), _splits(peel[1] if peel else splits), peeled)
     names = [d.name for d in axis.digits]
     for cut in axis.splits:
         if cut.digit is not None and cut.digit not in names:
@@ -391,22 +396,22 @@ def _axis(name: str, digits: str, splits: str) -> Axis:
     return axis
 
 
-def _digits(text: str) -> tuple[Digit, ...]:
+def _parse_digits(text: str) -> tuple[Digit, ...]:
     """Return the digits of an axis from their text, such as `p 7, q 9 of 8`."""
     digits = []
     for part in text.split(", "):
         match = _DIGIT.fullmatch(part)
         if match is None:
             raise ArgumentError(f"plan: {part!r} is no digit: a name and its extent, such as `q 56` or `q 57 of 56`")
-        extent = _size(match[3], part)
-        walked = _size(match[2], part) if match[2] else extent
+        extent = _parse_size(match[3], part)
+        walked = _parse_size(match[2], part) if match[2] else extent
         if extent < 1 or walked < extent:
             raise ArgumentError(f"plan: {part!r}: an extent is at least 1, and what is walked at least the extent")
         digits.append(Digit(match[1], extent, walked, match[4] is not None))
     return tuple(digits)
 
 
-def _cuts(text: str) -> tuple[Split, ...]:
+def _splits(text: str) -> tuple[Split, ...]:
     """Return the splits of an axis from their text, such as `task 64, loop 16`; `whole` has none."""
     if text == "whole":
         return ()
@@ -417,30 +422,30 @@ def _cuts(text: str) -> tuple[Split, ...]:
             levels = f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
             raise ArgumentError(f"plan: {part!r} is no split: such as `loop 32`, `task p 28`, by {levels}")
         level, digit, digits, sides, unroll = match.groups()
-        size = _size(digits, part)
+        size = _parse_size(digits, part)
         if size < 1:
             raise ArgumentError(f"plan: {part!r}: pieces have at least one element")
-        box = _box(sides or "", part)
+        box = _parse_box(sides or "", part)
         if box and prod(box) != size:
             raise ArgumentError(f"plan: {part!r}: a box {sides} has {prod(box)} elements, not {size}")
-        splits.append(Split(level, size, digit, box, _count(unroll or "1", part)))
+        splits.append(Split(level, size, digit, box, _parse_count(unroll or "1", part)))
     return tuple(splits)
 
 
-def _box(text: str, part: str) -> tuple[int, ...]:
+def _parse_box(text: str, part: str) -> tuple[int, ...]:
     """Return the extents of a box from their text, such as `4x48`; `part` is quoted by errors."""
-    return tuple(_count(side, part) for side in text.split("x")) if text else ()
+    return tuple(_parse_count(side, part) for side in text.split("x")) if text else ()
 
 
-def _count(digits: str, part: str) -> int:
+def _parse_count(digits: str, part: str) -> int:
     """Return a number that is at least 1 from its digits; `part` is quoted by errors."""
-    count = _size(digits, part)
+    count = _parse_size(digits, part)
     if count < 1:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {digits} is no count: it is at least 1")
     return count
 
 
-def _size(digits: str, part: str) -> int:
+def _parse_size(digits: str, part: str) -> int:
     """Return a number from its digits; raise an error if it is too long. `part` is quoted by errors."""
     if len(digits) > 18:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {ELEMENTS.rule}")

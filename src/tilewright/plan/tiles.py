@@ -30,19 +30,19 @@ def tile_blockings(
     row_counts = {1, 2, 3, 3 * workers, *(workers << n for n in range(lines.bit_length()))}
     column_counts = {1, 2, workers, 2 * workers}
     tasks = (*(d.name for d in (*contraction.batch, *contraction.rows[:-2])), ROWS, COLUMNS)
-    steps = _steps(contraction, atom, fixed)
-    for rows, columns in _blocks(contraction, atom, machine):
+    steps = _k_splits(contraction, atom, fixed)
+    for rows, columns in _accumulator_tiles(contraction, atom, machine):
         for stage in stages(contraction, atom):
             row_blocks = max(1, -(-height // rows) if stage else height // rows)
             for strip, task_columns, order in fixed.tasks(
                 contraction, (rows, columns), row_blocks, row_counts, column_counts
             ):
-                streams = _streams(contraction, atom, rows, columns, order, machine)
+                streams = _streamed_operand(contraction, atom, rows, columns, order, machine)
                 rest = steps, tasks, "cyclic", stage, streams, "delayed store"
                 yield Blocking(atom, rows, columns, strip, task_columns, order, *rest)
 
 
-def _blocks(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
+def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
     """Yield (rows, columns) of accumulator tiles that the tile registers hold, with the most MMAs per load."""
     m, n, _ = atom.shape
     tile_registers = machine.limits.tile_registers
@@ -70,7 +70,7 @@ def stages(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
     return ["strip", "panel"] if halo_of(contraction) is not None else ["panel"]
 
 
-def _steps(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
+def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
     """Return the splits of K, unrolled up to a limit."""
     last, depth = contraction.depth[-1], atom.shape[2]
     chunks, taps = -(-size(last) // depth), contraction.extent(contraction.depth[:-1])
@@ -88,7 +88,7 @@ def _steps(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[
     return (Split("loop", chunks_per_loop * depth, last.name), *taps_unrolled, last_split)
 
 
-def _streams(
+def _streamed_operand(
     contraction: Contraction, atom: MultiplyAtom, rows: int, columns: int, order: tuple[str, str], machine: Machine
 ) -> str:
     """Return the operand ("a" or "b") whose loads bypass L1: the one that the
@@ -182,7 +182,7 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
         storing += stored_lines * costs.shared
     unrolled = 1
     for s in blocking.steps:
-        unrolled *= _count(contraction, s, blocking) if s.written else 1
+        unrolled *= _iterations(contraction, s, blocking) if s.written else 1
     instructions = int(
         unrolled
         * (row_tiles * column_tiles + row_tiles + column_tiles)
@@ -204,7 +204,7 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     )
 
 
-def _count(contraction: Contraction, split: Split, blocking: Blocking) -> int:
+def _iterations(contraction: Contraction, split: Split, blocking: Blocking) -> int:
     """Return the iterations of a split of K."""
     last = contraction.depth[-1]
     if split.digit != last.name:

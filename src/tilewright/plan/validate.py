@@ -41,8 +41,8 @@ def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> C
 def impossible(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
     """Return why a blocking is illegal; None if it is legal."""
     if blocking.by_lanes:
-        return _of_lanes(contraction, blocking, machine)
-    return _of_shape(contraction, blocking) or (_of_tiles if blocking.in_tiles else _of_vectors)(
+        return _why_bad_lanes(contraction, blocking, machine)
+    return _why_bad_shape(contraction, blocking) or (_why_bad_tiles if blocking.in_tiles else _why_bad_vectors)(
         contraction, blocking, machine
     )
 
@@ -58,12 +58,12 @@ def too_much(cost: Cost, machine: Machine) -> str | None:
     return None
 
 
-def _not_one_by_one(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
+def _are_not_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
     """True if the splits are not exactly one of size 1 for each digit."""
     return sorted(s.digit or "" for s in steps) != sorted(d.name for d in digits) or any(s.size != 1 for s in steps)
 
 
-def _of_shape(contraction: Contraction, blocking: Blocking) -> str | None:
+def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
     """Return why tasks are no whole blocks, or why the splits of K are illegal; None if they are legal."""
     if blocking.task_columns % blocking.columns:
         return f"a task's {blocking.task_columns} columns are no whole blocks of {blocking.columns}"
@@ -72,7 +72,7 @@ def _of_shape(contraction: Contraction, blocking: Blocking) -> str | None:
     last, chunk = contraction.depth[-1], blocking.atom.shape[2]
     channel_steps = [s.size for s in blocking.steps if s.digit == last.name]
     tap_steps = [s for s in blocking.steps if s.digit != last.name]
-    if _not_one_by_one(tap_steps, contraction.depth[:-1]):
+    if _are_not_unit_splits(tap_steps, contraction.depth[:-1]):
         return f"every digit of the depth before {last.name} is cut once, by 1"
     if not channel_steps or channel_steps[-1] != chunk:
         given = ", ".join(map(str, channel_steps)) or "nothing"
@@ -85,7 +85,7 @@ def _of_shape(contraction: Contraction, blocking: Blocking) -> str | None:
     return None
 
 
-def _of_tiles(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
+def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
     """Return why a blocking in tile registers is illegal; None if it is legal."""
     m, _, depth = blocking.atom.shape
     last, row_tiles, column_tiles = contraction.depth[-1], blocking.rows // m, blocking.vectors
@@ -107,7 +107,7 @@ def _of_tiles(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     return None
 
 
-def _of_vectors(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
+def _why_bad_vectors(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
     """Return why a blocking by vectors of columns is illegal; None if it is legal."""
     column_vectors, atom = blocking.vectors, blocking.atom
     assert isinstance(atom, MultiplyAtom)
@@ -133,14 +133,14 @@ def _of_vectors(contraction: Contraction, blocking: Blocking, machine: Machine) 
     return None
 
 
-def _of_lanes(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
+def _why_bad_lanes(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
     """Return why a blocking by vectors along a shared dimension is illegal; None if it is legal."""
     line = size(contraction.rows[-1])
     if blocking.task_columns % blocking.columns:
         return f"a task's {blocking.task_columns} lanes are no whole blocks of {blocking.columns}"
     if blocking.strip < line and blocking.strip % blocking.rows:
         return f"a task's {blocking.strip} rows are neither a line nor whole blocks of {blocking.rows}"
-    if _not_one_by_one(blocking.steps, contraction.depth):
+    if _are_not_unit_splits(blocking.steps, contraction.depth):
         return "every digit of the depth is cut once, by 1"
     needed, available = lanes.registers(blocking.rows, blocking.vectors), machine.limits.registers
     if needed > available:

@@ -35,7 +35,7 @@ def vector_blockings(
     line, workers = size(contraction.rows[-1]), cores(machine)
     row_counts = {1, 2, *(workers << n for n in range(5)), *map(size, contraction.rows[-2:-1])}  # single lines, too
     tasks = (COLUMNS, *(d.name for d in (*contraction.batch, *contraction.rows[:-2])), ROWS)
-    steps = _steps(contraction, atom, fixed)
+    steps = _k_splits(contraction, atom, fixed)
     for vectors in WIDE:
         if vectors > 1 and (vectors - 1) * lanes >= size(column):
             continue
@@ -44,7 +44,7 @@ def vector_blockings(
         dividing = (
             None if fixed.rows is None else [n for n in range(1, min(line, most_rows) + 1) if fixed.rows % n == 0]
         )
-        for rows in _rows(line, most_rows) if dividing is None else dividing:
+        for rows in _row_choices(line, most_rows) if dividing is None else dividing:
             for task in fixed.tasks(contraction, (rows, columns), max(1, line // rows), row_counts, {1, 2, workers}):
                 yield Blocking(atom, rows, columns, *task, steps, tasks, "contiguous")
 
@@ -100,7 +100,7 @@ def step_cycles(
     return max(busy, waiting)
 
 
-def _rows(line: int, most_rows: int) -> list[int]:
+def _row_choices(line: int, most_rows: int) -> list[int]:
     """Return the row counts of a block to try: the most that fit, and those
     that split a line with few rows left over.
     """
@@ -109,7 +109,7 @@ def _rows(line: int, most_rows: int) -> list[int]:
     return sorted(n for n in {most_rows, *fewest_blocks} if 1 <= n <= most_rows)
 
 
-def _steps(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
+def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
     """Return the splits of K: taps one by one, then a loop over K that is unrolled by a few of the atom's steps."""
     last, group = contraction.depth[-1], atom.shape[2]
     unroll_limit = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go

@@ -10,15 +10,15 @@ from math import gcd, prod
 Dims = frozenset[str]
 """A set of dimensions, by name."""
 LinearForm = tuple[tuple[str, int], ...]
-"""A coordinate of memory: the sum of dimensions times coefficients; what is constant is left out."""
+"""A coordinate of memory: pairs (dimension, coefficient) that add up; the constant offset is left out."""
 
 
 @dataclass(frozen=True)
 class AccessFacts:
-    """The place of a tile in memory: a linear form over its dimensions for each coordinate of the memory.
+    """Where a tile lies in memory: each coordinate of the memory as a linear form over the tile's dimensions.
 
-    `can_leave` says whether it may leave the memory; where `linear` is false, some coordinate divides a dimension or is
-    looked up, and the forms only say which dimensions count.
+    `can_leave` says that it may be out of bounds. If `linear` is false, some coordinate divides a dimension or is
+    gathered, and the forms only list the dimensions that count.
     """
 
     memory: str
@@ -29,11 +29,11 @@ class AccessFacts:
     can_leave: bool
     linear: bool = True
     is_open: bool = False
-    """Whether only a call tells how far rows lie apart."""
+    """True if the row stride is known only at a call."""
 
     @cached_property
     def steps(self) -> dict[str, int]:
-        """The distance of neighbours along each dimension, in elements."""
+        """The stride along each dimension, in elements."""
         steps: dict[str, int] = {}
         for form, stride in zip(self.coords, self.strides, strict=False):
             for dim, coefficient in form:
@@ -42,49 +42,52 @@ class AccessFacts:
 
     @cached_property
     def dims(self) -> Dims:
-        """The dimensions that the place depends on."""
+        """The dimensions that the address depends on."""
         return frozenset(dim for form in self.coords for dim, _ in form)
 
     @cached_property
     def contiguous(self) -> str | None:
-        """The dimension whose neighbours are neighbours in memory."""
+        """The dimension with a stride of 1; None if there is none."""
         return next((dim for dim, step in self.steps.items() if step == 1), None)
 
     @cached_property
     def row(self) -> LinearForm:
-        """The coordinate along which memory is contiguous."""
+        """The innermost coordinate of the memory, as a linear form."""
         return self.coords[-1] if self.coords else ()
 
     @cached_property
     def pitch(self) -> int:
-        """Bytes between rows of the memory, or what that is a multiple of."""
+        """The bytes between rows of the memory, or their greatest common divisor."""
         rows = gcd(*self.strides[:-1]) if len(self.strides) > 1 else self.shape[-1] if self.shape else 0
         return rows * self.bytes
 
     @cached_property
     def windows(self) -> tuple[Dims, ...]:
-        """The sets of dimensions that share a coordinate: sliding windows."""
+        """The sets of dimensions that add up to one coordinate: sliding windows."""
         return tuple(frozenset(dim for dim, _ in form) for form in self.coords if len(form) > 1)
 
     @cached_property
     def rows_overlap(self) -> bool:
-        """Whether rows of the memory begin within the ones before them."""
+        """True if a row of the memory starts within the row before it."""
         wide = [stride for stride, extent in zip(self.strides[:-1], self.shape, strict=False) if extent > 1]
         return bool(wide) and min(wide) < self.shape[-1]
 
     @property
     def elements(self) -> int:
-        """Distinct elements of the memory."""
+        """The number of distinct elements of the memory."""
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     def footprint(self, tile: Mapping[str, int]) -> int:
-        """Distinct elements of memory that a box of the tile touches."""
+        """Return the distinct elements of memory that a tile touches. `tile` has its extent along each dimension."""
         spans = (1 + sum(abs(c) * (tile.get(dim, 1) - 1) for dim, c in form) for form in self.coords)
         dense = prod(min(span, extent) if span > 1 else 1 for span, extent in zip(spans, self.shape, strict=False))
         return min(dense, prod(tile.get(dim, 1) for dim in self.dims))
 
     def run(self, tile: Mapping[str, int]) -> int:
-        """Contiguous elements of a box of the tile."""
+        """Return the length of a contiguous run within a tile, in elements.
+
+        `tile` has its extent along each dimension.
+        """
         if self.contiguous is None:
             return 1
         length, used = tile.get(self.contiguous, 1), {self.contiguous}
@@ -95,15 +98,17 @@ class AccessFacts:
             length, used = length + self.steps[more[0]] * (tile[more[0]] - 1), used | {more[0]}
 
     def lies_alone(self, dim: str) -> bool:
-        """Whether a dimension alone is a coordinate: a copy then brings a box of it, rows outside memory too."""
+        """True if one coordinate is the dimension `dim` alone: a bulk copy can
+        then load a box of it, with rows out of bounds.
+        """
         return any(form == ((dim, 1),) for form in self.coords)
 
     def along(self, k: Dims) -> bool:
-        """Whether rows of memory go along dimensions that are summed; a single element lies along anything."""
+        """True if rows of memory run along one of the reduction dimensions `k`, or if there is a single element."""
         return not self.dims or any(dim in k for dim, _ in self.row) or self.contiguous in k
 
     def renamed(self, names: Mapping[str, str]) -> AccessFacts:
-        """The same access over dimensions with other names."""
+        """Return the same access over dimensions with other names; `names` maps old names to new ones."""
         coords = tuple(tuple((names[dim], c) for dim, c in form) for form in self.coords)
         return AccessFacts(
             self.memory, self.bytes, coords, self.shape, self.strides, self.can_leave, self.linear, self.is_open

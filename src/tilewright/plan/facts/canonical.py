@@ -32,7 +32,7 @@ from tilewright.plan.general import ALIKE, dims_of
 from tilewright.plan.model import element_bytes
 
 Digits = tuple[tuple[str, int, int], ...]
-"""(name, step, extent) of each digit of a dimension, the outermost first."""
+"""(name, stride, extent) of each digit of a dimension, outermost first."""
 
 
 def facts_of(
@@ -44,10 +44,11 @@ def facts_of(
     logs: bool = False,
     in_order: bool = False,
 ) -> Facts:
-    """Return the facts of a program for these sizes; `free` are its loops that give the same for every tile.
+    """Return the facts of a program in canonical form, for these sizes.
 
-    Of sizes that are `opened` these are typical. `logs` keeps what debug_log shows; `in_order` has one task compute all
-    elements in order.
+    `free` are the loops whose tile size does not change the result. For sizes that are `opened` (known only at a call),
+    `sizes` has typical numbers. `logs` keeps results of debug_log. `in_order` asks for all elements in order, in one
+    task.
     """
     builder = _Builder(program, sizes, free, opened or {})
     cut = () if in_order else cut_dims(program, builder.size, logs, builder.opened)
@@ -55,7 +56,9 @@ def facts_of(
 
 
 def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
-    """Return the digits of every dimension that accesses divide, and nothing but accesses depends on."""
+    """Return the digits (name, stride, extent) of every dimension that
+    accesses divide and that only accesses depend on.
+    """
     numbers = Substitution(sizes)
     stuck: set[Expr] = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free}
     for op in program.walk():
@@ -80,7 +83,7 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
 
 
 def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
-    """Whether an access takes the remainder of a dimension."""
+    """True if an access uses the remainder of dividing a dimension, not only the quotient."""
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
         return False
@@ -90,7 +93,7 @@ def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
 
 
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
-    """The numbers by which an access divides a dimension; {0}, which no chain holds, where it divides otherwise."""
+    """Return the numbers by which an access divides a dimension; {0}, which is in no chain, if it divides a sum."""
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
         return set()
@@ -108,7 +111,7 @@ def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
 
 
 class _Builder:
-    """Walks a program once, and makes a value of the graph for each of its values."""
+    """Builds the graph of a program in one pass: a node for each of its tile values."""
 
     def __init__(
         self, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], opened: Mapping[Expr, Expr]
@@ -124,7 +127,7 @@ class _Builder:
         self.equal_reads: dict[tuple[AccessFacts, Dims], int] = {}
 
     def facts(self, cut: tuple[Expr, ...]) -> Facts:
-        """The facts of the program, of which tasks may cut these dimensions."""
+        """Return the facts of the program. `cut` are the dimensions that the grid may split."""
         self._block(self.program.body)
         parallel = [name for d in cut for name in self._names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
@@ -158,10 +161,11 @@ class _Builder:
         return sum(n.op == "mma" for n in self.nodes) > 1
 
     def _names(self, dim: Expr) -> tuple[str, ...]:
+        """Return the names of a dimension's digits, or its own name if it has none."""
         return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)
 
     def _dims(self, dims: Collection[Expr]) -> Dims:
-        """The canonical dimensions of a tile; their extents are noted."""
+        """Return the canonical dimensions of a tile, and record their extents; extents of 1 are dropped."""
         names = set()
         for dim in dims:
             digits = self.split.get(dim) or ((str(dim), 1, self.size(dim)),)
@@ -172,7 +176,7 @@ class _Builder:
         return frozenset(names)
 
     def _add(self, op: str, dims: Dims, dtype: DType, args: tuple[int, ...] = (), **more: Any) -> int:
-        """Add a value; a read that is there already is that one."""
+        """Add a node to the graph and return its number; an equal read that exists already is returned instead."""
         key = (more["access"], dims) if op == "read" and not args else None
         if key is not None and key in self.equal_reads:
             return self.equal_reads[key]
@@ -182,7 +186,7 @@ class _Builder:
         return self.nodes[-1].id
 
     def _block(self, block: Block) -> tuple[int, ...]:
-        """Add the values of a block; return those that it yields."""
+        """Add the nodes of a block of operations; return those that it yields."""
         for op in block.ops:
             if op.name == "yield":
                 return tuple(self.node_of[v] for v in op.operands)
@@ -195,6 +199,7 @@ class _Builder:
         return ()
 
     def _access_op(self, op: Op) -> None:
+        """Add the node of a read or a write."""
         memory, tile, looked_up = accessed(op)
         dims = self._dims(tile.dims)
         args = tuple(self.node_of[v] for v in looked_up if v in self.node_of)
@@ -205,6 +210,7 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _compute(self, op: Op) -> None:
+        """Add the node of any other operation, with the dimensions that it reduces and the loops that it depends on."""
         args = tuple(self.node_of[v] for v in op.operands if v in self.node_of)
         result = op.results[0].type if op.results else None
         if not isinstance(result, TileType):
@@ -218,7 +224,7 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _loop(self, op: Op) -> None:
-        """Dissolve a loop that only accumulates; otherwise note what it carries."""
+        """Add the nodes of a loop: one that only accumulates becomes reductions, others become states of a loop."""
         (body,) = op.blocks
         if op in self.free:
             self.node_of |= {arg: self.node_of[init] for arg, init in zip(body.args, op.operands, strict=True)}
@@ -238,6 +244,7 @@ class _Builder:
     # -- accesses ---------------------------------------------------------------------------------------------
 
     def _access(self, op: Op) -> AccessFacts:
+        """Return where a read or a write lies in memory."""
         memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
         shape = tuple(1 if d is None else self.size(d) for d in kind.sizes)
@@ -254,10 +261,11 @@ class _Builder:
         return AccessFacts(name, element_bytes(kind.dtype), coords, shape, tuple(strides), leaves, linear, is_open)
 
     def _coordinates(self, op: Op, tile: TileType, kind: MemoryType) -> tuple[tuple[tuple[str, int], ...], ...] | None:
-        """The linear form of each coordinate over canonical dimensions; None where one has none."""
+        """Return each memory coordinate as a linear form over canonical dimensions; None if one is not linear."""
         names: dict[Symbol, str] = {}
 
         def place(dim: Expr) -> Expr:
+            """Return the index of a dimension in terms of its digits."""
             digits = self.split.get(dim) or ((str(dim), 1, self.size(dim)),)
             total = as_expr(0)
             for name, step, extent in digits:

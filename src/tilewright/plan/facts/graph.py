@@ -29,9 +29,9 @@ COARSE = 64
 class Facts:
     """The facts of a program in canonical form; see `canonical`.
 
-    `extents` are those of dimensions with more than one element; `digits` says which of them a dimension of the
-    program was split into; `parallel` are the dimensions that tasks may cut, in the program's order. `order` are all
-    dimensions of the program as they occur, `cut` those that tasks may cut.
+    `extents` has the dimensions with more than one element; `digits` maps a dimension of the program to those that it
+    was split into; `parallel` are the dimensions that the grid may split, in the program's order. `order` are all
+    dimensions of the program as they occur, `cut` those of them that the grid may split.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Facts:
     stated_loops: Mapping[str, int] = field(default_factory=dict)
     """The tile of loops along a dimension that constraints state."""
     stated_waves: Mapping[str, int] = field(default_factory=dict)
-    """In how many parts constraints have waves share a task's tile along a dimension."""
+    """Into how many parts constraints split a task's tile among waves, by dimension."""
     opened: Mapping[Expr, Expr] = field(default_factory=dict)
-    """Sizes that only a call tells, as expressions of those that it tells; `sizes` has typical ones."""
+    """Sizes known only at a call, as expressions of the symbols that it binds; `sizes` has typical ones."""
     logs: bool = False
-    """Whether what debug_log shows is kept."""
+    """True if results of debug_log are kept."""
     in_order: bool = False
-    """Whether elements are computed in order, by one task."""
+    """True if elements are computed in order, by one task."""
     part: str = ""
     """Which part of the program it is, where that is cut into two kernels."""
     between: str = ""
@@ -63,7 +63,7 @@ class Facts:
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
 
     def size(self, dims: Iterable[str]) -> int:
-        """Elements over dimensions."""
+        """Return the product of the extents of dimensions, in elements."""
         return prod(self.extents[d] for d in dims)
 
     @cached_property
@@ -77,26 +77,28 @@ class Facts:
 
     @cached_property
     def reads(self) -> tuple[ValueFacts, ...]:
-        """All reads; equal ones are one."""
+        """All reads of memory; equal ones are merged."""
         return tuple(n for n in self.nodes if n.op == "read")
 
     @cached_property
     def writes(self) -> tuple[ValueFacts, ...]:
-        """All writes."""
+        """All writes to memory."""
         return tuple(n for n in self.nodes if n.op == "write")
 
     @cached_property
     def products(self) -> tuple[ProductFacts, ...]:
-        """All products, in order."""
+        """All MMAs, in program order."""
         return products_of(self.nodes)
 
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
-        """A value and all that it is computed of, back to values of these kinds."""
+        """Yield a value and all values that it is computed from, back to operations named in `stop_at`."""
         return behind(self.nodes, value, stop_at)
 
     @cached_property
     def moved_bytes(self) -> float:
-        """Distinct bytes of memory that are read and written: all of each argument, or what is touched of it."""
+        """The distinct bytes of memory that are read and written: all of each
+        argument, or the accessed part if that is less.
+        """
         touched: dict[str, tuple[int, int]] = {}
         for n in (*self.reads, *self.writes):
             place = n.place
@@ -107,20 +109,23 @@ class Facts:
 
     @cached_property
     def reduced(self) -> Dims:
-        """The dimensions that anything is reduced over."""
+        """The dimensions that any operation reduces."""
         return frozenset(d for n in self.nodes for d in n.reduces)
 
     @cached_property
     def scanned(self) -> Dims:
-        """The dimensions along which anything goes in order."""
+        """The dimensions that any operation scans in order."""
         return frozenset(str(n.source.attrs["dim"]) for n in self.nodes if n.op in SCANS and n.source is not None)
 
     @cached_property
     def passes(self) -> dict[str, int]:
-        """How often a task goes over each dimension, a tile at a time: 1 where it can stream."""
+        """For each dimension, the passes over its tiles that a task needs: 1 if it can stream."""
         return {d: self._passes(d) for d in self.extents}
 
     def _passes(self, dim: str) -> int:
+        """Return the passes over the tiles of a dimension: one more after each
+        reduction that a later value depends on.
+        """
         level: dict[int, int] = {}
         loop = self.loops.get(dim)
         streams = loop is not None and loop.merge is not None
@@ -131,7 +136,7 @@ class Facts:
         return 1 + max((level[n.id] for n in self.nodes if dim in n.dims), default=0)
 
     def _is_online(self, n: ValueFacts, dim: str) -> bool:
-        """Whether a sum of exp(t - max(t)) can run together with that maximum, rescaled as it grows."""
+        """True if `n` sums exp(t - max(t)), so that it can run in the same pass as the maximum (online softmax)."""
         power = self.nodes[n.args[0]] if n.op == "sum" else None
         difference = self.nodes[power.args[0]] if power is not None and power.op in EXPONENTIALS else None
         if difference is None or difference.op != "sub":
@@ -140,7 +145,7 @@ class Facts:
         return maximum.op == "max" and dim in maximum.reduces and maximum.args[0] == difference.args[0]
 
     def lane_cycles(self, n: ValueFacts, machine: Machine) -> float:
-        """Cycles of a core's lanes for one element."""
+        """Return the cycles of a core, all lanes together, for one element of the value `n`."""
         if n.op in REDUCTIONS or n.op in SCANS:
             return 1 / machine.limits.lane_rate
         return lane_cycles(n.source, machine) if n.source is not None and n.op in COMPUTED else 0.0
@@ -149,7 +154,7 @@ class Facts:
 
     @cached_property
     def masks(self) -> dict[str, tuple[Op, ...]]:
-        """The masks of each loop: selections that hide tiles of it."""
+        """The masks of each loop: selects that make iterations over a fully masked tile change nothing."""
         return {axis: masks_of(loop.source) for axis, loop in self.loops.items() if loop.source is not None}
 
     @cached_property
@@ -159,7 +164,10 @@ class Facts:
         return frozenset(map(str, every))
 
     def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
-        """Iterations of a loop by task, where tasks have these tiles."""
+        """Return the iterations of the loop over `axis`, by task: (iterations, masked ones of them) -> number of tasks.
+
+        `tile` is the loop's tile size, `tiles` the task width along each dimension.
+        """
         masks = self.masks.get(axis, ())
         dims: list[Expr] = list(dict.fromkeys(d for op in masks for d in op.operands[0].type.dims))
         rows = {d: min(tiles.get(str(d), 1), self.extents.get(str(d), 1)) for d in dims if str(d) != axis}
@@ -173,7 +181,7 @@ class Facts:
 
     @cached_property
     def kept_share(self) -> dict[str, float]:
-        """The share of each loop's elements that masks keep."""
+        """The share of each loop's elements that masks keep, from 0 to 1."""
         shares = {}
         for axis in self.loops:
             counted = self.trips(axis, COARSE, dict.fromkeys(self.masked_dims, COARSE))
@@ -182,5 +190,5 @@ class Facts:
         return shares
 
     def kept(self, dims: Dims) -> float:
-        """The share of elements over dimensions that masks keep."""
+        """Return the share of elements over `dims` that masks keep, from 0 to 1."""
         return prod(share for axis, share in self.kept_share.items() if axis in dims)

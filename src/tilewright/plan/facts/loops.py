@@ -34,7 +34,7 @@ class LoopFacts:
 
 
 def monoid_of(loop: Op) -> str | None:
-    """Return how states of parts of a loop merge, or None.
+    """Return how the states of two parts of a loop merge ("sum", "max", "rescaled", or several); None if they do not.
 
     Every carried value must be one of these: an accumulator, x' = acc(t, x) with t free of what is carried; a running
     maximum m' = max(t, m); or rescaled by one, x' = acc(h(t, m'), x * g(m - m')), where h has one factor g(t - m').
@@ -58,11 +58,14 @@ class _CarriedValues:
         self.maxima = self._maxima()
 
     def merge(self) -> str | None:
+        """Return how all carried values merge, their kinds joined by "+"; None if one does not."""
         kinds = [self._kind(arg, end) for arg, end in zip(self.body.args, self.ends, strict=True)]
         return "+".join(sorted({kind for kind in kinds if kind})) if all(kinds) else None
 
     def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
-        """Return the accumulation over the axis that makes a value, and what it adds to."""
+        """Return (accumulation over the loop's axis that makes `value`, its
+        accumulator input); None if `value` is none.
+        """
         op = self.maker.get(value)
         if op is None:
             return None
@@ -73,7 +76,7 @@ class _CarriedValues:
         return None
 
     def _maxima(self) -> dict[Value, Value]:
-        """Running maxima: what is carried in -> what is carried out."""
+        """Return the running maxima (or minima): value carried in -> value carried out."""
         maxima = {}
         for arg, end in zip(self.body.args, self.ends, strict=True):
             step = self._accumulation(end)
@@ -82,10 +85,14 @@ class _CarriedValues:
         return maxima
 
     def _carries(self, value: Value) -> bool:
+        """True if a value depends on a value that the loop carries."""
         return bool(self.carried_in.get(value))
 
     def _kind(self, arg: Value, end: Value) -> str | None:
-        """How one carried value merges."""
+        """Return how one carried value merges; None if it does not.
+
+        `arg` is the value carried in, `end` the one carried out.
+        """
         if arg in self.maxima:
             return MAXIMUM
         step = self._accumulation(end)
@@ -105,7 +112,7 @@ class _CarriedValues:
         return RESCALED
 
     def _rescaled_by(self, value: Value) -> Value | None:
-        """The running maximum m of a factor g(m - m')."""
+        """Return the running maximum m of a factor g(m - m'); None if `value` is no such factor."""
         op = self.maker.get(value)
         while op is not None and op.name in SAME_ELEMENTS:
             op = self.maker.get(op.operands[0])
@@ -118,7 +125,7 @@ class _CarriedValues:
         return before if before in self.maxima and self.maxima[before] is after else None
 
     def _is_homogeneous(self, value: Value, maximum: Value) -> bool:
-        """Whether a value has exactly one factor g(t - m'), and carries nothing else."""
+        """True if a value has exactly one factor g(t - m'), and depends on no other carried value."""
         op = self.maker.get(value)
         if op is None:
             return False

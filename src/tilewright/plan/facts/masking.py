@@ -1,4 +1,4 @@
-"""Masks: selections that hide whole tiles of a loop, so that iterations over them change nothing."""
+"""Masks: selects that cover whole tiles of a loop, so that iterations over them change nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.plan.model import Size
 Known = Value | float | None
 """Knowledge of a value: it is another value, it is a number everywhere, or nothing is known."""
 Trips = dict[tuple[int, int], int]
-"""(iterations that change anything, those of them that a mask cuts) -> how many tasks have so many."""
+"""(iterations that change anything, those of them with a partly masked tile) -> number of tasks that have these."""
 ON_COORDINATES: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "ge", "gt", "le", "lt", "and_", "mod")},
     **dict.fromkeys(("broadcast", "permute", "cast"), lambda x: x),
@@ -26,12 +26,12 @@ NEUTRAL = {"max": -inf, "min": inf, "sum": 0.0}
 
 
 def masks_of(loop: Op) -> tuple[Op, ...]:
-    """The selections of a loop's body that hide tiles: where all of one is hidden, the iteration changes nothing."""
+    """Return the selects of a loop's body that are masks: if one masks a whole tile, the iteration changes nothing."""
     return tuple(op for op in loop.blocks[0].ops if op.name == "select" and hides(loop, op))
 
 
 def hides(loop: Op, selection: Op) -> bool:
-    """Whether an iteration gives back what it is given where a selection gives its last operand everywhere."""
+    """True if an iteration leaves all carried values unchanged when `selection` gives its last operand everywhere."""
     (body,) = loop.blocks
     known: dict[Value, Known] = {arg: arg for arg in body.args}
     for op in body.ops:
@@ -50,7 +50,10 @@ def hides(loop: Op, selection: Op) -> bool:
 
 
 def _result(op: Op, operands: Sequence[Known]) -> Known:
-    """Knowledge of a result, from that of its operands; operands of which nothing is known are finite."""
+    """Return what is known of an operation's result, from what is known of its operands.
+
+    Unknown operands are finite.
+    """
     first, second = (*operands, None, None)[:2]
     if op.name in ("fill", "scalar"):
         value = op.attrs["value"]
@@ -77,9 +80,10 @@ def _result(op: Op, operands: Sequence[Known]) -> Known:
 def count_trips(
     program: Program, masks: Sequence[Op], axis: Expr, tile: int, rows: Mapping[Expr, int], size: Size
 ) -> Trips:
-    """Count the iterations of a loop over `axis` in tiles, by tasks whose tiles along the masked dimensions are `rows`.
+    """Return the iterations of a loop over `axis`, by task: (iterations, masked ones of them) -> number of tasks.
 
-    Conditions are linear, so one holds somewhere in a box where it holds at a corner.
+    `tile` is the loop's tile size, `rows` the task width along each other masked dimension. Conditions are linear, so
+    one holds somewhere in a box if it holds at a corner.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]
@@ -102,7 +106,7 @@ def count_trips(
 
 
 def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:
-    """The value of a condition on coordinates at some of them; None where it is made of anything else."""
+    """Return a condition on coordinates, evaluated at the arrays `at`; None if it depends on anything else."""
     op = makers.get(value)
     if op is None:
         return None

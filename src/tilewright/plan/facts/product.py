@@ -1,4 +1,4 @@
-"""Products: M, N, K and batch as sets of dimensions, and how each operand is made."""
+"""MMAs: M, N, K and batch as sets of dimensions, and how each operand is computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.plan.facts.values import RENAMING, ValueFacts, behind
 
 @dataclass(frozen=True)
 class OperandFacts:
-    """An operand of a product: the reads and the products that it is computed from, and the operations between."""
+    """An operand of an MMA: the reads and the MMAs that it is computed from, and the operations between."""
 
     value: int
     reads: tuple[int, ...]
@@ -20,15 +20,15 @@ class OperandFacts:
 
     @property
     def is_read(self) -> bool:
-        """Whether it is one read, as it lies in memory."""
+        """True if it is one read of memory, without any computation."""
         return not self.between and len(self.reads) == 1 and not self.products
 
 
 @dataclass(frozen=True)
 class ProductFacts:
-    """A product. Each of M, N, K and batch is a set of dimensions, perhaps empty.
+    """An MMA. Each of M, N, K and batch is a set of dimensions, perhaps empty.
 
-    `into` is the product whose accumulator it adds to, None where it begins one.
+    `into` is the MMA whose accumulator it adds to; None if it starts a new one.
     """
 
     node: int
@@ -42,12 +42,15 @@ class ProductFacts:
     into: int | None
 
     def side(self, rows_on_n: bool) -> tuple[Dims, Dims, OperandFacts, OperandFacts]:
-        """(dimensions on the unit's rows, on its columns, the operand with the rows, the other)."""
+        """Return (dimensions on the atom's rows, those on its columns, the operand with the rows, the other operand).
+
+        `rows_on_n` puts N on the atom's rows: the MMA is transposed.
+        """
         return (self.n, self.m, self.b, self.a) if rows_on_n else (self.m, self.n, self.a, self.b)
 
 
 def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
-    """All products of a graph, in order. Their names are those of plans: mma, mma2 and so on."""
+    """Return all MMAs of a graph, in order. Their names are those of plans: mma, mma2 and so on."""
     products: list[ProductFacts] = []
     for node in (n for n in nodes if n.op == "mma"):
         a, b, c = (nodes[i] for i in node.args)
@@ -69,6 +72,7 @@ def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
 
 
 def _operand(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
+    """Return how an operand is computed: the reads, MMAs and other operations behind the value."""
     found: Mapping[str, list[int]] = {"read": [], "mma": [], "": []}
     for i in behind(nodes, value, ("read", "mma")):
         op = nodes[i].op
@@ -78,7 +82,7 @@ def _operand(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
 
 
 def _accumulator(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
-    """The product whose accumulator this value is, perhaps rescaled in place."""
+    """Return the MMA whose accumulator is the value `start`, perhaps rescaled in place; None if there is none."""
     value: int | None = start
     while value is not None and nodes[value].op != "mma":
         value = next((i for i in nodes[value].args if nodes[i].dims == dims), None)

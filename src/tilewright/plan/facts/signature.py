@@ -15,11 +15,13 @@ PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
 
 
 def signature(facts: Facts) -> Signature:
-    """The signature of a program: equal where facts are equal but for names."""
+    """Return the facts of a program without names: equal for programs that differ only in names."""
     return _Signing(facts).whole()
 
 
 class _Signing:
+    """The facts of a program, with a number for each merged dimension."""
+
     def __init__(self, facts: Facts):
         self.facts = facts
         self.runs = _merged(facts)
@@ -27,6 +29,7 @@ class _Signing:
         self.number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._place))}
 
     def whole(self) -> Signature:
+        """Return the signature: extents, parallel dimensions, loops, and the expression tree of each write."""
         facts = self.facts
         extents = sorted((self.number[run[-1]], facts.size(run)) for run in self.runs)
         loops = sorted((self.number[self.inner[axis]], loop.merge or "") for axis, loop in facts.loops.items())
@@ -34,16 +37,18 @@ class _Signing:
         return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value(w.id) for w in facts.writes))
 
     def _place(self, run: tuple[str, ...]) -> tuple[object, ...]:
-        """The number of a dimension."""
+        """Return the sort key of a merged dimension: its strides in writes, its extent, its strides in reads."""
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
         read = sorted((r.place.bytes, r.place.steps[inner]) for r in facts.reads if inner in r.place.dims)
         return (not any(written), *written, facts.size(run), tuple(read))
 
     def _dims(self, dims: frozenset[str]) -> tuple[int, ...]:
+        """Return the numbers of dimensions, sorted."""
         return tuple(sorted({self.number[self.inner[d]] for d in dims}))
 
     def _value(self, value: int) -> Signature:
+        """Return the expression tree of a value, without names; operands of an MMA are sorted."""
         n = self.facts.nodes[value]
         if n.op in PASSED_OVER and n.args:
             return self._value(n.args[0])
@@ -53,6 +58,7 @@ class _Signing:
         return (n.op, str(n.dtype), self._dims(n.dims), self._dims(n.reduces), self._access(n), *args)
 
     def _access(self, n: ValueFacts) -> Signature:
+        """Return the strides and sizes of a value's access, by dimension number; () if it is no access."""
         if n.access is None:
             return ()
         steps = {self.number[self.inner[d]]: n.access.steps[self.inner[d]] for d in n.access.dims}
@@ -60,7 +66,7 @@ class _Signing:
 
 
 def _merged(facts: Facts) -> list[tuple[str, ...]]:
-    """Runs of dimensions, outermost first, that lie behind each other wherever they occur."""
+    """Return the dimensions in groups that form one number wherever they occur, outermost first."""
     runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
     while True:
         pair = next(((a, b) for a in runs for b in runs if a != b and _lies_behind(facts, a, b)), None)
@@ -70,7 +76,7 @@ def _merged(facts: Facts) -> list[tuple[str, ...]]:
 
 
 def _lies_behind(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
-    """Whether one run continues another in all values and accesses."""
+    """True if the group `inner` continues the group `outer` as one number in all values and accesses."""
     a, b = outer[-1], inner[-1]
     special = set(facts.loops) | facts.scanned | facts.masked_dims
     if {a, b} & special or (a in facts.parallel) != (b in facts.parallel):

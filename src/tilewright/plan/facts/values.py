@@ -1,4 +1,4 @@
-"""Values of the graph: what makes a tile value, of which others, over which dimensions."""
+"""Nodes of the graph: the operation that makes a tile value, its operands, and its dimensions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNTIMED = RENAMING | {"read", "write", "mma", STATE}
 class ValueFacts:
     """A tile value: the operation that makes it, its dimensions and those that it reduces.
 
-    `carried` are the loops whose state it uses: it is computed in every iteration, whatever its dimensions.
+    `carried` are the loops whose state it uses: it is computed in every iteration of them, whatever its dimensions.
     """
 
     id: int
@@ -37,12 +37,12 @@ class ValueFacts:
 
     @property
     def bytes(self) -> int:
-        """Bytes of an element."""
+        """The bytes of one element."""
         return element_bytes(self.dtype)
 
     @property
     def space(self) -> Dims:
-        """The dimensions that it is computed over."""
+        """The dimensions that it is computed over: its own and those that it reduces."""
         return self.dims | self.reduces
 
     @property
@@ -53,7 +53,10 @@ class ValueFacts:
 
 
 def behind(nodes: Sequence[ValueFacts], start: int, stop_at: Collection[str] = ()) -> Iterator[int]:
-    """Yield a value and all that it is computed of, back to values of these kinds, which are given but not passed."""
+    """Yield a value and all values that it is computed from, back to operations named in `stop_at`.
+
+    Values of those operations are yielded too, but not what they are computed from.
+    """
     todo, seen = [start], set()
     while todo:
         value = todo.pop()

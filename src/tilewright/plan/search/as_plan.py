@@ -1,4 +1,4 @@
-"""A candidate as a plan: today's plan type and text; or what today's lowering lacks for it."""
+"""Turn a candidate of the search into a plan, or say what the lowering lacks for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, plan_of_unifor
 
 
 def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
-    """The plan of a candidate; or why today's lowering does not do it."""
+    """Return the plan of a candidate, with its repacked operands and its
+    second kernel; or why the lowering cannot do it.
+    """
     kernel = candidate.kernel
     plan: Schedule | Rejected
     if isinstance(kernel, TermKernelSchedule):

@@ -1,4 +1,6 @@
-"""Axes: dimensions with the same part in every product form a class, and a class is an axis of the schedule."""
+"""Classes of dimensions: dimensions with the same role in every MMA form a
+class, and a class is an axis of the schedule.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ from dataclasses import dataclass
 from tilewright.plan.facts import Facts
 
 ROWS, COLUMNS, DEPTH, BATCH, NONE = "rckb-"
-"""The part of a dimension in a product: on the unit's rows, on its columns, summed, kept by both operands, none."""
+"""The role of a dimension in an MMA: on the atom's rows, on its columns, reduced, batch, none."""
 
 
 @dataclass(frozen=True)
 class DimClass:
-    """Dimensions with the same part in all products, outermost first; `roles` has the part in each product.
+    """Dimensions with the same role in all MMAs, outermost first; `roles` has the role in each MMA.
 
-    Tasks may cut a class that `is_parallel`; one that `streams` may be gone over tile by tile, in one pass.
+    The grid may split a class that `is_parallel`. A class that `streams` may be processed tile by tile in one pass.
     """
 
     dims: tuple[str, ...]
@@ -25,12 +27,15 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """Whether every product keeps it, or lacks it."""
+        """True if every MMA has it as a batch dimension, or does not have it."""
         return set(self.roles) <= {BATCH, NONE}
 
 
 def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
-    """The classes of a program whose products are oriented so, in the order in which results lie."""
+    """Return the classes of dimensions of a program, in the memory order of its results.
+
+    `flips` has one entry per MMA: True if N lies on the atom's rows.
+    """
     order = [dim for n in (*facts.writes[:1], *facts.reads) for form in n.place.coords for dim, _ in form]
     sides = [(*p.side(flip)[:2], p.k, p.batch) for p, flip in zip(facts.products, flips, strict=True)]
     members: dict[tuple[tuple[str, ...], bool, bool], list[str]] = {}

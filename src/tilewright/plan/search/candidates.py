@@ -1,4 +1,4 @@
-"""Candidates of one kernel whose products run on atoms: orientations, tilings, pipelines, parts."""
+"""Candidates of one kernel whose MMAs run on atoms: orientations, tilings, pipelines, split-K."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from tilewright.plan.search.work import Work
 def kernels_with_atoms(
     facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
 ) -> Iterator[PlanCandidate]:
-    """Yield the candidates of a program whose products all run on atoms; of these those that lowering does."""
+    """Yield the candidates of a program whose MMAs all run on atoms of a pipeline.
+
+    `best` is the time of the best candidate so far, in cycles: slower ones are pruned. `only_lowered` drops those that
+    the lowering cannot do.
+    """
     if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
         ranking.reject("a pipeline", "results are not plainly written" if facts.products else "there is no product")
         return
@@ -36,7 +40,7 @@ def kernels_with_atoms(
 
 
 def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
-    """The tilings of every orientation; those whose waves share a tile as constraints say, where there are such."""
+    """Return the tilings of every orientation; only those that follow the author's wave constraints, if any do."""
     found: list[Tiling] = []
     for o in orientations(facts, machine, ranking):
         why = why_not_oriented(o) if only_lowered else ""
@@ -58,7 +62,7 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
 
 
 def _shares_as_stated(t: Tiling) -> bool:
-    """Whether waves share a tile as constraints say: along the unit's rows, all of them."""
+    """True if waves split a tile as the author's constraints say: all of them along the atom's rows."""
     p = t.o.products[0]
     rows = {owner for owner in t.facts.stated_waves if p.rows & {owner, *t.facts.digits.get(owner, ())}}
     waves = t.groups * p.atoms[0].c.lanes // (t.machine.lanes or 1)

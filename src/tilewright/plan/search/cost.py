@@ -1,4 +1,4 @@
-"""The cost: from counts of work to cycles, with rates from the machine's row, and the roofline."""
+"""The cost model: from counts of work to cycles, with rates from the machine's description, and the roofline."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tilewright.plan.search.work import Phase, TaskEnd, Work
 
 @dataclass(frozen=True)
 class Overlap:
-    """How the work of a kernel overlaps: groups of waves, pipeline stages, and what runs beside what.
+    """How the work of a kernel overlaps: groups of waves, pipeline stages, and MMAs that run ahead.
 
-    Without stages there is no pipeline. `ahead`: products start one iteration ahead; `ordered`: groups of waves take
-    turns at that; `pingpong`: halves of the groups take tasks in turn.
+    Zero stages mean no pipeline. `ahead`: MMAs start one iteration ahead; `ordered`: groups of waves take turns at
+    that; `pingpong`: halves of the groups take tasks in turn.
     """
 
     groups: int
@@ -27,37 +27,45 @@ class Overlap:
 
 
 SAME_WAVES = Overlap(1, 0)
-"""All waves do the same: what they do adds up, and tasks of a core overlap."""
+"""All waves run the same code: their work adds up, and the tasks of a core overlap."""
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Cycles of a kernel: in all, and without the bound that memory sets and without a quicker launch."""
+    """The predicted cycles of a kernel: in all, and `unbounded` by memory bandwidth and with a plain launch."""
 
     cycles: float
     unbounded: float
 
 
 def launch_cycles(machine: Machine) -> float:
-    """Cycles of a launch: one that begins while the kernel before it ends, where the machine has those."""
+    """Return the cycles of a launch; with programmatic dependent launch, less."""
     limits = machine.limits
     early = "programmatic" in machine.launches
     return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
 
 
 def roofline(machine: Machine, mma: float, lanes: float, moved: float) -> float:
-    """Cycles that no schedule beats: matrix units or lanes on all cores, or memory; and a launch."""
+    """Return the least cycles of any schedule: MMA atoms or lanes on all cores, or memory; plus a launch.
+
+    `mma` and `lanes` are cycles of one core for all work, `moved` the bytes to and from memory.
+    """
     cores = machine.limits.cores or 1
     return max(mma / cores, lanes / cores, moving(machine, moved)) + launch_cycles(machine)
 
 
 def line_factor(machine: Machine, row: int, pitch: int) -> float:
-    """How many times as long the L2 cache takes for rows of `row` bytes that lie `pitch` bytes apart."""
+    """Return the slowdown of L2 (1 or more) for rows of `row` bytes with a
+    stride of `pitch` bytes: they cross lines.
+    """
     return 1 + (machine.limits.crossing - 1) * (1 - gcd(row, pitch) / row)
 
 
 def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) -> float:
-    """Cycles of the L2 cache for a row of all of K, in slabs; 0 as pitch: rows lie well."""
+    """Return the cycles of L2 for one row of all of K, copied in slabs of `slab` elements of `element` bytes.
+
+    `pitch` is the bytes between rows; 0: rows are aligned.
+    """
     limits, row = machine.limits, slab * element
     whole, rest = divmod(k, slab)
     misaligned = limits.askew if pitch % limits.sector_bytes else 1.0
@@ -68,9 +76,9 @@ def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) ->
 
 
 def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: float = 0.0) -> float:
-    """Cycles of one iteration: the slowest of matrix units, lanes, shared memory and copies, and what nothing hides.
+    """Return the cycles of one iteration: the slowest of MMAs, lanes, shared memory and copies, and what nothing hides.
 
-    `share` is that of the cores which are at work; `more` are cycles of copies beside their own.
+    `share` is the fraction of cores at work; `more` are further cycles of copies.
     """
     limits = machine.limits
     mma = p.mma * (limits.lone_group if p.is_lone else 1)
@@ -87,7 +95,7 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
 
 
 def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
-    """Cycles of the end of a task."""
+    """Return the cycles of a task's epilogue: results through shared memory to global memory."""
     limits = machine.limits
     stored = e.outputs * machine.register_file.word_bytes / limits.shared_rate
     way_out = stored + e.lanes if e.reduces else max(stored, e.lanes)
@@ -96,7 +104,7 @@ def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
 
 
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
-    """Cycles of a kernel with its launch."""
+    """Return the predicted time of a kernel from its work and its overlap, with its launch."""
     limits = machine.limits
     if o.stages:
         total, least = _pipelined(machine, w, o), moving(machine, w.moved)
@@ -106,9 +114,9 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
 
 
 def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
-    """Cycles of tasks whose waves all do the same: by lanes and atoms, or loads; and by memory.
+    """Return (cycles by lanes, atoms or loads; cycles by memory) of a kernel whose waves all run the same code.
 
-    Cores have several tasks at a time, so that all of them move something to the end.
+    Cores run several tasks at a time, so that all of them keep memory busy until the end.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     rounds = ceil(w.tasks / cores)
@@ -119,7 +127,7 @@ def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
 
 
 def _pipelined(machine: Machine, w: Work, o: Overlap) -> float:
-    """Cycles of tasks whose operands arrive while others are multiplied."""
+    """Return the cycles of a kernel whose operands are copied while others are multiplied."""
     limits, cores = machine.limits, machine.limits.cores or 1
     share = min(w.tasks, cores) / cores
     steps = [step_cycles(machine, p, o, share) for p in w.phases]
@@ -137,7 +145,10 @@ def _pipelined(machine: Machine, w: Work, o: Overlap) -> float:
 
 
 def _body(w: Work, steps: list[float], share: float, masked: float) -> float:
-    """Cycles of the iterations of a task."""
+    """Return the cycles of all iterations of a task.
+
+    `steps` are the cycles per iteration of each phase; `share` scales the trips of masked loops.
+    """
     total = 0.0
     for p, step in zip(w.phases, steps, strict=True):
         total += p.trips * (share if p.is_dependent or p.masked else 1) * step + masked * p.masked
@@ -145,7 +156,7 @@ def _body(w: Work, steps: list[float], share: float, masked: float) -> float:
 
 
 def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
-    """Cycles of tasks that are all alike: rounds of them on all cores, the last one whole."""
+    """Return the cycles of tasks of equal length: whole waves of tasks over all cores."""
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
     body = _body(w, steps, of_trips, masked)
@@ -159,7 +170,7 @@ def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float,
 
 
 def _uneven(machine: Machine, w: Work, steps: list[float], end: float) -> float:
-    """Cycles of tasks of several lengths: whoever is done takes the next task, the longest first."""
+    """Return the cycles of tasks of several lengths under dynamic scheduling, the longest first."""
     cores = machine.limits.cores or 1
     lengths = [(_body(w, steps, share, masked) + end, tasks) for share, masked, tasks in w.lengths]
     total = sum(cycles * tasks for cycles, tasks in lengths) / cores + min(cycles for cycles, _ in lengths)
@@ -167,7 +178,7 @@ def _uneven(machine: Machine, w: Work, steps: list[float], end: float) -> float:
 
 
 def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
-    """Cycles more of tasks at edges, which bring rows outside their tensor."""
+    """Return the extra cycles of tasks at edges, which copy rows that are out of bounds."""
     if not w.edges:
         return 0.0
     p = max((p for p in w.phases if p.copied), key=lambda p: p.trips)

@@ -1,4 +1,4 @@
-"""From a tiling and the placement of its operands to the work of its kernel."""
+"""Count the work of a kernel from its tiling and the placement of its operands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.plan.search.work import Phase, TaskEnd, Work
 
 @dataclass(frozen=True)
 class ResultRows:
-    """The results of a task: rows and columns of memory, bytes of an element, bytes between rows."""
+    """The results of a task as rows of memory: rows and columns, bytes per element, bytes between rows."""
 
     rows: int
     columns: int
@@ -36,7 +36,10 @@ def count_work(
     phases: dict[int, Loops],
     bulk_waves: int,
 ) -> Work | None:
-    """The work of a kernel; None where no product has results that are written."""
+    """Return the work of a kernel; None if no MMA's result is written.
+
+    `phases` has the loops around each MMA, `bulk_waves` the waves that copy if lanes have to.
+    """
     lanes = LaneCycles(t, phases)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
     if last is None:
@@ -61,7 +64,7 @@ def count_work(
 
 
 def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
-    """The results of a task, as they lie in memory."""
+    """Return the rows of memory that a task writes. `last` is the MMA that computes them."""
     accesses = [w.place for w in t.facts.writes]
     flip = t.o.flips[t.o.products.index(last.oriented)]
     rows, columns = (last.columns, last.rows) if flip else (last.rows, last.columns)
@@ -70,7 +73,10 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
 
 
 def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks: int, reduces: bool) -> TaskEnd:
-    """The end of a task with these results."""
+    """Return the work of a task's epilogue: outputs, lane cycles, stores.
+
+    `lanes` are cycles of elementwise work after the MMA, `blocks` the accumulator tiles of a task.
+    """
     machine, limits, widths = t.machine, t.machine.limits, store_widths(t.machine)
     width = result.columns * result.bytes
     narrow, l2 = 0.0, 0.0
@@ -86,7 +92,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 
 @lru_cache
 def store_widths(machine: Machine) -> tuple[int, ...]:
-    """Bytes of the rows that bulk copies store, the widest first."""
+    """Return the row widths that bulk copies from shared to global memory can store, in bytes, widest first."""
     return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 
 
@@ -99,6 +105,7 @@ def _phases(
     lanes: LaneCycles,
     bulk_waves: int,
 ) -> tuple[Phase, ...]:
+    """Return the work of one iteration of each nest of loops: MMAs, lanes, copies, shared memory."""
     limits = t.machine.limits
     every = {*phases.values(), *(x for x, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
     counted = []
@@ -138,7 +145,7 @@ def _phases(
 
 
 def _inside_k(t: Tiling, here: list[MmaTile]) -> float:
-    """The share of a step's K that lies inside the operands."""
+    """Return the fraction of a K step that is in bounds; the rest is padding."""
     for m in here:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
         k = next((d for d in rows if d in m.oriented.product.k), None) or max(m.oriented.product.k, default=None)
@@ -149,7 +156,7 @@ def _inside_k(t: Tiling, here: list[MmaTile]) -> float:
 
 
 def _edges(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
-    """(rows outside their tensor that a step of a task at both edges brings, such tasks of a core)."""
+    """Return (out-of-bounds rows that a task at both edges copies per step, number of such tasks per core)."""
     if t.o.by_threads or is_chained(t):
         return 0.0, 0
     per_core = ceil(t.tasks / (t.machine.limits.cores or 1))
@@ -169,7 +176,7 @@ def _edges(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
 
 
 def _lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
-    """(share of the trips, masked trips, tasks): one entry where all tasks are alike."""
+    """Return (share of the trips, masked trips, number of tasks) for each kind of task; one entry if all are equal."""
     for axis, masks in t.facts.masks.items():
         number = t.o.class_of.get(axis)
         if masks and number in t.looped:
@@ -180,12 +187,12 @@ def _lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
 
 
 def has_cluster(t: Tiling) -> bool:
-    """Whether tasks of a cluster exchange values."""
+    """True if tasks of a cluster exchange values."""
     return any(tile.level == CLUSTER for tile in t.tiles)
 
 
 def state_bytes(t: Tiling, number: int) -> float:
-    """Bytes of what a loop over a class carries, over all rows: accumulators in words."""
+    """Return the bytes of all values that a loop over class `number` carries, such as accumulators."""
     facts, dims = t.facts, set(t.o.classes[number].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)
     if loop is not None:

@@ -1,4 +1,4 @@
-"""Rule: several products of a batch as one, with operand B in blocks on a diagonal."""
+"""Rule: compute several GEMMs of a batch as one, with a block-diagonal operand B."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, co
 
 
 def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
-    """The candidate with operand B copied to blocks on a diagonal first, where a tile has several of a batch."""
+    """Return the candidate with B repacked to block-diagonal form first, if its tile has several GEMMs of a batch.
+
+    `constant` are arguments that are repacked only once, so that their copy costs nothing.
+    """
     kernel = candidate.kernel
     if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
         return candidate
@@ -31,7 +34,10 @@ def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collect
 def padded_blocks(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
 ) -> Iterator[Repacked]:
-    """Yield the program whose K is padded to whole atoms, so that several of a batch fill a row of shared memory."""
+    """Yield the program with K padded to whole atoms, so that several GEMMs of a batch fill a row of shared memory.
+
+    `p` is the MMA, `reads` are those of its operands, `constant` the arguments that are repacked only once.
+    """
     a, b = reads
     k = a.place.contiguous
     g = next((d for d in p.batch if k in p.k and a.place.steps.get(d) == facts.extents[k]), None)

@@ -1,4 +1,4 @@
-"""A ranking in words: the time of the best candidate, what limits it, and why the others are not chosen."""
+"""Text of a ranking: the time of the best candidate, what limits it, and why the others are not chosen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rejected
 from tilewright.plan.search.unit import MmaTile
 
 SHOWN = 12
-"""Refusals that are named at most, beside families that take longer."""
+"""Refusals that are listed at most, beside slower families."""
 
 
 NEXT = 3
@@ -19,7 +19,7 @@ NEXT = 3
 
 
 def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
-    """The lines of `explain` for a ranking."""
+    """Return the lines of `explain` for a ranking."""
     best = ranking.best
     if best is None:
         return ["no plan", *(f"refused  {r.what}: {r.why}" for r in refusals(ranking))]
@@ -33,8 +33,7 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 
 
 def refusals(ranking: Ranking) -> list[Rejected]:
-    """Why the others are not chosen: the next tiles, and the best of each other family, take longer; and what no
-    candidate does."""
+    """Return why others are not chosen: the next tiles, the best of each slower family, and what no candidate does."""
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
     for candidate in ranking.candidates:
@@ -68,7 +67,7 @@ def _tile(m: MmaTile, *, transposed: bool) -> str:
 
 
 def _summed_up(rejected: list[Rejected]) -> list[Rejected]:
-    """Refusals of which those that lack the same resource are one."""
+    """Return the refusals with those that lack the same resource merged into one."""
     alike: dict[str, list[Rejected]] = {}
     for each in rejected:
         resource, colon, _ = each.why.partition(":")

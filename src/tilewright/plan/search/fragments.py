@@ -1,7 +1,7 @@
-"""Rule: kernels with products and without a pipeline: atoms that take fragments, or lanes that multiply.
+"""Rule: kernels with MMAs and without a pipeline, by atoms on register fragments or by lanes.
 
-All waves copy and multiply. A task of one product has one block of its accumulator; tasks of several have what they
-share of all of them, as wide as leaves some for each core.
+All waves copy and multiply. A task (one tile of the grid) of a single MMA has one accumulator tile. Tasks of several
+MMAs have the dimensions that all MMAs share, as wide as leaves some tasks for each core.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, uniform_candidate
 
 NARROWED = 6
-"""How often tasks are halved, at most, for kernels that shared memory then holds."""
+"""How often task widths are halved, at most, to fit shared memory."""
 SHALLOWEST = 32
 """The smallest tile of a K loop that is tried."""
 
 
 def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernels of a program with products in which all waves do the same."""
+    """Yield kernels of a program with MMAs whose waves all run the same code, for several task widths and K tiles."""
     if not facts.products or machine.lanes is None:
         return
     tiles = loop_tiles(facts)
     widths = task_widths(facts, machine, tiles) if facts.cut else {}
     tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
-    for narrow, loops in combinations((widths, *_narrower(widths)), tuple(_shallower(facts, tiles))):
+    for narrow, loops in combinations((widths, *_smaller_tasks(widths)), tuple(_smaller_k_tiles(facts, tiles))):
         kernel = _kernel(facts, machine, narrow, loops, narrowed=narrow != widths)
         if (kernel.widths, kernel.loops) not in tried:
             tried.append((kernel.widths, kernel.loops))
@@ -52,13 +52,18 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
 def _kernel(
     facts: Facts, machine: Machine, widths: Mapping[Expr, int], loops: dict[Expr, int], *, narrowed: bool
 ) -> UniformKernelSchedule:
-    """The kernel whose tasks have these widths; of one product, a block of its accumulator."""
+    """Return the kernel with these task widths and loop tiles; a single MMA gets one accumulator tile per task.
+
+    `narrowed` restricts the atoms to those of one wave, which need no shared memory.
+    """
     size = numbers_of(facts.sizes)
 
     def width(d: Expr) -> int:
+        """Return the extent of `d` within a task, or within an iteration of a loop over it."""
         return widths.get(d) or loops.get(d) or size(d)
 
     def in_task(d: Expr) -> int:
+        """Return the largest extent of `d` that a task may have."""
         return size(d) if d in facts.cut and str(d) not in facts.stated_tasks else width(d)
 
     own, blocks = dict(widths), dict[Expr, int]()
@@ -75,8 +80,8 @@ def _kernel(
     return UniformKernelSchedule(facts, machine, own, 1, loops, products, blocks)
 
 
-def _shallower(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield the tiles of loops, and smaller ones of K loops, which need less shared memory."""
+def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
+    """Yield the loop tiles, and then smaller tiles of K loops, which need less shared memory."""
     yield tiles
     for axis, extent in tiles.items():
         tile = extent
@@ -85,8 +90,8 @@ def _shallower(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]
             yield {**tiles, axis: tile}
 
 
-def _narrower(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield smaller tasks, which need less shared memory: halved again and again along where they are widest."""
+def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
+    """Yield smaller task widths, which need less shared memory: the widest one is halved each time."""
     for _ in range(NARROWED if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
         widths = {**widths, widest: ceil(widths[widest] / 2)}
@@ -94,9 +99,10 @@ def _narrower(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
 
 
 def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
-    """The microkernel of every product whose tiles are so wide; None: lanes multiply by themselves.
+    """Return the atom and accumulator tile of every MMA; None where lanes multiply without an atom.
 
-    All are done by as many lanes: those of one wave, where no wider atom does for all of them.
+    `width` gives the tile's extent along a dimension. All atoms span the same number of lanes: one wave, if no wider
+    atom fits all MMAs.
     """
     size, products = numbers_of(facts.sizes), dict[Op, Microkernel | None]()
     for p in facts.products:
@@ -115,22 +121,24 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
 
 
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
-    """The width of tasks: the widest with some for each core, and values that the second cache holds.
+    """Return the task width along each parallel dimension: the widest with
+    enough tasks and values that fit the L2 cache.
 
-    Dimensions that some product lacks stay whole, if there are others: it would be done twice. A batch is cut first,
-    then what lies beside the blocks of accumulators, then those along which blocks lie, which keep some rows.
+    Dimensions that some MMA lacks stay whole if others can be split, since that MMA would be repeated. The batch is
+    split first, then other dimensions outside the accumulator tile, then M and N, which keep some rows.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]
-    shared = [d for d in facts.cut if all(_names(facts, d) & n.space for n in products)]
+    shared = [d for d in facts.cut if all(_digits_of(facts, d) & n.space for n in products)]
     dims = shared or list(facts.cut)
-    batch = [d for d in dims if all(_names(facts, d) <= p.batch for p in facts.products)]
-    held = [_owners(facts, n) for n in facts.nodes if n.op != "write" and (n.op != "read" or n.place.can_leave)]
+    batch = [d for d in dims if all(_digits_of(facts, d) <= p.batch for p in facts.products)]
+    held = [_program_dims(facts, n) for n in facts.nodes if n.op != "write" and (n.op != "read" or n.place.can_leave)]
     axes = [axes_in(n.source, size) for n in products if n.source is not None]
     blocked = {d for x in axes if not isinstance(x, str) for d in (x.m, x.n)}
     widths = {d: size(d) for d in dims}
 
     def most() -> int:
+        """Return the elements of the largest value that a task holds."""
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in held)
 
     around = [d for d in dims if d not in batch and d not in blocked]
@@ -145,10 +153,11 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     return every | {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
 
 
-def _names(facts: Facts, d: Expr) -> frozenset[str]:
+def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:
+    """Return the canonical dimensions (digits) of a dimension of the program."""
     return frozenset(facts.digits.get(str(d), (str(d),)))
 
 
-def _owners(facts: Facts, n: ValueFacts) -> list[Expr]:
-    """The dimensions of the program that a value has."""
-    return [d for d in facts.order if _names(facts, d) & n.dims]
+def _program_dims(facts: Facts, n: ValueFacts) -> list[Expr]:
+    """Return the dimensions of the program that a value has."""
+    return [d for d in facts.order if _digits_of(facts, d) & n.dims]

@@ -17,23 +17,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HaloWindow:
-    """How an operand slides over positions: its access, and how far taps reach along each coordinate but the last."""
+    """The sliding window of operand A over positions: its access, and the reach of filter taps along each coordinate.
+
+    The last coordinate, the channels, is left out.
+    """
 
     access: AccessFacts
     read: int
     reach: tuple[int, ...]
 
     def image(self, box: Mapping[str, int]) -> tuple[int, ...]:
-        """The halo tile of a box of positions, without channels."""
+        """Return the extents of the halo tile that a box of positions reads, without channels."""
         forms = zip(self.access.coords[:-1], self.reach, strict=True)
         return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
 
     def fits(self, box: Mapping[str, int], machine: Machine) -> bool:
-        """Whether one copy brings the halo tile of a box."""
+        """True if one bulk copy loads the halo tile of a box."""
         return max(self.image(box)) <= machine.bulk_copy.box_extent
 
     def lines(self, box: Mapping[str, int]) -> int:
-        """Rows of the halo tile of a box."""
+        """Return the number of rows of a box's halo tile, each with all channels of a K step."""
         return prod(self.image(box))
 
 

@@ -1,4 +1,4 @@
-"""Kernels whose products run on atoms: every candidate of one program as one kernel."""
+"""Kernels whose MMAs run on atoms of a pipeline: their candidates, work, time and rank."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tilewright.plan.search.unit import MmaTile, mma_tile
 from tilewright.plan.search.work import Work
 
 CROWDED = 2
-"""Tasks for each core, at most, of a sum that is split."""
+"""Tasks per core, at most, of a kernel for which split-K is considered."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A loop that is split over tasks: its dimension, the parts, and the width of each."""
+    """Split-K: the dimension, the number of parts, and the width of each."""
 
     dim: str
     count: int
@@ -34,7 +34,7 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class KernelSchedule:
-    """One kernel: tiles, atoms, pipeline, launch. A kernel of lanes has no atoms, and says what lanes do instead."""
+    """One kernel with MMA atoms: tiles, atoms, pipeline, launch."""
 
     tiling: Tiling
     mmas: tuple[MmaTile, ...]
@@ -46,13 +46,18 @@ class KernelSchedule:
 
     @property
     def family(self) -> str:
-        """How operands come, which decides whether lowering can do it."""
+        """The way in which operands reach shared memory, as text; candidates
+        of one family are summed up in `explain`.
+        """
         tiles = "halo tiles" if self.pipeline.offsets is not None else "parts" if self.parts else "a pipeline"
         return f"{tiles}, {'lanes copy' if self.tiling.o.by_threads else 'bulk copies'}"
 
 
 def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[tuple[PlanCandidate, Work]]:
-    """Yield the candidates of a tiling, with their work."""
+    """Yield the candidates of a tiling, one for each legal pipeline, with their work.
+
+    `best` is the time of the best candidate so far, in cycles: a tiling that cannot beat it is dropped.
+    """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
         return
@@ -87,7 +92,7 @@ def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
 
 
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
-    """Cycles that no pipeline of a tiling beats: those of the matrix units, and of copies where all are of one loop."""
+    """Return a lower bound of a tiling's cycles: its MMAs, and its copies if there is a single MMA."""
     facts, limits = t.facts, t.machine.limits
     cores = limits.cores or 1
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
@@ -108,7 +113,9 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:
-    """The work of a kernel, without parts, counted again: on a machine with other rates, say."""
+    """Return the work of a kernel without split-K, counted anew, for example on
+    a machine with other rates; None if illegal.
+    """
     t, mmas = kernel.tiling, kernel.mmas
     phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
     placed = place_operands(t, mmas, phases)
@@ -120,7 +127,10 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 
 
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
-    """The work under a pipeline: A in registers is not read from shared memory; B may stay beside a halo tile."""
+    """Return the work under the kernel's pipeline.
+
+    A that stays in registers is not read from shared memory; B may be resident beside a halo tile.
+    """
     pipeline = kernel.pipeline
     phases = work.phases
     if pipeline.keeps_a:
@@ -142,7 +152,7 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
 
 
 def _b_cycles(kernel: KernelSchedule, placed: OperandPlacement) -> float:
-    """Cycles of the L2 cache for all of B."""
+    """Return the cycles of L2 for reading all of B."""
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None
     access = t.facts.nodes[halo.b_read].place
@@ -159,7 +169,7 @@ def _b_cycles(kernel: KernelSchedule, placed: OperandPlacement) -> float:
 
 
 def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
-    """The time of a kernel by its work, as its pipeline overlaps that."""
+    """Return the predicted time of a kernel from its work, with the overlap of its pipeline."""
     t, pipeline = kernel.tiling, kernel.pipeline
     roles, overlap = pipeline.roles, pipeline.overlap
     how = Overlap(t.groups, roles.stages, overlap in (AHEAD, ORDERED), overlap == ORDERED, roles.pingpong)
@@ -167,22 +177,25 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
 
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
-    """A kernel as a candidate, timed by its work; `extra` cycles are those of other kernels."""
+    """Return a kernel as a candidate, timed by its work; `extra` are the
+    cycles of other kernels, such as split-K's merge.
+    """
     time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_bound(kernel, work, time))
     return PlanCandidate(kernel, time.cycles + extra, _key(kernel, work, time, extra))
 
 
 def _is_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
+    """True if memory bandwidth, not the kernel's work, limits the time."""
     machine = kernel.tiling.machine
     return time.unbounded - machine.limits.launch_cycles <= moving(machine, work.moved)
 
 
 def _key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> Key:
-    """The order of candidates that take the same time.
+    """Return the sort key of a candidate: its time, then tie-breakers.
 
-    Nobody takes turns, pipelines are deep, little is brought while much is to be done, tiles are as large as what they
-    cover, and groups of waves are few.
+    Of equal times, no ping-pong, deep pipelines, few copied bytes, tiles no larger than the problem and few groups of
+    waves are preferred.
     """
     t, roles = kernel.tiling, kernel.pipeline.roles
     grid = [(c, tile) for c, tile in t.pairs() if tile.level == GRID and not c.is_batch]

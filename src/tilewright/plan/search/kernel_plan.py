@@ -1,4 +1,4 @@
-"""The plan of one kernel with atoms, over the dimensions of its program."""
+"""The plan of one kernel with MMA atoms, over the dimensions of its program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LACKS = "lowering lacks"
 
 @dataclass
 class KernelPlan:
-    """The plan of one kernel with atoms, over the dimensions of its program."""
+    """Writes the plan of one kernel with MMA atoms, over the dimensions of its program."""
 
     kernel: KernelSchedule
 
@@ -35,13 +35,15 @@ class KernelPlan:
         self.axes = {op: axes_in(op, self._width) for op in self.products}
 
     def _width(self, d: Expr) -> int:
+        """Return the extent of a program dimension within a tile: that of its widest digit."""
         return max(self.t.size.get(name, 1) for name in self._names(d))
 
     def _names(self, d: Expr) -> tuple[str, ...]:
+        """Return the canonical dimensions (digits) of a program dimension."""
         return self.facts.digits.get(str(d), (str(d),))
 
     def plan(self) -> Schedule | Rejected:
-        """The plan; or what today's lowering lacks for it."""
+        """Return the plan; or what the lowering lacks for it."""
         why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not()
         if why:
             return Rejected(self._name(), f"{LACKS} {why}")
@@ -73,7 +75,7 @@ class KernelPlan:
         )
 
     def _why_not(self) -> str:
-        """The part of this kernel, beyond its tiles, that today's lowering lacks."""
+        """Return what the lowering lacks for this kernel, besides its tiles; empty text if nothing."""
         if len(self.products) != len(self.kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
             return "products without rows and columns of their own"
         if self.kernel.parts is not None and why_not_split(self.facts):
@@ -81,12 +83,13 @@ class KernelPlan:
         return ""
 
     def _name(self) -> str:
+        """Return the kernel's MMAs with their tiles, as text."""
         return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in self.kernel.mmas)
 
     # -- axes -----------------------------------------------------------------------------------------------------
 
     def _tasks(self) -> list[Expr]:
-        """The dimensions that tasks cut, in the program's order."""
+        """Return the dimensions that the grid splits, in the program's order, those of the accumulator last."""
         cut = list(self.facts.cut)
         if len(self.products) > 1:
             return self._with_unit_rows(cut)
@@ -98,18 +101,20 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
-        """Dimensions that tasks cut, with the one of rows where that has a single element."""
+        """Return the dimensions that the grid splits, with an M of a single element among them."""
         rows = {axes.m for axes in self.axes.values() if isinstance(axes, Axes) and self.size(axes.m) == 1}
         if not rows - set(cut):
             return cut
         return list(cut_dims(self.facts.program, lambda d: 2 if d in rows else self.size(d), opened=self.facts.opened))
 
     def _cuts_both(self) -> bool:
-        """Whether tasks cut rows and columns of the result."""
+        """True if the grid splits M and N of the result."""
         return all(tile.level == GRID for c, tile in self.t.pairs() if {"r", "c"} & set(c.roles))
 
     def _walked(self, tasks: list[Expr]) -> list[Expr]:
-        """The order of tasks: as results lie, where memory limits a kernel that has whole rows."""
+        """Return the order of the grid's dimensions: the memory order of results,
+        if memory limits a kernel with whole rows.
+        """
         if len(self.products) > 1 or not self.kernel.at_memory_bound or not self._cuts_both():
             return tasks
         (op,) = self.products
@@ -122,24 +127,27 @@ class KernelPlan:
         return sorted(tasks, key=lambda d: min((places[n] for n in self._names(d) if n in places), default=-1))
 
     def _around(self, tasks: list[Expr]) -> list[str]:
-        """The tasks before the rows."""
+        """Return the grid dimensions before M, such as batch and heads."""
         rows = next(iter(self.axes.values()))
         assert isinstance(rows, Axes)
         return [str(d) for d in tasks[: tasks.index(rows.m)]] if rows.m in tasks else []
 
     def _raster(self) -> int:
+        """Return the raster group of the plan; 1 unless a single MMA has a grid over M and N."""
         return self.kernel.raster if len(self.products) == 1 and self._cuts_both() else 1
 
     def _word(self, d: Expr) -> str:
+        """Return the name of a dimension in the plan; a split-K dimension is named `_part`."""
         parts = self.kernel.parts
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 
     def _extent(self, d: Expr) -> int:
+        """Return the extent of a dimension in the plan: of a split-K dimension, that of one part."""
         parts = self.kernel.parts
         return parts.width if parts is not None and str(d) == parts.dim else self._full(d)
 
     def _full(self, d: Expr) -> int:
-        """The extent of a dimension; several of a batch in one tile are blocks on a diagonal of one product."""
+        """Return the extent of a dimension; with a block-diagonal B, N and K count all blocks of a tile."""
         extent = prod(self.facts.extents.get(name, 1) for name in self._names(d))
         (axes, *_) = self.axes.values()
         if self.t.batch == 1 or not isinstance(axes, Axes):
@@ -149,10 +157,11 @@ class KernelPlan:
         return extent // self.t.batch if self._is_in_blocks(d) else extent
 
     def _is_in_blocks(self, d: Expr) -> bool:
+        """True if a tile has several GEMMs along the batch dimension `d`, as blocks of a block-diagonal B."""
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
     def _cuts(self, d: Expr) -> tuple[Split, ...]:
-        """How an axis is cut."""
+        """Return the splits of an axis: task, loop, or none."""
         cut = d in self._tasks()
         tile = next((self.t.tile_of(n) for n in self._names(d) if n in self.t.o.class_of), None)
         if tile is None:
@@ -167,7 +176,9 @@ class KernelPlan:
         return ()
 
     def _unit_loop(self, d: Expr) -> tuple[Split, ...]:
-        """A dimension of one element that is summed is a loop of one step."""
+        """Return the loop of a reduction dimension with one element, which
+        still is a K step; () for other dimensions.
+        """
         for op, axes in self.axes.items():
             steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
             if isinstance(axes, Axes) and d in axes.deep and steps:
@@ -177,12 +188,12 @@ class KernelPlan:
         return ()
 
     def _is_inner(self, d: Expr, tile: AxisTile) -> bool:
-        """Whether a loop's step goes along a dimension."""
+        """True if the K step of a loop runs along `d`, not along another dimension of its class."""
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 
     def _tile_along(self, d: Expr) -> int:
-        """Elements of a dimension that a task has, in whole atoms along rows and columns."""
+        """Return the elements of a dimension that a task has, padded to whole atoms along M and N."""
         for op, axes in self.axes.items():
             if isinstance(axes, Axes) and d in (axes.m, axes.n):
                 rows, columns = self._block(self.products[op])
@@ -194,12 +205,13 @@ class KernelPlan:
     # -- products -------------------------------------------------------------------------------------------------
 
     def _block(self, m: MmaTile) -> tuple[int, int]:
-        """Rows and columns of C that a task has of a product."""
+        """Return (rows, columns) of C that a task has of an MMA."""
         flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
         columns = m.columns * self.t.batch
         return (columns, m.rows) if flip else (m.rows, columns)
 
     def _multiplied(self) -> tuple[ProductUnit, ...]:
+        """Return the plan's line of each MMA: atom, accumulator tile, orientation."""
         lines = []
         for m in self.kernel.mmas:
             flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
@@ -207,7 +219,7 @@ class KernelPlan:
         return tuple(lines)
 
     def _atom(self, m: MmaTile) -> str:
-        """The atom's name; that with A in registers, where it stays there."""
+        """Return the atom's name: the variant with A in registers, if A stays there over a loop."""
         if self.kernel.pipeline.keeps_a and m.oriented.kept_atoms and not m.oriented.a_in_registers:
             kept = [x for x in m.oriented.kept_atoms if x.shape == m.atom.shape]
             is_kept = not self.t.loops_over(self.facts.nodes[m.oriented.a.reads[0]].dims)
@@ -217,7 +229,7 @@ class KernelPlan:
     # -- halo tiles -----------------------------------------------------------------------------------------------
 
     def _halo_plan(self) -> Schedule | Rejected:
-        """The plan over boxes of positions: A as a halo tile, B in stages of some taps, or resident."""
+        """Return the plan over boxes of positions: A as a halo tile, B in stages of some taps, or resident."""
         (op,), (m,) = self.products, self.kernel.mmas
         axes, offsets = self.axes[op], self.kernel.pipeline.offsets
         assert isinstance(axes, Axes)

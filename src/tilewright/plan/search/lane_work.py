@@ -1,4 +1,4 @@
-"""Cycles of lanes: for what lies between products, what makes operands, what masks cut, and what follows products."""
+"""Cycles of lanes: elementwise work between MMAs, computed operands, masks, and epilogues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tilewright.plan.search.tiling import Loops, Tiling
 
 
 class LaneCycles:
-    """Cycles of lanes: by phase, by phase only where a mask cuts, and at the end of a task."""
+    """Cycles of lanes per iteration of each loop nest, those only in partly
+    masked tiles, and those of a task's epilogue.
+    """
 
     def __init__(self, t: Tiling, phases: dict[int, Loops]):
         self.t, self.facts = t, t.facts
@@ -30,6 +32,10 @@ class LaneCycles:
             self._count(n, is_mask, n.id in feeding, phases)
 
     def _count(self, n: ValueFacts, is_mask: bool, feeds: bool, phases: dict[int, Loops]) -> None:
+        """Add the cycles of the value `n` to its loop nest, to masked tiles, or to the epilogue.
+
+        `is_mask`: it is part of a mask. `feeds`: it is computed for an MMA's operand.
+        """
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)
         between = bool(n.dims & t.between)
@@ -58,7 +64,7 @@ class LaneCycles:
 
 
 def _after_products(t: Tiling) -> set[int]:
-    """The values that depend on a product."""
+    """Return the values that depend on an MMA."""
     after: set[int] = set()
     for n in t.facts.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):

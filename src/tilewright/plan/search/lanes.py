@@ -1,7 +1,7 @@
-"""Rule: kernels of lanes alone, without atoms: how much a task has, and how many waves do it.
+"""Rule: kernels without MMAs (elementwise, row-wise): task widths and wave counts.
 
-Enough bytes are in flight where every lane has a few vectors in registers and a core has several workgroups. Rows that
-are reduced are whole; short rows are several to a task, long ones are shared by more waves.
+Enough bytes are in flight if every lane has a few vectors in registers and a core has several workgroups. Rows that are
+reduced are whole; short rows are several to a task, long ones are split over more waves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, un
 
 
 def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the candidates of a program without products as one kernel of lanes."""
+    """Yield the candidates of a program without MMAs, as one kernel."""
     if facts.products or machine.lanes is None:
         return
     ranking.timed += 1
@@ -41,7 +41,7 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
-    """Yield the kernel of a part of a program whose rows lie along memory: as many rows a task as lanes hold."""
+    """Yield the kernel of a program's second part, whose rows are contiguous: as many rows per task as lanes hold."""
     rows = [d for d in facts.extents if d not in facts.parallel]
     along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]
     if not rows or facts.loops or any(d not in rows for d in along):

@@ -1,4 +1,4 @@
-"""Rule: launches: how tasks are ordered, and how many along the first axis run together."""
+"""Rule: the order of tasks, and the raster group (how many along the first axis run next to each other)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ DYNAMIC, CYCLIC = "dynamic", "cyclic"
 
 
 def order_of(work: Work) -> str:
-    """The order of tasks: dynamic where their lengths differ."""
+    """Return the order of tasks: dynamic if their lengths differ, else cyclic."""
     return DYNAMIC if len(work.lengths) > 1 else CYCLIC
 
 
 def raster_of(t: Tiling) -> int:
-    """How many tasks along the rows of C to walk together: those that run at a time then read least.
+    """Return the raster group along M for which the tasks that run at a time read the fewest bytes.
 
-    Where all run at a time, the shorter side is walked first: neighbours share the operand of the longer one.
+    If all tasks run at a time, the shorter side comes first: neighbours share the operand of the longer one.
     """
     rows, columns = _sides(t)
     tall, wide = rows[1], columns[1]
     running = min(t.machine.limits.cores or 1, tall * wide)
 
     def read(group: int) -> tuple[int, int]:
+        """Return (elements that concurrent tasks read, tie-breaker) of a raster group."""
         across = min(wide, ceil(running / min(group, tall)))
         return ceil(running / across) * rows[0] + across * columns[0], -group if tall < wide else group
 
@@ -38,7 +39,7 @@ def raster_of(t: Tiling) -> int:
 
 
 def _sides(t: Tiling) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(tile, tasks) along M and along N of C."""
+    """Return ((tile size, tasks) along M of C, the same along N)."""
     sides = []
     for role in "rc":
         grid = [tile for c, tile in t.pairs() if role in c.roles and tile.level == GRID]
@@ -47,7 +48,9 @@ def _sides(t: Tiling) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _distinct(t: Tiling, tile: AxisTile) -> int:
-    """Tasks along a class that read other elements: windows which slide by one read nearly the same again."""
+    """Return the tasks along a class that read different elements: windows
+    that slide by one read nearly the same ones.
+    """
     windows = {d for r in t.facts.reads for window in r.place.windows for d in window}
     sliding = [d for d, n in tile.box if d in windows and n == 1]
     if not sliding or any(d in windows for d, n in tile.box if n > 1):
@@ -56,10 +59,11 @@ def _distinct(t: Tiling, tile: AxisTile) -> int:
 
 
 def heads_together(t: Tiling, around: list[str]) -> int:
-    """How many of what stands before the rows to walk together, where tasks differ in length.
+    """Return how many values of the dimensions before M (such as heads) to run
+    next to each other, if tasks differ in length.
 
-    What they read stays in the L2 cache if they are few; but they are so many that a round of them, the longest tasks
-    first, keeps all cores busy as long as the longest takes: twice as many tasks as cores.
+    Few of them keep their operands in L2. But there must be twice as many tasks as cores, so that with the longest
+    tasks first all cores stay busy.
     """
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1

@@ -1,4 +1,4 @@
-"""The limiter of a candidate: the cost of its kernels on machines where all other rates are infinite."""
+"""Find what limits a candidate: the time of its kernels on machines where all other rates are infinite."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
 
 
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
-    """The cycles that each unit of a machine takes by itself for a candidate's kernels, the longest first."""
+    """Return the cycles that each resource of a machine takes alone for a candidate's kernels, the longest first."""
     return alone(machine, lambda other: cycles_on(candidate, other))
 
 
 def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
-    """The cycles of a candidate's kernels on a machine with the same atoms at other rates, without what repacks."""
+    """Return the cycles of a candidate's kernels on a machine with the same atoms at other rates, without repacking."""
     following = 0.0 if candidate.then is None else cycles_on(candidate.then, machine)
     return _cycles(candidate.kernel, machine) + following
 
 
 def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule, machine: Machine) -> float:
+    """Return the cycles of one kernel on a machine with the same atoms at other rates."""
     if isinstance(kernel, TermKernelSchedule):
         there = replace(kernel, program=replace(kernel.program, machine=machine))
         return kernel_time(machine, count_terms(there), SAME_WAVES).cycles
@@ -50,7 +51,7 @@ def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule,
 
 
 def _on(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:
-    """A kernel on a machine that has the same atoms at other rates."""
+    """Return a kernel moved to a machine that has the same atoms at other rates."""
     t = kernel.tiling
     products = tuple(
         replace(

@@ -1,4 +1,4 @@
-"""Registers: what is live of a lane in the loops, with one product ahead of another, and at the end of a task."""
+"""Live registers of a lane: in loops, with one MMA ahead of another, and in the epilogue."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tilewright.plan.search.unit import MmaTile
 
 @dataclass(frozen=True)
 class Liveness:
-    """Registers of a lane: in the loops, in the loops with one product ahead of another, and at the end of a task.
+    """Live registers of a lane: in loops, in loops with one MMA ahead of another, and in the epilogue.
 
-    `results` are the products whose accumulators are written; `dependent` those that wait for another of the same
+    `results` are the MMAs whose accumulators are written; `dependent` are those that wait for another MMA of the same
     iteration.
     """
 
@@ -25,7 +25,10 @@ class Liveness:
 
 
 def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> Liveness:
-    """The registers that accumulators and operands in registers take."""
+    """Return the live registers of a lane for accumulators, and for operands in registers.
+
+    `phases` has the loops around each MMA.
+    """
     facts = t.facts
     lanes, word = mmas[0].atom.c.lanes, t.machine.register_file.word_bytes
     held = {m.node: t.batch * m.rows * m.columns / t.groups * m.atom.c.dtype.bits / 8 / (word * lanes) for m in mmas}
@@ -48,14 +51,14 @@ def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> 
 
 
 def operand_registers(t: Tiling, m: MmaTile) -> float:
-    """Registers of operand A: twice as many beside what it is computed from, where that is read."""
+    """Return the registers per lane of operand A; twice as many if it is computed from reads."""
     bytes_of_a = m.rows / t.down * m.depth * m.atom.a.dtype.bits / 8
     twice = 2 if m.oriented.a.reads and not m.oriented.a.products and m.oriented.a_in_registers else 1
     return twice * bytes_of_a / (t.machine.register_file.word_bytes * m.atom.c.lanes)
 
 
 def _alive(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[int]:
-    """The accumulators that are still wanted when a product runs, and its own."""
+    """Return the accumulators that are live while MMA number `n` runs, its own among them."""
     later = [p for p in facts.products if p.node in order[n + 1 :]]
     written = {x for w in facts.writes for x in facts.behind(w.args[0], ("read", "mma")) if facts.nodes[x].op == "mma"}
     wanted = written.union(*({*p.a.products, *p.b.products, p.into} for p in later))
@@ -63,12 +66,13 @@ def _alive(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[
 
 
 def _carries(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
-    """Whether a product of the same loops has its accumulator carried by them."""
+    """True if the MMA `q` is in the same loops as `node`, which carry its accumulator."""
     loops = phases[node]
     return phases[q] == loops and bool(t.loops_over(t.facts.nodes[q].reduces) & loops)
 
 
 def _results(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
+    """Return the MMAs whose accumulators are written, and are no operand of another MMA."""
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
     behind = {q for w in facts.writes for q in facts.behind(w.args[0], ("read",))}
     return tuple(q for q in order if q in behind and q not in inner and q not in into.values())

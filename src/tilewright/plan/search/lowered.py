@@ -1,4 +1,4 @@
-"""What today's lowering lacks: tilings that the search finds and that no plan of today says."""
+"""What the lowering lacks: tilings that the search finds and the lowering cannot do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LACKING = "lowering lacks it"
 
 
 def why_not_oriented(o: Orientation) -> str:
-    """Why today's lowering does not do an orientation; empty where it does."""
+    """Return why the lowering cannot do an orientation of the MMAs; empty text if it can."""
     if o.through_shared:
         return "values between products that change their layout"
     if len(o.products) > 1 and any(o.flips):
@@ -27,7 +27,7 @@ def why_not_oriented(o: Orientation) -> str:
 
 
 def _why_not_unit_sides(o: Orientation) -> str:
-    """Why today's lowering does not do a product without rows or columns: results lack a dimension for these."""
+    """Return why the lowering cannot do an MMA without M or N, if results lack a dimension for it; else empty text."""
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:
         source = o.facts.nodes[p.node].source
@@ -42,7 +42,7 @@ def _why_not_unit_sides(o: Orientation) -> str:
 
 
 def why_not_lowered(t: Tiling) -> str:
-    """Why today's lowering does not do a tiling of an orientation that it does; empty where it does."""
+    """Return why the lowering cannot do a tiling; empty text if it can."""
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
     facts = t.facts
@@ -73,8 +73,10 @@ def why_not_lowered(t: Tiling) -> str:
 
 
 def _why_not_tile(t: Tiling, c: DimClass, tile: AxisTile) -> str:
-    """Why today's lowering does not do a tile of several dimensions: of one of the program's it does runs, of others
-    boxes."""
+    """Return why the lowering cannot do a tile over several dimensions; empty text if it can.
+
+    It does runs over the digits of one program dimension, and boxes only as halo tiles.
+    """
     if tile.level == WHOLE:
         return ""
     box, runs = dict(tile.box), ceil(c.extent / tile.size)
@@ -92,7 +94,9 @@ def _why_not_tile(t: Tiling, c: DimClass, tile: AxisTile) -> str:
 
 
 def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
-    """Why today's lowering does not go over K in steps: past the end of one, an operand must read zeros."""
+    """Return why the lowering cannot do these K steps: past the end of K, an
+    operand must read zeros; else empty text.
+    """
     if tile.level != LOOP or DEPTH not in c.roles or t.o.by_threads:
         return ""
     facts = t.facts
@@ -105,7 +109,7 @@ def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
 
 
 def _is_diagonal(t: Tiling) -> bool:
-    """Whether each product of a batch in a tile has an atom's columns of its own, all of them on the unit's columns."""
+    """True if each GEMM of a batch in a tile fills one atom's columns, as blocks of a block-diagonal B."""
     (p,) = t.o.products
     columns = [(c, tile) for c, tile in t.pairs() if COLUMNS in c.roles]
     widths = {atom.shape[1] for atom in p.atoms}
@@ -114,10 +118,10 @@ def _is_diagonal(t: Tiling) -> bool:
 
 
 def _owner(facts: Facts, name: str) -> str:
-    """The dimension of the program that a canonical dimension belongs to."""
+    """Return the dimension of the program that a canonical dimension is a digit of."""
     return next((d for d, digits in facts.digits.items() if name in digits), name)
 
 
 def why_not_split(facts: Facts) -> str:
-    """Why today's lowering does not split a loop of a program over tasks; empty where it does."""
+    """Return why the lowering cannot do split-K of a program; empty text if it can."""
     return "kernels that merge the states of a split loop" if facts.loops or len(facts.products) > 1 else ""

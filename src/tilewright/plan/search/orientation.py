@@ -1,4 +1,4 @@
-"""Rule: which side of every product lies on the rows of its unit, and the units that then fit."""
+"""Rule: which side of every MMA (M or N) lies on the atom's rows, and the atoms that then fit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.plan.sums import summed_in
 
 @dataclass(frozen=True)
 class OrientedProduct:
-    """A product with one side on the unit's rows, and the atoms that take it so.
+    """An MMA with M or N on the atom's rows, and the atoms that take it so.
 
     `a_in_registers`: operand A is computed, and atoms read it from registers.
     """
@@ -33,15 +33,15 @@ class OrientedProduct:
     a_in_registers: bool
     atoms: tuple[MultiplyAtom, ...]
     kept_atoms: tuple[MultiplyAtom, ...] = ()
-    """Atoms that take A from registers although it is read: it may be brought once and stay there."""
+    """Atoms that take A from registers although it is read: it may be loaded once and stay there."""
 
 
 @dataclass(frozen=True, eq=False)
 class Orientation:
-    """One orientation of all products.
+    """One orientation of all MMAs.
 
-    `flips` says of each product whether its N lies on the rows; `by_threads` why a group of waves copies operands by
-    itself, empty where bulk copies do; `through_shared` are values between products that change their layout.
+    `flips` says of each MMA whether its N lies on the atom's rows. `by_threads` is the reason why lanes copy operands;
+    empty: bulk copies do. `through_shared` are values between MMAs that change their layout.
     """
 
     facts: Facts
@@ -55,7 +55,7 @@ class Orientation:
 
 
 def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:
-    """Yield every orientation that atoms take; results that meet element by element lie alike."""
+    """Yield every orientation of the MMAs that atoms take; results that are combined elementwise have the same one."""
     for flips in combinations((False, True), repeat=len(facts.products)):
         sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
         if len(dict(sides)) == len(set(sides)):
@@ -65,7 +65,7 @@ def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[O
 
 
 def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
-    """The orientation of all products that `flips` says; None where no atoms take it, which the ranking then says."""
+    """Return the orientation of all MMAs that `flips` gives; None if no atoms take it, which is noted in `ranking`."""
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
     through_shared: list[tuple[OperandFacts, ProductFacts]] = []
@@ -96,7 +96,11 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
 def _with_atoms(
     facts: Facts, machine: Machine, p: ProductFacts, sides: tuple[Dims, Dims, OperandFacts, OperandFacts], held: bool
 ) -> OrientedProduct:
-    """A product with the atoms that take it; where several products share a kernel, lanes do not multiply."""
+    """Return an MMA with the atoms that take its operands.
+
+    `sides` is (row dimensions, column dimensions, operand with the rows, the other); `held` asks for A from registers.
+    If several MMAs share a kernel, only asynchronous atoms count.
+    """
     rows, columns, a, b = sides
     source = facts.nodes[p.node].source
     assert source is not None
@@ -117,7 +121,7 @@ def _with_atoms(
 
 
 def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> bool:
-    """Whether an operand's rows in memory go along K; what lies along neither counts as that."""
+    """True if an operand's rows in memory run along K, or along neither K nor its `own` dimensions (M or N)."""
     read = facts.nodes[operand.reads[0]]
     access = read.place
     if access.coords and not access.row and read.source is not None and access.shape[-1] == 1:
@@ -154,7 +158,10 @@ def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
 
 
 def _why_not_stepped(facts: Facts, p: OrientedProduct) -> str:
-    """Why bulk copies cannot go along K in steps: the last one goes past the end of a window, where memory goes on."""
+    """Return why bulk copies cannot load K in steps; empty text if they can.
+
+    They cannot if the last step runs past the end of a window into memory that has other elements.
+    """
     k, alike, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
     reads = [facts.nodes[r].place for x in (p.a, p.b) for r in x.reads]
     dims = [d for place in reads for form in place.coords for d, _ in form if d in k]
@@ -166,7 +173,7 @@ def _why_not_stepped(facts: Facts, p: OrientedProduct) -> str:
 
 
 def _is_unit_along(facts: Facts, read: Op, p: ProductFacts) -> bool:
-    """Whether the last dimension of memory, which has one element, is that of K."""
+    """True if the innermost dimension of memory, which has one element, is K."""
     source = facts.nodes[p.node].source
     axes = axes_in(source, numbers_of(facts.sizes)) if source is not None else ""
     if isinstance(axes, str):
@@ -178,7 +185,7 @@ def _is_unit_along(facts: Facts, read: Op, p: ProductFacts) -> bool:
 
 
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
-    """Why bulk copies cannot read an operand as it lies, whose rows, columns and K are `dims`; empty: they can."""
+    """Return why bulk copies cannot read an operand with these dimensions (M or N, and K); empty text if they can."""
     pitch = bulk_pitch(machine)
     if not pitch:
         return "the machine has no bulk copies"
@@ -195,6 +202,8 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
 
 @lru_cache
 def bulk_pitch(machine: Machine) -> int:
-    """Bytes that rows lie a multiple apart, for bulk copies to shared memory; 0: the machine has none."""
+    """Return the bytes that the row stride must be a multiple of for bulk
+    copies to shared memory; 0 if there are none.
+    """
     loads = machine.copies_between("global", "shared")
     return max((c.pitch for c in loads if c.asynchronous and c.bytes_moved is None), default=0)

@@ -1,4 +1,4 @@
-"""Rule: a reduction in parts, by tasks of their own, whose results a second kernel combines in fixed order."""
+"""Rule: split a reduction over tasks; a second kernel combines the partial results in fixed order."""
 
 from __future__ import annotations
 
@@ -28,31 +28,32 @@ WHAT = "a reduction in parts"
 
 
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernel whose one reduction is done in parts, where the whole one leaves cores without a task."""
+    """Yield the kernel with its single reduction split over tasks, if the whole one leaves cores without a task."""
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
     facts, machine = kernel.facts, kernel.machine
     size = numbers_of(facts.sizes)
     tasks, cores = tasks_of(kernel.widths, size), machine.limits.cores or 1
-    reduction = _reduction(facts)
+    reduction = _single_reduction(facts)
     if reduction is None or CROWDED * tasks > cores:
         return
-    count = _parts(kernel, reduction)
-    extent = facts.extents[_axis(reduction)]
-    width = _width(facts, machine, _axis(reduction), extent // count)
+    count = _best_part_count(kernel, reduction)
+    extent = facts.extents[_reduced_dim(reduction)]
+    width = _part_width(facts, machine, _reduced_dim(reduction), extent // count)
     if count < 2 or width < 1:
-        ranking.reject(WHAT, f"{_axis(reduction)}, {extent}, has too few elements for {cores} cores")
+        ranking.reject(WHAT, f"{_reduced_dim(reduction)}, {extent}, has too few elements for {cores} cores")
         return
-    yield _in_parts(kernel, Parts(_axis(reduction), count, width))
+    yield _split_candidate(kernel, Parts(_reduced_dim(reduction), count, width))
 
 
-def _axis(reduction: ValueFacts) -> str:
+def _reduced_dim(reduction: ValueFacts) -> str:
+    """Return the dimension that a reduction reduces."""
     (axis,) = reduction.reduces
     return axis
 
 
-def _reduction(facts: Facts) -> ValueFacts | None:
-    """The one reduction of a program, of what is computed element by element from plain reads; None: it has none."""
+def _single_reduction(facts: Facts) -> ValueFacts | None:
+    """Return a program's single reduction, of values computed elementwise from plain reads; None if it has none."""
     found = [n for n in facts.nodes if n.reduces]
     if len(found) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
         return None
@@ -70,8 +71,8 @@ def _reduction(facts: Facts) -> ValueFacts | None:
     return n if is_map and is_plain and not is_used_again and n.dtype.accumulator is n.dtype else None
 
 
-def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
-    """In how many parts memory takes least time: all cores have as many, and wait as seldom as can be."""
+def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
+    """Return the number of parts of a reduction for which memory traffic takes the least time."""
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
     source = facts.nodes[reduction.args[0]]
@@ -82,9 +83,10 @@ def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     fewest = tasks_of(
         beside_rows(facts.program, kernel.widths, size, machine, tasks_per_core=inf) or kernel.widths, size
     )
-    extent = facts.extents[_axis(reduction)]
+    extent = facts.extents[_reduced_dim(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
+        """Return (relative time, uneven rest) of a number of parts."""
         rounds = ceil(parts * fewest / cores)
         busy = max(1, rounds * cores / (parts * fewest) / limits.far_alone)
         return busy + rounds * limits.copy_latency / moved, extent % parts
@@ -93,19 +95,20 @@ def _parts(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     return min(range(1, max(2, most + 1)), key=cost)
 
 
-def _width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
-    """The elements of a part: where they are contiguous, whole lines, unless that leaves much over."""
+def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
+    """Return the elements of a part: whole cache lines if they are contiguous and there are many."""
     sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
     line = max((machine.lane_access.line_bytes // n for n in sides), default=1)
     return width // line * line if width > WHOLE_LINES * line else width
 
 
-def _in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """The kernel that reduces parts, with the time of the one that combines them."""
+def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
+    """Return the candidate that reduces in parts, with the time of the kernel that combines them."""
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)
 
     def size(d: Expr) -> int:
+        """Return the extent of a dimension in the kernel that reduces one part."""
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 
     every = {split: parts.count, **{d: numbers(d) for d in facts.cut}}
@@ -116,14 +119,14 @@ def _in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
 
 
 def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """A kernel that reduces parts as a candidate, with the time of the one that combines them."""
+    """Return a kernel that reduces parts as a candidate, with the time of the kernel that combines them."""
     work, merge = work_in_parts(kernel, parts)
     cycles = kernel_time(kernel.machine, work, SAME_WAVES).cycles + merge
     return PlanCandidate(kernel, cycles, (round(cycles),))
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
-    """(the work of a kernel that reduces parts, the cycles of the one that combines them)."""
+    """Return (work of the kernel that reduces parts, cycles of the kernel that combines them)."""
     facts, machine, whole = kernel.facts, kernel.machine, count_uniform(kernel)
     tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)
     states = parts.count * sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)

@@ -1,4 +1,4 @@
-"""Rule: a program as two kernels, with one value in memory between them."""
+"""Rule: split a program into two kernels, with one value in memory between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.plan.search.uniform import loops_around
 
 FIRST, SECOND = "first", "second"
 TIMES = 3
-"""Bytes between two kernels, at most, for each byte of the program's arguments."""
+"""Bytes of the value between two kernels, at most, for each byte of the program's arguments."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class GraphCut:
 
 
 def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
-    """Yield the cuts of a graph: of values that separate the same work, the one with the fewest bytes.
+    """Yield the ways to split a program into two kernels: of values that separate the same work, the smallest one.
 
     Values that take much more memory than all arguments are rejected.
     """
@@ -77,7 +77,7 @@ def _shares_loop(first: Facts) -> bool:
 
 
 def _reduces_products(first: Facts) -> bool:
-    """Whether anything that follows from a product is reduced, or gone over in order."""
+    """True if the kernel reduces or scans a value that depends on an MMA."""
     after = set[int]()
     for n in first.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):
@@ -86,7 +86,7 @@ def _reduces_products(first: Facts) -> bool:
 
 
 def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
-    """Whether a product or a reduction follows from a value."""
+    """True if an MMA or a reduction depends on a value. `heavy` are all MMAs, reductions and scans."""
     todo, seen = [value], set[int]()
     while todo:
         for user in facts.users[todo.pop()]:
@@ -97,7 +97,10 @@ def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
 
 
 def _separates(facts: Facts, value: int, first: set[int]) -> bool:
-    """Whether nothing but the value, and what is read anyway, goes from the first part to the second."""
+    """True if only `value`, besides reads, goes from the first kernel to the second.
+
+    `first` are the values of the first.
+    """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:
         return False
@@ -106,7 +109,7 @@ def _separates(facts: Facts, value: int, first: set[int]) -> bool:
 
 
 def _packed(facts: Facts, v: ValueFacts) -> AccessFacts:
-    """The value in memory: a coordinate for each dimension of its tile, whose digits are one number."""
+    """Return the contiguous layout of a value in memory: a coordinate for each dimension of its tile."""
     every = [facts.digits.get(str(d), (str(d),)) for d in _tile_dims(v)]
     digits = [[n for n in names if n in v.dims] for names in every]
     rest = sorted(v.dims - {n for names in digits for n in names})
@@ -118,12 +121,13 @@ def _packed(facts: Facts, v: ValueFacts) -> AccessFacts:
 
 
 def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:
-    """The dimensions of the program's tile that a value is."""
+    """Return the program's dimensions of a value's tile."""
     kind = v.source.results[0].type if v.source is not None and v.source.results else None
     return kind.dims if isinstance(kind, TileType) else ()
 
 
 def _first(facts: Facts, value: int) -> Facts:
+    """Return the facts of the first kernel: all that computes `value`, and a write of it."""
     inside, v = set(facts.behind(value)), facts.nodes[value]
     nodes = [n for n in facts.nodes if n.id in inside]
     write = ValueFacts(len(facts.nodes), "write", v.dims, v.dtype, (value,), access=_packed(facts, v))
@@ -131,6 +135,7 @@ def _first(facts: Facts, value: int) -> Facts:
 
 
 def _second(facts: Facts, value: int) -> Facts:
+    """Return the facts of the second kernel: a read of `value`, and all that is computed from it."""
     needed: set[int] = set()
     todo = [w.id for w in facts.writes]
     while todo:
@@ -145,7 +150,7 @@ def _second(facts: Facts, value: int) -> Facts:
 
 
 def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
-    """The facts of some values: numbered anew, over the dimensions that they have."""
+    """Return the facts of some nodes: renumbered, over the dimensions that they have. `part` is FIRST or SECOND."""
     number = {n.id: i for i, n in enumerate(nodes)}
     made = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
     states = {n.id for n in nodes if n.op == STATE}
@@ -177,13 +182,13 @@ def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
 
 
 def _order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
-    """Dimensions in the order in which results lie."""
+    """Return dimensions in the memory order of results."""
     written = [d for n in nodes if n.op == "write" for form in n.place.coords for d, _ in form]
     return list(dict.fromkeys([*(d for d in facts.parallel), *written]))
 
 
 def _is_parallel(nodes: tuple[ValueFacts, ...], loops: Mapping[str, object], dim: str) -> bool:
-    """Whether tasks may cut a dimension: every write has it, and nothing goes along it."""
+    """True if the grid may split a dimension: every write has it, and nothing reduces, scans or loops over it."""
     writes = [n for n in nodes if n.op == "write"]
     stuck = any(dim in n.reduces or n.op in SCANS for n in nodes)
     return all(dim in w.dims for w in writes) and not stuck and dim not in loops

@@ -1,4 +1,4 @@
-"""Rule: a loop split over tasks in parts, whose states a second kernel merges (split-K)."""
+"""Rule: split-K. A loop is split over tasks, and a second kernel merges the states of its parts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from tilewright.plan.search.uniform import loops_around
 from tilewright.plan.search.work import Work
 
 PARTS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
-"""Parts in which a sum may be split over tasks."""
+"""Numbers of parts that split-K tries."""
 UNROLLED = 16
-"""Parts that one more launch adds up; more take two."""
+"""Parts that one more launch can add up; more need two."""
 
 
 def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield kernels whose loop is split over tasks, where the best whole one leaves cores without a task."""
+    """Yield split-K kernels, if the best kernel without it leaves cores without a task.
+
+    `wholes` are all candidates without split-K, with their work.
+    """
     best, _ = min(wholes, key=lambda x: x[0].key)
     first = best.kernel
     assert isinstance(first, KernelSchedule)
@@ -45,13 +48,13 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iter
         for parts in _splits(kernel.tiling):
             crowded = parts.count * least > CROWDED * cores
             if not crowded and (ranking.keeps_all or _least_in_parts(kernel, work, parts) < cycles):
-                split = _split(kernel, work, parts)
+                split = _split_candidate(kernel, work, parts)
                 cycles = min(cycles, split.cycles)
                 yield split
 
 
 def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
-    """Cycles that a kernel in parts takes at least: its matrix units and copies, the merge, both launches."""
+    """Return a lower bound of a split-K kernel's cycles: MMAs and copies, the merge, both launches."""
     t, limits = kernel.tiling, kernel.tiling.machine.limits
     each = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
     rounds = ceil(t.tasks * parts.count / (limits.cores or 1))
@@ -60,17 +63,22 @@ def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
 
 
 def _splits(t: Tiling) -> Iterator[Parts]:
-    """Yield the ways to split one loop over tasks: in equal parts, or in whole steps where operands lie plainly."""
+    """Yield the ways to split one loop of a tiling over tasks."""
     for c, tile in t.pairs():
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)
         if tile.level != LOOP or c.is_parallel or not c.streams or not merges or DEPTH not in c.roles:
             continue
-        looped = _looped(t)
+        looped = _loop_dims(t)
         for dim in (d for d in c.dims if not looped or d in looped):
             yield from _parts_of(t, dim, dict(tile.box)[dim], tile.size)
 
 
 def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
+    """Yield the splits of a dimension: in whole K steps if the last part may
+    read zeros past the end, else in equal parts.
+
+    `box` is the tile's extent along it, `step` that of a K step.
+    """
     extent = t.facts.extents[dim]
     reads = [r for r in t.facts.reads if dim in r.place.dims]
     plain = (
@@ -78,7 +86,7 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
         and box == min(step, extent)
         and not _is_computed(t)
     )
-    plain = plain and dim in _looped(t)
+    plain = plain and dim in _loop_dims(t)
     if plain and len(t.o.classes[t.o.class_of[dim]].dims) == 1:
         for count in PARTS:
             width = ceil(extent / count / step) * step
@@ -93,28 +101,28 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
 
 
 def has_dimension(read: ValueFacts, dim: str) -> bool:
-    """Whether the memory that is read has a dimension of this name: parts of it may end in zeros."""
+    """True if the memory that is read has a dimension of this name, so that reads past its end give zeros."""
     return read.source is None or dim in map(str, read.source.operands[0].type.dims)
 
 
-def _looped(t: Tiling) -> set[str]:
-    """The dimensions that loops of the program go over around its product; past their ends zeros are read."""
+def _loop_dims(t: Tiling) -> set[str]:
+    """Return the dimensions of the program's loops around its MMA; reads past their ends give zeros."""
     return {str(loop.attrs["axis"]) for loops in loops_around(t.facts.program).values() for loop in loops}
 
 
 def _is_computed(t: Tiling) -> bool:
-    """Whether an operand is computed: past the end it may be anything."""
+    """True if an operand is computed: its elements past the end may be anything."""
     return any(not x.is_read for p in t.facts.products for x in (p.a, p.b))
 
 
-def _split(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCandidate:
-    """A kernel whose loop is split over tasks; a second one merges their states."""
+def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCandidate:
+    """Return a kernel with split-K as a candidate, with the time of the kernel that merges."""
     split, merge = split_work(kernel, work, parts)
     return candidate_of(replace(kernel, parts=parts), split, merge)
 
 
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
-    """(the work of a kernel whose loop is split over tasks, the cycles of the one that merges their states)."""
+    """Return (work of a kernel with split-K, cycles of the kernel that merges its partial states)."""
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
     number = t.o.class_of[parts.dim]
     tile = t.tiles[number]

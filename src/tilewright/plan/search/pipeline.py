@@ -1,4 +1,4 @@
-"""Rule: pipelines: stages of shared memory, registers by role, and which work runs beside which."""
+"""Rule: pipelines: stages in shared memory, registers of producers and consumers, and what overlaps."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from tilewright.plan.search.tiling import Tiling, is_chained
 from tilewright.plan.search.unit import MmaTile
 
 AHEAD, ORDERED, PLAIN = "mma ahead", "ordered", "none"
-"""Products one iteration ahead of others; the same with groups of waves in turn; neither."""
+"""MMAs that start one iteration ahead; the same with wave groups in turn; neither."""
 FEWEST_STAGES = 2
-"""Stages of what is gone over, at least: one is filled while another is used."""
+"""Stages of a loop's operands, at least: one is filled while another is used."""
 MOST_STAGES = 8
-"""Stages, at most, unless these hold less than what is under way while as much arrives."""
+"""Stages, at most, unless more are needed to keep enough bytes in flight."""
 HALO_STAGES = (4, 3, 2)
 """Stages of halo tiles."""
 HALO_PIPELINES = 3
 """Pipelines of a kernel with halo tiles, whose barriers lie between them: halo tiles, B, results."""
 STORED = (2, 1)
-"""Stages in which results wait to leave."""
+"""Epilogue stages to try: buffers of results on their way to memory."""
 
 
 @dataclass(frozen=True)
 class KernelPipeline:
-    """Roles with their registers and stages, how products overlap, and whether operand A stays in registers.
+    """Producer and consumer waves with their registers and stages, the
+    overlap of MMAs, and whether A stays in registers.
 
-    With a halo tile, `offsets` are the taps of a stage of B; 0: all of B is resident.
+    With a halo tile, `offsets` are the filter taps in a stage of B; 0: all of B is resident.
     """
 
     roles: Pipeline
@@ -45,7 +46,7 @@ class KernelPipeline:
 
 @dataclass(frozen=True)
 class _Room:
-    """Shared memory: bytes for stages and results, and those of a stage of results."""
+    """Shared memory: bytes for stages and results, and the bytes of a stage of results."""
 
     bytes: float
     result: float
@@ -54,7 +55,7 @@ class _Room:
 def pipelines(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, ranking: Ranking
 ) -> Iterator[KernelPipeline]:
-    """Yield the pipelines of a tiling that registers and shared memory hold."""
+    """Yield the pipelines of a tiling that fit registers and shared memory; others are noted in `ranking`."""
     cores = t.machine.limits.cores or 1
     if not mmas[0].atom.asynchronous and t.groups == 1:
         return  # lanes that multiply: one group does so while another loads its operands
@@ -69,10 +70,10 @@ def pipelines(
             ranking.reject(_name(mmas), waves)
             continue
         if placed.halo is not None:
-            for halo_roles, offsets in _halo_roles(t, mmas[0], placed.halo, waves, pingpong):
+            for halo_roles, offsets in _halo_pipelines(t, mmas[0], placed.halo, waves, pingpong):
                 yield KernelPipeline(halo_roles, overlap, keeps, offsets)
             continue
-        roles = _roles(t, mmas, live, placed, waves, keeps, pingpong)
+        roles = _fit_stages(t, mmas, live, placed, waves, keeps, pingpong)
         if isinstance(roles, str):
             ranking.reject(_name(mmas), roles)
         else:
@@ -80,13 +81,17 @@ def pipelines(
 
 
 def _name(mmas: tuple[MmaTile, ...]) -> str:
+    """Return the MMAs of a kernel with their tiles, as text."""
     return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in mmas)
 
 
 def _waves(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, how: tuple[bool, bool]
 ) -> tuple[tuple[int, int], tuple[int, int]] | str:
-    """(waves, registers of a lane) of the producer and of the consumer; or why registers do not hold it."""
+    """Return (waves, registers per lane) of the producer and of the consumer; or why registers do not suffice.
+
+    `how` is (A stays in registers, ping-pong).
+    """
     keeps, pingpong = how
     limits, atom = t.machine.limits, mmas[0].atom
     groups = t.groups * (1 + pingpong)
@@ -103,7 +108,9 @@ def _waves(
 
 @lru_cache
 def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_threads: bool) -> tuple[int, int]:
-    """Registers of a lane of the producer, and of the consumer, which has so many groups of waves."""
+    """Return (registers per lane of the producer, registers per lane of the
+    consumer, which has `groups` wave groups).
+    """
     limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
     assert registers is not None
     sharing, unit = groups + 1, file.role_unit  # who loads is a group too, and all begin alike
@@ -113,7 +120,7 @@ def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_thr
     return spare, min((limits.registers - file.role_reserved) // unit * unit, (each - spare) // groups // unit * unit)
 
 
-def _roles(
+def _fit_stages(
     t: Tiling,
     mmas: tuple[MmaTile, ...],
     live: Liveness,
@@ -122,14 +129,17 @@ def _roles(
     keeps: bool,
     pingpong: bool,
 ) -> Pipeline | str:
-    """The roles with as many stages as shared memory holds; or that they do not fit."""
+    """Return the pipeline with as many stages as shared memory holds; or why it does not fit.
+
+    `waves` are (waves, registers) of producer and consumer; `keeps` says that A stays in registers.
+    """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
     chained = is_chained(t)
     regions = 2 * len(mmas) + 1 if chained else halves
     assert space.bytes is not None
-    room = space.bytes - regions * space.alignment - placed.between - _exchanged(t, mmas[0])
-    result = last.rows * last.row_bytes * (_result_factor(t, last) * t.across if chained else 1)
+    room = space.bytes - regions * space.alignment - placed.between - _exchange_bytes(t, mmas[0])
+    result = last.rows * last.row_bytes * (_result_ratio(t, last) * t.across if chained else 1)
     stage = max(1.0, placed.staged)
     resident = placed.resident
     waiting = [(once, stored) for once in ((2, 1) if resident and not keeps else (1,)) for stored in STORED]
@@ -150,23 +160,23 @@ def _roles(
     )
 
 
-def _result_factor(t: Tiling, last: MmaTile) -> float:
-    """Bytes of a result for each byte of an operand."""
+def _result_ratio(t: Tiling, last: MmaTile) -> float:
+    """Return the bytes of a result's element per byte of an operand's element."""
     return max(w.bytes for w in t.facts.writes) / (last.atom.a.dtype.bits / 8)
 
 
-def _exchanged(t: Tiling, m: MmaTile) -> float:
-    """Bytes in which groups of waves that share rows tell each other of their reductions."""
+def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
+    """Return the shared-memory bytes through which wave groups that share rows combine their row reductions."""
     if t.across == 1:
         return 0.0
     reductions = [n for n in t.facts.nodes if n.reduces and n.op != "mma"]
     return sum(n.bytes for n in reductions) * m.rows * m.atom.c.lanes / m.atom.shape[0] * t.groups
 
 
-def _halo_roles(
+def _halo_pipelines(
     t: Tiling, m: MmaTile, halo: HaloTile, waves: tuple[tuple[int, int], tuple[int, int]], pingpong: bool
 ) -> Iterator[tuple[Pipeline, int]]:
-    """Yield roles with halo tiles of A in stages of their own: B in stages of some taps, or all of it resident."""
+    """Yield (pipeline, taps in a stage of B) with halo tiles of A in their own stages; 0 taps: all of B is resident."""
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None
     room = space.bytes - (HALO_PIPELINES + pingpong) * space.alignment

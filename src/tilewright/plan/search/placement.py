@@ -1,6 +1,6 @@
-"""Rule: where operands lie while they are used: pipeline stages, resident for a task, a halo tile, registers.
+"""Rule: where operands are while they are used: pipeline stages, resident for a task, a halo tile, registers.
 
-An operand is brought in the phase of its own dimensions. Where deeper phases use it, it stays: it is resident.
+An operand is copied in the loops over its own dimensions. If deeper loops use it, it is resident.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tilewright.plan.search.unit import MmaTile
 
 @dataclass(frozen=True)
 class HaloTile:
-    """A halo tile of operand A: its window, its bytes in whole units of shared memory, and the taps of all steps.
+    """A halo tile of operand A: its window, its bytes (aligned for shared memory), and the taps of all K steps.
 
-    `tap` are the bytes of operand B for one tap, `taps` the offsets along each dimension of K beside channels, `chunks`
-    the slabs of channels.
+    `tap` are the bytes of operand B for one tap, `taps` the filter extents along each dimension of K besides channels,
+    `chunks` the slabs of channels.
     """
 
     window: HaloWindow
@@ -39,11 +39,10 @@ class HaloTile:
 
 @dataclass
 class OperandPlacement:
-    """What operands take of shared memory, and bring.
+    """The shared memory that operands take, and the bytes that are copied for them.
 
-    By phase: bytes that copies bring, cycles of the L2 cache for them, copies of a stage, words that
-    lanes copy. `staged` are the bytes of a
-    pipeline stage, `resident` those that a task brings once, `kept` the reads that may stay in registers instead.
+    By loop nest: copied bytes, their L2 cycles, copies per stage, words that lanes copy. `staged` are the bytes of a
+    pipeline stage, `resident` those that a task loads once, `keepable` the MMAs whose A may stay in registers instead.
     """
 
     copied: dict[Loops, float] = field(default_factory=lambda: defaultdict(float))
@@ -59,12 +58,15 @@ class OperandPlacement:
 
     @property
     def staged(self) -> float:
-        """Bytes of a stage of all phases: each has stages of its own."""
+        """The bytes of one pipeline stage, over all loop nests: each has its own stages."""
         return sum(self.stages.values())
 
 
 def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> OperandPlacement | None:
-    """Place the operands of all products; None where a box of positions has no halo tile."""
+    """Return the placement of the operands of all MMAs; None if a box of positions has no halo tile.
+
+    `phases` has the loops around each MMA.
+    """
     placement = OperandPlacement()
     halo = _halo_tile(t, mmas)
     if halo is None and _needs_halo(t):
@@ -93,7 +95,7 @@ def _place(
     phases: dict[int, Loops],
     halo: HaloTile | None,
 ) -> None:
-    """Place one read: its phase, its bytes, and what the L2 cache takes for it."""
+    """Add one read to the placement: its loops, its bytes and its L2 cycles."""
     facts, machine, p = t.facts, t.machine, m.oriented
     n, own = facts.nodes[read], p.rows if is_a else p.columns
     access, limits = n.place, machine.limits
@@ -150,12 +152,12 @@ def _place(
 
 
 def _needs_halo(t: Tiling) -> bool:
-    """Whether some tile is a box of positions that windows slide over."""
+    """True if some tile is a box of positions that a sliding window reads."""
     return any(tile.fold == BOX and halo_window(t.o, c) is not None for c, tile in t.pairs() if tile.level == GRID)
 
 
 def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
-    """The halo tile of the one product whose rows are a box of positions."""
+    """Return the halo tile of the single MMA whose M tile is a box of positions; None if there is none."""
     for c, tile in t.pairs():
         window = halo_window(t.o, c) if tile.level == GRID and tile.fold == BOX and len(tile.box) > 1 else None
         if window is None:
@@ -174,18 +176,18 @@ def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
 
 
 def halo_taps(halo: HaloTile) -> int:
-    """Taps of a halo tile."""
+    """Return the number of filter taps of a halo tile."""
     return prod(halo.taps)
 
 
 def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
-    """The dimension of K that steps go along: the contiguous one, or else the last."""
+    """Return the dimension of K that K steps run along: the contiguous one, else the last; None if there is no K."""
     k = [d for c in t.o.classes for d in c.dims if d in p.product.k]
     return contiguous_k(t.facts, p) or (k[-1] if k else None)
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
-    """How many neighbours along K are one element of memory, within a step."""
+    """Return how many neighbours along K read the same element of memory, within a K step."""
     n = t.facts.nodes[read]
     inner = inner_k(t, m.oriented)
     if n.place.linear or n.source is None or inner is None:
@@ -196,4 +198,5 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
 
 @lru_cache
 def _neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
+    """Return `computed.neighbours`, cached."""
     return neighbours(at, k, slab)

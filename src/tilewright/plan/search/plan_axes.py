@@ -1,4 +1,4 @@
-"""The axes of a plan, by the dimensions of its program: what tasks and loops have of each."""
+"""The axes of a given plan, by the dimensions of its program: extents of tasks and loop iterations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.plan.search.kernel import Parts
 
 @dataclass(frozen=True)
 class PlanAxes:
-    """The axis of every dimension of a program that a plan splits."""
+    """The plan's axis of every dimension of a program."""
 
     facts: Facts
     axes: Mapping[Expr, Axis]
@@ -24,27 +24,28 @@ class PlanAxes:
     """Parts of a reduction that a task has."""
 
     def task(self, d: Expr) -> int | None:
-        """Elements of a dimension that a task has; None: tasks do not split it."""
+        """Return the width of a task along a dimension; None if the grid does not split it."""
         return self._size(d, "task")
 
     def loop(self, d: Expr) -> int | None:
-        """Elements of a dimension that an iteration has; None: no loop goes over it."""
+        """Return the tile size of the loop over a dimension; None if there is no loop."""
         return self._size(d, "loop")
 
     def boxes(self, d: Expr, level: str) -> dict[str, int]:
-        """The sizes that a level has of single digits of a dimension."""
+        """Return the sizes of a level's splits of single digits of a dimension, by digit."""
         axis = self.axes.get(d)
         splits = () if axis is None else axis.splits
         return {s.digit: s.size for s in splits if s.level == level and s.digit is not None}
 
     def _size(self, d: Expr, level: str) -> int | None:
+        """Return the size of a dimension's first split at a level; None if there is none."""
         axis = self.axes.get(d)
         split = None if axis is None else axis.split(level)
         return None if split is None else split.size
 
 
 def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
-    """The axes of a plan; or which dimension of the program has none."""
+    """Return the axes of a plan; or which dimension of the program has none."""
     parts, parts_of_task = None, 1
     named = {axis.name: axis for axis in plan.axes}
     if plan.parts is not None:

@@ -1,4 +1,4 @@
-"""What the search gives: candidates in the order of one key, and what was rejected, with the reason."""
+"""The result of the search: candidates in the order of one sort key, and rejected choices with their reasons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Rejected:
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A way to do a program: the rewrites before its kernel, the kernel, what follows it, and the cycles of all."""
+    """One way to run a program: rewrites before its kernel, the kernel, a
+    second kernel, and the predicted cycles of all.
+    """
 
     kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule
     cycles: float
@@ -36,17 +38,17 @@ class PlanCandidate:
 
     @property
     def family(self) -> tuple[str, ...]:
-        """What it has in common with candidates that lowering refuses for the same reason."""
+        """A name of its kind: candidates of one family tend to be refused by the lowering for the same reason."""
         following = () if self.then is None else self.then.family
         return (*(rewrite.what for rewrite in self.rewrites), self.kernel.family, *following)
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A change of the program before its kernels: operands repacked, or the graph cut at a value.
+    """A change of the program before its kernels: operands repacked, or a split into two kernels.
 
-    `forms` are the operands that are repacked, and how they lie then; `after` is the product after which it is cut;
-    `lacks` says what today's lowering lacks for it.
+    `forms` are the repacked operands with their forms; `after` is the MMA after which the program is split; `lacks`
+    says what the lowering lacks for it.
     """
 
     what: str
@@ -57,9 +59,9 @@ class Rewrite:
 
 @dataclass
 class Ranking:
-    """Candidates, the best first, the cycles that no schedule beats, and how much was looked at.
+    """The candidates, best first, the roofline in cycles, and how much was searched.
 
-    One that `keeps_all` has every candidate, also those that are surely slower than the best.
+    With `keeps_all` it has every candidate, even those that bounds show to be slower.
     """
 
     candidates: list[PlanCandidate] = field(default_factory=list)
@@ -72,20 +74,20 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """The cycles beyond which a candidate is not wanted."""
+        """The cycles above which a candidate is dropped."""
         return inf if self.keeps_all or not self.candidates else self.candidates[0].cycles
 
     @property
     def best(self) -> PlanCandidate | None:
-        """The best candidate."""
+        """The best candidate; None if there is none."""
         return self.candidates[0] if self.candidates else None
 
     def reject(self, what: str, why: str) -> None:
-        """Note a choice that is not made; the first reason stays."""
+        """Note a choice that is not made, and why; the first reason is kept."""
         self.rejected.setdefault(what, why)
 
     def count(self, other: Ranking) -> None:
-        """Add what another search looked at and rejected."""
+        """Add the counts and rejections of another search."""
         self.states += other.states
         self.tilings += other.tilings
         self.timed += other.timed

@@ -1,4 +1,4 @@
-"""The time of a plan that is given: the search's own kernels and cost, built from the plan's lines.
+"""Predict the time of a given plan, with the search's own kernels and cost model, from the plan's lines.
 
 It is the inverse of `as_plan`. Nothing is enumerated: a plan that the search would never list has a time too.
 """
@@ -24,7 +24,7 @@ from tilewright.plan.search.simt import term_program
 
 
 def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collection[str] = ()) -> PlanCandidate | str:
-    """The kernels of a plan and the cycles they take, as the search would list them; or why the plan has no time.
+    """Return a given plan as a candidate with its predicted cycles; or why it has no predicted time.
 
     `facts` are those of the whole program. Arguments that are `constant` are repacked once, when they are bound.
     """
@@ -61,11 +61,15 @@ def _rows_in_blocks(facts: Facts, machine: Machine, constant: Collection[str]) -
 
 
 def _in_blocks(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
+    """Return the candidate with B repacked to block-diagonal form; a reason is passed through."""
     return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine, constant)
 
 
 def _rate_two(facts: Facts, machine: Machine, plan: Schedule, after: str) -> PlanCandidate | str:
-    """Two kernels; a second one of which the plan says nothing is the search's best."""
+    """Return a plan of two kernels as a candidate; or why it has no time.
+
+    A second kernel without a plan is searched.
+    """
     cut = next((c for c in cuts(facts, Ranking()) if c.after == after), None)
     if cut is None:
         return f"`split kernel after {after}`: no value there goes alone from one kernel to another"
@@ -77,13 +81,17 @@ def _rate_two(facts: Facts, machine: Machine, plan: Schedule, after: str) -> Pla
 
 
 def _second(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
+    """Return the second kernel as a candidate: by its plan, or the search's best; or why there is none."""
     if plan is not None:
         return rate_plan(cut.second, machine, plan)
     return search_facts(cut.second, machine).best or "the second kernel has no plan"
 
 
 def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> PlanCandidate | str:
-    """One kernel."""
+    """Return the plan of one kernel as a candidate; or why it has no time.
+
+    `batch` is the number of diagonal blocks in a tile.
+    """
     program = term_program(facts, machine) if plan.pipeline is None and plan.products else None
     if program is not None and is_by_terms(program, plan):
         return rate_by_terms(program, plan)

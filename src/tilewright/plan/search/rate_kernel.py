@@ -1,4 +1,4 @@
-"""From a plan to its kernel with atoms: orientation, tiles, atoms, pipeline."""
+"""Turn a given plan with a pipeline into a kernel: orientation, tiles, atoms, pipeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from tilewright.plan.search.unit import MmaTile, deep
 def rate_pipeline(
     facts: Facts, machine: Machine, plan: Schedule, roles: Pipeline, axes: PlanAxes, batch: int
 ) -> PlanCandidate | str:
-    """A plan with a pipeline as a candidate; or why it has no time. `batch` of a batch are blocks on a diagonal."""
+    """Return a plan with a pipeline as a candidate; or why it has no time.
+
+    `batch` is the number of GEMMs of a batch in a tile, as blocks of a block-diagonal B.
+    """
     lines = {line.name: line for line in plan.products}
     units = [lines.get(p.name) for p in facts.products]
     if not units or None in units or any(line is not None and line.atom not in machine.multiply for line in units):
@@ -46,7 +49,10 @@ def rate_pipeline(
 
 
 def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles: Pipeline) -> Orientation | str:
-    """The orientation that the products' lines say; lanes copy operands where several waves load."""
+    """Return the orientation that the MMAs' lines say; or why no atom takes it.
+
+    With several producer waves, lanes copy.
+    """
     ranking = Ranking()
     o = orient(facts, machine, tuple(line.transposed for line in units), ranking)
     if o is None:
@@ -60,7 +66,7 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles
 
 
 def _groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, batch: int) -> tuple[int, int]:
-    """Groups of waves along the rows and along the columns of a tile."""
+    """Return (wave groups along the rows of a tile, wave groups along its columns)."""
     atoms = [machine.multiply[line.atom or ""] for line in units]
     waves = atoms[0].c.lanes // (machine.lanes or 1)
     groups = max(1, roles.consumer[0] // waves // (2 if roles.pingpong else 1))
@@ -72,7 +78,9 @@ def _groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, batch: 
 
 
 def _mma(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
-    """The product of a task as its line says it, by the atom that reads A from shared memory, if it can stay there."""
+    """Return the MMA tile that a line says, with the atom that reads A from
+    shared memory if there is one of that shape.
+    """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     said = t.machine.multiply[line.atom or ""]
     atom = said if said in p.atoms else next((x for x in p.atoms if x.shape == said.shape), p.atoms[0])
@@ -80,13 +88,15 @@ def _mma(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
 
 
 def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
-    """Whether an operand A that is read stays in registers."""
+    """True if the plan keeps an operand A that is read in registers."""
     pairs = zip(t.o.products, units, strict=True)
     return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
 
 
 def _offsets(plan: Schedule, roles: Pipeline) -> int | None:
-    """Taps of a stage of B beside halo tiles; 0: all of B is resident; None: there are no halo tiles."""
+    """Return the filter taps in a stage of B beside halo tiles; 0: all of B
+    is resident; None: there are no halo tiles.
+    """
     panel = next((line for line in plan.values if line.form == "panel"), None)
     if panel is None or not roles.halo_stages:
         return None

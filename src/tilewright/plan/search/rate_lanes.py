@@ -1,4 +1,4 @@
-"""From a plan without a pipeline to its kernel: waves that all do the same, or lanes that add up terms."""
+"""Turn a given plan without a pipeline into a kernel: waves that all run the same code, or SIMT products."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, un
 
 
 def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes) -> PlanCandidate | str:
-    """A plan whose waves all do the same as a candidate; or why it has no time."""
+    """Return a plan without a pipeline as a candidate; or why it has no time."""
     size = numbers_of(facts.sizes)
     widths, blocks = dict[Expr, int](), dict[Expr, int]()
-    for d in sorted(facts.cut, key=lambda d: _place(plan, axes, d)):
+    for d in sorted(facts.cut, key=lambda d: _grid_position(plan, axes, d)):
         task, loop = axes.task(d), axes.loop(d)
         if task is not None:
             widths[d] = task if loop is not None or d in facts.opened else min(task, max(1, size(d)))
@@ -33,6 +33,7 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
     loops = {d: axes.loop(d) or max(n, size(d)) for d, n in loop_tiles(facts).items()}
 
     def width(d: Expr) -> int:
+        """Return the extent of `d` within a task, or within an iteration of a loop over it."""
         return widths.get(d) or loops.get(d) or size(d)
 
     products = microkernels(facts, machine, width)
@@ -43,7 +44,7 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
         if line is not None and line.atom is not None and line.atom not in machine.multiply:
             return f"`{line}`: {machine.name} has no such atom"
         if line is not None:
-            products[op] = _unit(machine, line.atom, line.rows, line.columns, line.transposed)
+            products[op] = _microkernel(machine, line.atom, line.rows, line.columns, line.transposed)
     kernel = UniformKernelSchedule(
         facts, machine, widths, plan.waves, loops, products, blocks, backward=plan.order == REVERSED
     )
@@ -52,13 +53,14 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
     return candidate_in_parts(replace(kernel, parts=axes.parts, parts_of_task=axes.parts_of_task), axes.parts)
 
 
-def _place(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
-    """The place of a dimension in the order of tasks."""
+def _grid_position(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
+    """Return the position of a dimension in the plan's `grid`; past the end if it is not there."""
     name = axes.axes[d].name if d in axes.axes else ""
     return plan.grid.index(name) if name in plan.grid else len(plan.grid)
 
 
-def _unit(machine: Machine, atom: str | None, rows: int, columns: int, transposed: bool) -> Microkernel | None:
+def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, transposed: bool) -> Microkernel | None:
+    """Return the microkernel of a line of the plan; None without an atom."""
     if atom is None:
         return None
     rows, columns = (columns, rows) if transposed else (rows, columns)
@@ -66,13 +68,13 @@ def _unit(machine: Machine, atom: str | None, rows: int, columns: int, transpose
 
 
 def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
-    """Whether a plan of a program that lanes may do term by term says so: all that is summed is one axis."""
+    """True if a plan computes the product by lanes without atoms (SIMT): it has one axis for all of K."""
     names = {axis.name for axis in plan.axes}
     return all(line.atom is None for line in plan.products) and axis_of_terms(program) in names
 
 
 def rate_by_terms(program: TermProgram, plan: Schedule) -> PlanCandidate | str:
-    """A plan in which lanes add up terms as a candidate; or why it has no time."""
+    """Return a plan with a SIMT product as a candidate; or why it has no time."""
     facts = program.facts
     named = {axis.name: axis for axis in plan.axes}
     loop = named[axis_of_terms(program)].split("loop")

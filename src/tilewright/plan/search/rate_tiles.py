@@ -1,4 +1,4 @@
-"""From the axes of a plan to the tiles of a kernel with atoms."""
+"""Turn the axes of a given plan into the tiles of a kernel with MMA atoms."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from tilewright.plan.search.tiles import BOX, GRID, LOOP, RUN, WHOLE, AxisTile, 
 
 
 class PlanTiles:
-    """The tiles that a plan says of the classes of an orientation; `batch` of a batch are blocks on a diagonal.
+    """The tiles that a plan gives to the dimension classes of an orientation.
 
-    Beside halo tiles, `taps` are the axes whose steps are iterations of their own, also where a stage has several.
+    `batch` is the number of diagonal blocks in a tile. Beside halo tiles, `taps` are the axes whose steps are separate
+    iterations, even if a stage has several.
     """
 
     def __init__(self, o: Orientation, axes: PlanAxes, batch: int, taps: Collection[str] = ()):
         self.o, self.facts, self.axes, self.batch, self.taps = o, o.facts, axes, batch, taps
 
     def tiles(self) -> tuple[AxisTile, ...]:
-        """The tile of every class."""
+        """Return the tile of every class of dimensions."""
         return tuple(self._tile(c) for c in self.o.classes)
 
     def _tile(self, c: DimClass) -> AxisTile:
+        """Return the tile of one class of dimensions."""
         owners = owners_of(self.facts, c.dims)
         loops = {d: n for d in owners if (n := self.axes.loop(d)) is not None}
         if c.is_batch and c.is_parallel and self.batch > 1:
@@ -46,23 +48,28 @@ class PlanTiles:
         return AxisTile(LOOP, block.size, block.box, block.fold, shared, max(1, ceil(block.count / shared)))
 
     def _whole(self, c: DimClass) -> AxisTile:
+        """Return the tile that has all of a class."""
         return AxisTile(WHOLE, c.extent, tuple((d, self.facts.extents[d]) for d in c.dims))
 
     def _extent(self, d: Expr) -> int:
+        """Return the extent of a dimension of the program."""
         return self.facts.size(n for n in self._digits(d) if n in self.facts.extents)
 
     def _digits(self, d: Expr) -> tuple[str, ...]:
+        """Return the canonical dimensions (digits) of a dimension of the program."""
         return self.facts.digits.get(str(d), (str(d),))
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
-        """A box of positions; digits that the plan does not split run on from line to line, whole."""
+        """Return a tile that is a box of positions; digits that the plan does not
+        split are whole and run on from line to line.
+        """
         said, extents = self.axes.boxes(d, "task"), self.facts.extents
         runs_on = any(digit.walked != digit.extent for digit in self.axes.axes[d].digits)
         box = tuple((n, said.get(n, extents[n] if runs_on else 1)) for n in c.dims)
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 
     def _cut(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
-        """A tile of so much of each dimension: a run of the one that a class is, or a box of several."""
+        """Return the tile with these sizes of each dimension: a run if the class is one dimension, else a box."""
         facts, size = self.facts, prod(sizes.get(d, 1) for d in owners)
         if len(owners) == 1:
             return AxisTile(level, size, filled_box(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
@@ -75,7 +82,7 @@ class PlanTiles:
         )
 
     def _stepped(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
-        """Steps of a loop: so much of each dimension; a task goes over all of them as often as it must."""
+        """Return the tile of a loop's iteration, with the iterations of all passes that a task needs."""
         taps = {d for d in owners if d in self.axes.axes and self.axes.axes[d].name in self.taps}
         sizes = {d: 1 if d in taps else loops.get(d, self._extent(d)) for d in owners}
         tile = self._cut(c, owners, sizes, LOOP)
@@ -84,5 +91,5 @@ class PlanTiles:
 
 
 def owners_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
-    """The dimensions of the program that canonical ones belong to."""
+    """Return the dimensions of the program that canonical dimensions are digits of."""
     return [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & set(dims)]

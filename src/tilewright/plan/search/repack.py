@@ -1,4 +1,4 @@
-"""Rule: operands that are copied first, to rows as bulk copies read them, or read them quicker."""
+"""Rule: repack operands first, to rows that bulk copies can read, or read faster."""
 
 from __future__ import annotations
 
@@ -56,20 +56,25 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
 
 
 def padded_length(machine: Machine, extent: int, element: int, line: int) -> int:
-    """The length of a row of `extent` elements: whole lines where that is not much longer, else whole sectors."""
+    """Return the padded length of a row of `extent` elements: whole cache
+    lines if that is not much longer, else sectors.
+
+    `element` is the bytes of an element, `line` those of a line.
+    """
     pitch = bulk_pitch(machine)
     sectors, lines = (_up(extent, max(pitch, n), element) for n in (machine.limits.sector_bytes, line))
     return lines if SLACK * (lines - extent) <= extent else sectors
 
 
 def _up(extent: int, pitch: int, element: int) -> int:
+    """Return `extent` rounded up until its bytes are a multiple of `pitch`."""
     while extent * element % pitch:
         extent += 1
     return extent
 
 
 def _line(machine: Machine) -> int:
-    """Bytes of a row of shared memory."""
+    """Return the bytes of a row of shared memory, as atoms read it."""
     return max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
 
 
@@ -93,7 +98,7 @@ def _padded(
 
 
 def _is_row(place: AccessFacts, k: str, facts: Facts) -> bool:
-    """Whether a dimension is all of a row of memory."""
+    """True if the dimension `k` is a whole row of memory."""
     return place.row == ((k, 1),) and place.shape[-1] == facts.extents[k]
 
 
@@ -118,7 +123,10 @@ def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Fac
 def _joined(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Copies in which a tap's channels and the taps before them are one run of every row; None: they are none."""
+    """Return the program with filter taps and channels merged into one contiguous run of every row, and the copies.
+
+    None if taps and channels do not merge.
+    """
     pitch = bulk_pitch(machine)
     for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
         channel = next((d for d in p.k if d != tap and all(n.place.row == ((d, 1),) for n in reads)), None)
@@ -140,6 +148,7 @@ def _joined(
 def _in_runs(
     facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
+    """Return the program with `tap` and `channel` merged into one run, with `channels` per tap, and the copies."""
     length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []
     for n in reads:

@@ -1,4 +1,4 @@
-"""Copies of operands that run before a kernel: what they move, and what they cost."""
+"""Kernels that repack operands before the main kernel: what they move, and what they cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.plan.search.work import Phase, Work
 
 @dataclass(frozen=True)
 class RowCopy:
-    """A copy of an operand: elements before and after, and how many neighbours one word has."""
+    """A copy of an operand: elements before and after, bytes per element, and how many neighbours one access moves."""
 
     memory: str
     given: int
@@ -34,7 +34,7 @@ class RowCopy:
 
 @dataclass(frozen=True)
 class Repacked:
-    """A program on operands that were copied first, and the cycles of the copies."""
+    """A program on repacked operands, and the cycles of repacking."""
 
     rewrite: Rewrite
     facts: Facts
@@ -44,7 +44,7 @@ class Repacked:
 
 
 def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
-    """Cycles of all copies: one launch for all of them, which wait together for what they read."""
+    """Return the cycles of all copies: one launch for all of them, with one memory latency."""
     copies = [c for c in copies if not c.is_view]
     if not copies:
         return 0.0
@@ -55,23 +55,27 @@ def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
 
 
 def with_copies(candidate: PlanCandidate, repacked: Repacked) -> PlanCandidate:
-    """A candidate of the program on copied operands, with the time of the copies."""
+    """Return a candidate of the program on repacked operands, with the time of repacking added."""
     cycles = candidate.cycles + repacked.cycles
     return replace(candidate, cycles=cycles, rewrites=(repacked.rewrite,), key=(round(cycles), *candidate.key[1:]))
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a packed tensor."""
+    """Return the strides of a contiguous tensor.
+
+    >>> strides((4, 3, 8))
+    (24, 8, 1)
+    """
     return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
 def copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy:
-    """The copy of a read to a packed shape."""
+    """Return the copy of the read `n` to a tensor of shape `packed`."""
     place = n.place
     word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1], packed[-1])
     return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word), packed == place.shape)
 
 
 def with_accesses(facts: Facts, accesses: dict[int, AccessFacts]) -> tuple[ValueFacts, ...]:
-    """The values of a program whose reads lie otherwise."""
+    """Return the nodes of a program with other accesses for some reads, by node number."""
     return tuple(replace(n, access=accesses[n.id]) if n.id in accesses else n for n in facts.nodes)

@@ -1,4 +1,4 @@
-"""The search: facts of a program, states of its graph, candidates of every state, one ranking."""
+"""The search: candidates of every rule, from the facts of a program, in one ranking."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def search(
     constant: Collection[str] = (),
     opened: Mapping[Expr, Expr] | None = None,
 ) -> Ranking:
-    """Rank the ways to do a program on a machine; `free` are its loops that give the same for every tile.
+    """Return the ranked ways to run a program on a machine.
 
-    With `only_lowered`, candidates are those that today's lowering does; what it lacks is among the rejected.
-    Arguments that are `constant` are repacked once, when they are bound. Of sizes that are `opened`, those given are
-    typical.
+    `free` are the loops whose tile size does not change the result. With `only_lowered`, candidates are those that the
+    lowering can do; what it lacks is among the rejected. Arguments that are `constant` are repacked once, when they are
+    bound. For sizes that are `opened` (known only at a call), `sizes` has typical numbers.
     """
     return search_facts(facts_of(program, sizes, free, opened), machine, only_lowered=only_lowered, constant=constant)
 
@@ -59,11 +59,15 @@ def search_facts(
     constant: Collection[str] = (),
     keeps_all: bool = False,
 ) -> Ranking:
-    """Rank the ways to do a program, by its facts; of one that `keeps_all`, also those that are surely slower."""
+    """Return the ranked ways to run a program, from its facts; with
+    `keeps_all`, even those that bounds show to be slower.
+    """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     lanes = list(kernels_of_lanes(facts, machine, ranking))
     can_split = not (facts.opened or facts.logs or facts.in_order)
-    _take(ranking, [*lanes, *(split for whole in lanes if can_split for split in kernels_in_parts(whole, ranking))])
+    _take(
+        ranking, [*lanes, *(split for whole in lanes if can_split for split in kernels_in_parts(whole, ranking))]
+    )
     _take(ranking, list(kernels_of_fragments(facts, machine, ranking)))
     if facts.logs or facts.in_order:
         why = "what is logged is shown in order" if facts.logs else "elements are computed in order"
@@ -85,7 +89,7 @@ def search_facts(
 def _repacked(
     repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
 ) -> None:
-    """Add the program on operands that were copied first, where that may take less time."""
+    """Add candidates on repacked operands to the ranking, unless a bound shows that they are slower."""
     best = ranking.limit
     least = lower_bound(repacked.facts, machine) + repacked.cycles
     if least >= best:
@@ -101,7 +105,7 @@ def _repacked(
 
 
 def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
-    """Add the program as two kernels, where these may take less time."""
+    """Add candidates of two kernels to the ranking, unless a bound shows that they are slower."""
     for cut in cuts(facts, ranking):
         best, what = ranking.limit, cut.what
         least = lower_bound(cut.first, machine) + lower_bound(cut.second, machine)
@@ -121,14 +125,14 @@ def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool
 
 
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:
-    """Both kernels of a program that is cut, as one candidate."""
+    """Return the two kernels of a split program as one candidate."""
     cycles = one.cycles + two.cycles
     rewrites = (Rewrite(cut.what, after=cut.after), *one.rewrites)
     return replace(one, cycles=cycles, key=(round(cycles), *one.key[1:]), rewrites=rewrites, then=two)
 
 
 def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
-    """Add candidates to a ranking, which keeps the best."""
+    """Add candidates to a ranking, which keeps the best of all and of each family."""
     ranking.states += 1
     every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)
     counts = Counter[tuple[str, ...]]()
@@ -141,7 +145,9 @@ def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
 
 
 def lower_bound(facts: Facts, machine: Machine) -> float:
-    """Cycles that no schedule of a graph beats: operations at the best unit's rate, elements, bytes."""
+    """Return a lower bound of the cycles of any schedule: MMAs at the fastest
+    atom's rate, elements, bytes; and a launch.
+    """
     mma = lanes = 0.0
     for p in facts.products:
         n = facts.nodes[p.node]

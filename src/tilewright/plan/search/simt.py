@@ -1,6 +1,6 @@
-"""Rule: products that lanes do term by term, where one side of the product is empty and atoms would stand idle.
+"""Rule: SIMT products, where M or N is empty and MMA atoms would be mostly idle (depthwise convolution).
 
-Every lane adds up the terms of results of its own: one by one, or of a box of neighbours, which share what they read.
+Every lane accumulates its own results: one by one, or a box of neighbours, which share what they read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from tilewright.plan.sums import summed_in
 from tilewright.plan.term_boxes import Terms, resident_waves, tasks_of_boxes, written_out
 
 LONGEST, SLIDING = 16, 2
-"""Results of a lane along a digit that are tried, at most, and digits, the last ones, along which there are several."""
+"""The longest box of a lane that is tried along a digit, and the number of innermost digits with boxes."""
 
 
 @dataclass(frozen=True, eq=False)
 class TermProgram:
-    """A product that lanes may do term by term: the read with rows, their digits, the dimensions that are summed."""
+    """A product that lanes can compute without atoms: the read of operand A,
+    the digits of its rows, and K's dimensions.
+    """
 
     facts: Facts
     machine: Machine
@@ -41,13 +43,13 @@ class TermProgram:
 
     @property
     def count(self) -> int:
-        """Terms of a sum."""
+        """The extent of K: the multiply-adds of one result."""
         return prod(self.facts.extents.get(str(d), 1) for d in self.summed)
 
 
 @dataclass(frozen=True, eq=False)
 class TermKernelSchedule:
-    """A kernel in which lanes add up terms: the width of tasks, their waves, and the box of a lane."""
+    """A kernel with a SIMT product: task widths, waves, and the box of results of a lane."""
 
     program: TermProgram
     terms: Terms
@@ -58,29 +60,29 @@ class TermKernelSchedule:
 
     @property
     def family(self) -> str:
-        """How operands come, which decides whether lowering can do it."""
+        """A name of its kind: candidates of one family tend to be refused by the lowering for the same reason."""
         return "terms in boxes" if self.sizes else "terms"
 
 
 def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernels in which lanes do the one product of a program term by term."""
+    """Yield the kernels in which lanes compute a program's single product without atoms."""
     program = term_program(facts, machine)
     if program is None:
         return
-    for kernel in (*_plain(program), *_boxed(program)):
+    for kernel in (*_single_results(program), *_boxes_of_results(program)):
         ranking.timed += 1
         yield term_candidate(kernel)
 
 
 def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
-    """A kernel in which lanes add up terms as a candidate, timed by its work."""
+    """Return a SIMT kernel as a candidate, timed by its work."""
     time = kernel_time(kernel.program.machine, count_terms(kernel), SAME_WAVES)
     key = (round(time.cycles), 0, 0, 0, 0, time.unbounded, len(kernel.sizes))
     return PlanCandidate(kernel, time.cycles, key)
 
 
 def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
-    """The product of a program, where lanes may do it term by term; None: they do not."""
+    """Return the single product of a program if lanes can compute it without atoms; None if they cannot."""
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None
     (p,) = facts.products
@@ -112,12 +114,12 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
 
 
 def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
-    """The canonical dimensions that a dimension of the program is."""
+    """Return the canonical dimensions (digits) of a dimension of the program."""
     return facts.digits.get(str(d), (str(d),))
 
 
 def sizes_of(kernel: TermKernelSchedule) -> Size:
-    """The size of the dimensions of a kernel, those of its boxes too."""
+    """Return a function that gives the extent of a kernel's dimensions, those of its boxes too."""
     boxes = [] if kernel.outer is None else [d for d in kernel.terms.dims if d is not kernel.outer]
     inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
     outer = {}
@@ -127,14 +129,14 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
 
 
 def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
-    """The size of dimensions, those of boxes and the terms too."""
+    """Return a function that gives the extent of a dimension; `more` has those of boxes."""
     numbers = numbers_of(program.facts.sizes)
     known: dict[Expr, int] = {program.terms.summed: program.count, **more}
     return lambda d: known[d] if d in known else numbers(d)
 
 
-def _plain(program: TermProgram) -> list[TermKernelSchedule]:
-    """Results of a lane one by one: neighbours along what both operands keep go to neighbouring lanes."""
+def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
+    """Return the kernel whose lanes compute results one by one, along a dimension that A, B and the result share."""
     facts, terms = program.facts, program.terms
     if terms.along_rows:
         return []
@@ -145,8 +147,8 @@ def _plain(program: TermProgram) -> list[TermKernelSchedule]:
     return [TermKernelSchedule(program, terms, widths, waves)]
 
 
-def _boxed(program: TermProgram) -> Iterator[TermKernelSchedule]:
-    """Yield boxes of results that a lane has registers for, and in which results share what they read."""
+def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
+    """Yield kernels whose lanes compute boxes of results that fit registers and share what they read."""
     facts, machine = program.facts, program.machine
     file, waves, own = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
     extents = [facts.extents[d] for d in program.digits]
@@ -157,24 +159,26 @@ def _boxed(program: TermProgram) -> Iterator[TermKernelSchedule]:
     tiles = sorted({n for n in inner if program.count % n == 0 and n > 1} | {program.count})
     for sizes, tile in combinations(combinations(*reversed(lengths)), tiles):
         box = dict(zip(program.digits, sizes, strict=True))
-        if prod(sizes) == 1 or not all(_ends(facts, d, n) for d, n in box.items()):
+        if prod(sizes) == 1 or not all(_may_overrun(facts, d, n) for d, n in box.items()):
             continue
         terms = terms_of_box(program, box, tile)
         fits = terms.sums <= file.tensor_values and terms.sums + terms.windows <= file.lane_values
         fits = fits and terms.beside * terms.each <= own
         if fits and terms.window < terms.results * tile and resident_waves(machine, terms.held, waves) >= waves:
-            yield _over_boxes(program, terms, box)
+            yield _kernel_of_boxes(program, terms, box)
 
 
-def _ends(facts: Facts, dim: str, n: int) -> bool:
-    """Whether boxes divide a dimension, or what lies past its end is outside whatever is written."""
+def _may_overrun(facts: Facts, dim: str, n: int) -> bool:
+    """True if boxes of `n` divide a dimension, or if every write drops the elements past its end."""
     extent = facts.extents[dim]
     forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
     return extent % n == 0 or all(any(form == ((dim, 1),) and at == extent for form, at in each) for each in forms)
 
 
 def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
-    """The terms of a box, so many at a time, with what its results read for the first of them; no box: one result."""
+    """Return the parameters of a box of results with `tile` K elements at a
+    time, and its input window; no box: one result.
+    """
     terms = replace(program.terms, tile=tile, sizes=tuple(box.values()))
     taken, left = dict(box), tile
     for d in reversed(program.summed):
@@ -189,15 +193,17 @@ def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
 
 
 def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[Terms, Expr, dict[Expr, int]]:
-    """(the terms with the dimensions of boxes, the one that counts boxes, those within a box with their sizes)."""
+    """Return (the terms with the dimensions of boxes, the dimension that counts
+    boxes, those within a box with their sizes).
+    """
     outer = symbol("boxes", 1)
     inner: dict[Expr, int] = {symbol(f"{d}_box", 1): n for d, n in box.items() if n > 1}
     cut = [x for d in program.facts.cut for x in ((outer, *inner) if d is program.row else (d,))]
     return replace(terms, box=tuple(inner), dims=tuple(cut)), outer, inner
 
 
-def _over_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
-    """The tasks of boxes: every lane has one box of one vector."""
+def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
+    """Return the kernel in which every lane has one box of one vector."""
     terms, outer, inner = with_boxes(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
     size = _sizes(program, {outer: count, **inner})
@@ -206,9 +212,9 @@ def _over_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> Term
 
 
 def count_terms(kernel: TermKernelSchedule) -> Work:
-    """The work of a kernel in which lanes add up terms: instructions of its waves, lines that loads take, latencies.
+    """Return the work of a SIMT kernel: instructions of its waves, cache lines of its loads, latencies.
 
-    Rounds over terms that are written out wait together.
+    Unrolled K steps wait for their loads together.
     """
     terms, machine, size = kernel.terms, kernel.program.machine, sizes_of(kernel)
     limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.values

@@ -1,4 +1,4 @@
-"""The plan of a kernel in which lanes do a product term by term."""
+"""The plan of a SIMT kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.plan.search.simt import TermKernelSchedule, TermProgram, digits_
 
 
 def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
-    """The plan of a kernel in which lanes add up terms."""
+    """Return the plan of a SIMT kernel."""
     program, facts = kernel.program, kernel.program.facts
     axes, tasks = [], []
     for d in facts.cut:
@@ -33,17 +33,20 @@ def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
 
 
 def axis_of_terms(program: TermProgram) -> str:
-    """The axis of all that is summed: its digits as one number."""
+    """Return the name of the plan's axis of K: all reduction dimensions as one number."""
     first = str(program.summed[0])
     return first.rpartition("_")[0] if len(program.summed) > 1 else first
 
 
 def _extent(facts: Facts, d: Expr) -> int:
+    """Return the extent of a dimension of the program."""
     return prod(facts.extents.get(name, 1) for name in digits_of_dim(facts, d))
 
 
 def _axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
-    """The axis of a dimension that tasks cut; of rows in boxes, each digit in whole boxes."""
+    """Return the plan's axis of a parallel dimension; the rows of a kernel with
+    boxes have each digit padded to whole boxes.
+    """
     facts = kernel.program.facts
     if d is not kernel.program.row or kernel.outer is None:
         return axis_of(str(d), _extent(facts, d), (Split("task", kernel.widths[d]),))

@@ -1,4 +1,4 @@
-"""Rule: what a task or an iteration has of every axis: a grid tile, a loop tile, all of it, part of a cluster."""
+"""Rule: the tile of every class of dimensions: a grid tile, a loop tile, all of it, or a part of a cluster."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ GRID, CLUSTER, LOOP, WHOLE = "grid", "cluster", "loop", "whole"
 RUN, BOX = "run", "box"
 """A tile is a run of the axis as one number, or a box of its digits."""
 ATOMS = (1, 2, 3, 4)
-"""Atoms of a group of waves, one below the other."""
+"""Atoms along M that a wave group may have."""
 GROUPS = ((1, 1), (2, 1), (3, 1), (1, 2), (1, 3))
 """Groups of waves along the rows and along the columns of a tile."""
 WIDEST_WHOLE, DEEPEST_WHOLE = 768, 512
-"""Columns that a task may have at once where tasks cannot cut them, and the deepest K that it may have at once."""
+"""The most columns that a task may have whole if the grid cannot split them, and the longest K in one step."""
 COLUMN_BLOCKS = (64, 128, 256)
-"""Columns of a parallel axis that a task of several products may go over, one block after the other."""
+"""Columns per iteration of a task with several MMAs that loops over a parallel axis."""
 CLUSTERS = (2, 4, 8)
 """Tasks of a cluster that share an axis."""
 
 
 @dataclass(frozen=True)
 class AxisTile:
-    """A tile of a class: its level, its elements, and how many of them make up the extent.
+    """A tile of a class: its level, its elements, and how many tiles cover the extent.
 
-    Where a loop goes over it, `tasks` share the class, and each has `count` tiles.
+    If a loop iterates over it, `tasks` share the class, and each has `count` tiles.
     """
 
     level: str
@@ -45,7 +45,7 @@ class AxisTile:
 
 
 def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, int]]]:
-    """Yield a tile for each class, with the groups of waves that share them."""
+    """Yield (a tile for each class, wave groups along rows and columns) for every tile size to try."""
     unit = o.products[0].atoms[0].shape[0]
     held = any(p.a_in_registers for p in o.products)
     has_rows = any(ROWS in c.roles for c in o.classes)
@@ -65,20 +65,23 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
 
 
 def _columns(o: Orientation, c: DimClass) -> tuple[int, ...]:
-    """The columns of atoms that take a class as columns."""
+    """Return the atom widths that all MMAs with this class as columns have, sorted."""
     atoms = [p.atoms for p, role in zip(o.products, c.roles, strict=True) if role == COLUMNS]
     widths = [{atom.shape[1] for atom in each} for each in atoms]
     return tuple(sorted(set.intersection(*widths))) if widths else ()
 
 
 def _choices(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """The tiles of one class that follow the author's constraints; what lies past the end of one is never stored."""
+    """Return the tiles of one class that follow the author's constraints, and whose overrun is never stored.
+
+    `rows` is the M tile, `columns` are the atom widths.
+    """
     proposed = [tile for tile in _proposed(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
     return [tile for tile in proposed if tile.level != GRID or _ends_outside(o.facts, tile)]
 
 
 def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
-    """Whether a tile has as much of every dimension as constraints say that a task has."""
+    """True if a tile has the task widths that the author's constraints state."""
     for owner, stated in facts.stated_tasks.items():
         digits = facts.digits.get(owner, (owner,))
         own = prod(n for d, n in tile.box if d in digits)
@@ -90,7 +93,7 @@ def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
 
 
 def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
-    """Whether what a tile has past the end of its dimensions lies outside whatever is written."""
+    """True if every write drops the elements that a tile has past the end of its dimensions."""
     past = [d for d, n in tile.box if facts.extents[d] % n]
     if tile.fold == RUN:
         past = [tile.box[0][0]] if prod(facts.extents[d] for d, _ in tile.box) % tile.size else []
@@ -103,14 +106,14 @@ def can_pad(facts: Facts, dim: str) -> bool:
 
 
 def _lies_outside(access: AccessFacts, dim: str, extent: int) -> bool:
-    """Whether positions from `extent` on are outside memory."""
+    """True if positions from `extent` on along `dim` are out of bounds of the memory."""
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
     )
 
 
 def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """The tiles of one class, whether or not results end with them."""
+    """Return the tiles of one class to try, before constraints and bounds are checked."""
     roles, several, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))
     if c.is_batch:
@@ -137,14 +140,14 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
 
 
 def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
-    """The narrowest columns that cover a class, and the narrowest whose rows leave through shared memory."""
+    """Return the narrowest atom widths that cover a class: of all, and of those whose rows bulk copies can store."""
     element = max(w.bytes for w in o.facts.writes)
     covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
     return list(dict.fromkeys([*covering[:1], *[n for n in covering if n * element % least == 0][:1]]))
 
 
 def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
-    """Columns that tasks cannot cut: a loop over them, whose every pass computes the product again, or a cluster."""
+    """Yield tiles of columns that the grid cannot split: loops, each pass of which repeats the MMA, or clusters."""
     facts = o.facts
     if set(c.dims) & facts.scanned:
         return
@@ -164,12 +167,12 @@ def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator
 
 
 def _depth_unit(o: Orientation) -> int:
-    """What of K an atom takes at a time."""
+    """Return the K of an atom, the largest of all MMAs."""
     return max(p.atoms[0].shape[2] for p in o.products)
 
 
 def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
-    """Several of a batch in one tile, where their K lie behind each other in a row of shared memory."""
+    """Yield the tile with several GEMMs of a batch, if their K are adjacent in a row of shared memory."""
     facts, inner = o.facts, c.dims[-1]
     if len(o.products) != 1:
         return
@@ -189,12 +192,12 @@ def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
 
 
 def _slab(o: Orientation, c: DimClass) -> int:
-    """Elements of K in a row of shared memory."""
+    """Return the elements of K in a row of shared memory."""
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
 
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
-    """Steps of K: a run of the contiguous dimension, tap by tap, or a run of all dimensions where copies walk that."""
+    """Yield the K steps: a run of the contiguous dimension tap by tap, or a run over all of K if copies can walk it."""
     facts, extents = o.facts, o.facts.extents
     accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
     if len(c.dims) == 1 or all(_walks_run(a, c.dims, o) for a in accesses):
@@ -207,9 +210,9 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
 
 
 def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
-    """Whether copies can walk a run over several dimensions as one number.
+    """True if bulk copies can walk a run over several dimensions as one number.
 
-    They can where memory has them as one, or has a coordinate of its own for each, in order (im2col).
+    They can if memory has them as one, or has a separate coordinate for each, in order (im2col).
     """
     own = [d for d in dims if d in access.dims]
     if len(own) < 2:
@@ -227,7 +230,10 @@ def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bo
 def filled_box(
     facts: Facts, dims: tuple[str, ...], size: int, *, up: bool = False, outermost: bool = False
 ) -> tuple[tuple[str, int], ...]:
-    """A box of `size` elements: all of the innermost dimension first, or of the outermost."""
+    """Return a box of `size` elements: the innermost dimension is filled first; with `outermost`, the outermost.
+
+    `up` rounds the other extents up, so that the box has at least `size` elements.
+    """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):
         box[d] = min(size, facts.extents[d])
@@ -236,7 +242,7 @@ def filled_box(
 
 
 def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
-    """A tile of `size` elements of a class: a run of it as one number, or a box of its digits."""
+    """Yield tiles of `size` elements of a class: a run of it as one number, or boxes of its digits."""
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:
         box = tuple((d, min(size, extents[d]) if len(c.dims) == 1 else extents[d]) for d in c.dims)
@@ -257,9 +263,9 @@ def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[Axis
 
 
 def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Boxes that an atom can read within a halo tile: runs of its rows lie equally far apart.
+    """Yield boxes of `rows` positions that an atom can read within a halo tile: its row groups have one stride.
 
-    None is twice as long as a dimension, or longer.
+    No side of a box is twice as long as its dimension, or longer.
     """
     extents = [o.facts.extents[d] for d in c.dims]
     unit, together = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows

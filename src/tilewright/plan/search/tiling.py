@@ -1,4 +1,4 @@
-"""One choice of tiles: what tasks and iterations have of every dimension, and which loops a value is computed in.
+"""One choice of tiles: the extent of tasks and iterations along every dimension, and the loops around each value.
 
 A phase is a set of loops. A value is computed in the phase of the loops over its dimensions, and over those that it
 reduces or carries.
@@ -19,7 +19,7 @@ Loops = frozenset[int]
 
 
 class Tiling:
-    """The tiles of all classes under one orientation, and the groups of waves (along rows, along columns)."""
+    """The tiles of all classes under one orientation, and the wave groups (along rows, along columns)."""
 
     def __init__(self, o: Orientation, tiles: tuple[AxisTile, ...], groups: tuple[int, int]):
         self.o, self.facts, self.machine, self.tiles = o, o.facts, o.machine, tiles
@@ -30,54 +30,54 @@ class Tiling:
 
     @property
     def groups(self) -> int:
-        """Groups of waves that multiply."""
+        """The number of wave groups that multiply."""
         return self.down * self.across
 
     @cached_property
     def size(self) -> dict[str, int]:
-        """The tile along each dimension."""
+        """The extent of the tile along each dimension."""
         return {dim: n for tile in self.tiles for dim, n in tile.box}
 
     @cached_property
     def batch(self) -> int:
-        """How many of a batch one tile has."""
+        """The number of GEMMs of a batch in one tile."""
         pairs = zip(self.tiles, self.o.classes, strict=True)
         return prod(tile.size for tile, c in pairs if tile.level == GRID and c.is_batch)
 
     def span(self, dims: Dims) -> int:
-        """Elements of a task, or of an iteration, over dimensions, padded to whole tiles."""
+        """Return the elements of a task or an iteration over `dims`, padded to whole tiles."""
         if dims not in self._spans:
             numbers = {self.o.class_of[d] for d in dims}
             self._spans[dims] = prod(self.tiles[n].size for n in numbers)
         return self._spans[dims]
 
     def phase(self, n: ValueFacts) -> Loops:
-        """The loops that a value is computed in."""
+        """Return the loops in which a value is computed."""
         return self.loops_over(n.dims | n.reduces | n.carried)
 
     def loops_over(self, dims: Dims) -> Loops:
-        """The loops over dimensions."""
+        """Return the loops over any of `dims`."""
         return frozenset(self.o.class_of[d] for d in dims) & self.looped
 
     def trips(self, loops: Loops) -> int:
-        """How often a task does the work of a phase."""
+        """Return the number of iterations of a task through these loops together."""
         return prod(self.tiles[n].count for n in loops)
 
     @cached_property
     def between(self) -> frozenset[str]:
-        """Dimensions of loops over what lies between products: columns of one, summed by another."""
+        """The dimensions of loops between MMAs: N of one, K of another."""
         loops = (self.o.classes[n] for n in self.looped)
         return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
 
     def tile_of(self, dim: str) -> AxisTile:
-        """The tile of a dimension's class."""
+        """Return the tile of the class of a dimension."""
         return self.tiles[self.o.class_of[dim]]
 
     def pairs(self) -> list[tuple[DimClass, AxisTile]]:
-        """Classes with their tiles."""
+        """Return the classes with their tiles."""
         return list(zip(self.o.classes, self.tiles, strict=True))
 
 
 def is_chained(t: Tiling) -> bool:
-    """Whether products, or a product and reductions of its rows, follow each other within a task."""
+    """True if a task has several MMAs, or an MMA and reductions of its rows."""
     return len(t.o.products) > 1 or any(not c.is_parallel and {ROWS, COLUMNS} & set(c.roles) for c in t.o.classes)

@@ -1,4 +1,4 @@
-"""Kernels whose waves all do the same, without a pipeline: by lanes alone, or with atoms that take fragments."""
+"""Kernels whose waves all run the same code, without a pipeline: elementwise, or with atoms on register fragments."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tilewright.plan.search.work import Phase, Work
 
 @dataclass(frozen=True, eq=False)
 class UniformKernelSchedule:
-    """A kernel whose waves all do the same: the width of a task along each dimension, its waves, the loops' tiles.
+    """A kernel whose waves all run the same code: task widths, number of waves, loop tiles.
 
-    `products` has the microkernel of every product, None where lanes multiply by themselves; `blocks` are the pieces by
-    which a task goes over dimensions. `backward`: tasks begin with the last, as what was written last is still in the
-    L2 cache. `parts` are those of the program's reduction, of which a task has `parts_of_task`.
+    `products` has the microkernel of every MMA, None where lanes multiply without an atom; `blocks` are loop tiles
+    within a task. `backward`: tasks run in reverse, as what was written last is still in L2. `parts` are those of a
+    split reduction, of which a task has `parts_of_task`.
     """
 
     facts: Facts
@@ -42,22 +42,22 @@ class UniformKernelSchedule:
 
     @property
     def family(self) -> str:
-        """How operands come, which decides whether lowering can do it."""
+        """A name of its kind: candidates of one family tend to be refused by the lowering for the same reason."""
         return "no pipeline" if self.parts is None else "parts of a reduction"
 
     def width(self, d: Expr) -> int:
-        """Elements of a dimension that a task, or an iteration, has."""
+        """Return the extent of a dimension within a task, or within an iteration of a loop over it."""
         return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
 
 
 def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandidate:
-    """A kernel as a candidate, timed by its work; `ties` order those that take as long."""
+    """Return a kernel as a candidate, timed by its work; `ties` are tie-breakers of its sort key."""
     cycles = kernel_time(kernel.machine, count_uniform(kernel), SAME_WAVES).cycles
     return PlanCandidate(kernel, cycles, (round(cycles), *ties))
 
 
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
-    """The tile of every loop: what a constraint says, or all of the axis where that is short."""
+    """Return the tile size of every loop: the author's, or all of a short axis, or a default."""
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
         if op.name != "iterate" or op.attrs["axis"] in facts.cut:
@@ -76,9 +76,9 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
 
 
 def count_uniform(kernel: UniformKernelSchedule) -> Work:
-    """The work of a kernel without a pipeline: lanes and atoms add up, and operands are waited for.
+    """Return the work of a kernel without a pipeline: lanes and atoms add up, and loads are waited for.
 
-    What is read first is waited for once where there are no products; otherwise in every step of every block.
+    Without MMAs a task waits once for its reads; otherwise in every K step of every accumulator tile.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
@@ -115,8 +115,10 @@ def _packed_bytes(kernel: UniformKernelSchedule) -> list[float]:
 
 
 def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
-    """(bytes, words) of operands that a task reads for its products: A for every block of columns, B for every block of
-    rows. A word is as much as lanes load at once."""
+    """Return (bytes, words) that a task loads for its MMAs: A for every block of columns, B for every block of rows.
+
+    A word is what a lane loads at once.
+    """
     facts, copied, words = kernel.facts, 0.0, 0.0
     vector = kernel.machine.lane_access.vector_bytes
     around, size = loops_around(facts.program), numbers_of(facts.sizes)
@@ -142,12 +144,13 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
 
 
 def _has(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
+    """True if a value is computed over a dimension of the program, or the dimension has one element."""
     names = facts.digits.get(str(dim), (str(dim),))
     return any(name in n.space for name in names) or all(facts.extents.get(name, 1) == 1 for name in names)
 
 
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Cycles of a core for one element of a value: arithmetic, a term of a product, or where it is read."""
+    """Return the cycles of a core for one element of a value: arithmetic, a multiply-add, or the address of a read."""
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     if n.op == "read" and n.source is not None and is_divided(n.source, size):
         return float(machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(n.source, size, machine))
@@ -157,7 +160,7 @@ def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
 
 
 def _term_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Cycles of a core for one term of a product, whose tiles are covered by whole atoms."""
+    """Return the cycles of a core for one multiply-add of an MMA, whose tiles are padded to whole atoms."""
     how, axes = kernel.products.get(op), axes_in(op, kernel.width)
     if how is None or isinstance(axes, str):
         return 1 / kernel.machine.limits.lane_rate
@@ -167,7 +170,7 @@ def _term_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
 
 
 def _arrivals(kernel: UniformKernelSchedule) -> int:
-    """How often a task waits for both operands: in every step of every block of every iteration."""
+    """Return how often a task waits for operands: in every K step of every accumulator tile of every iteration."""
     size, around = numbers_of(kernel.facts.sizes), loops_around(kernel.facts.program)
     total = 0
     for op, how in kernel.products.items():
@@ -184,10 +187,11 @@ def _arrivals(kernel: UniformKernelSchedule) -> int:
 
 
 def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
-    """The loops around every product of a program."""
+    """Return the loops around every MMA of a program, outermost first."""
     around: dict[Op, tuple[Op, ...]] = {}
 
     def walk(block: Block, loops: tuple[Op, ...]) -> None:
+        """Record the loops around the MMAs of a block."""
         for op in block.ops:
             if op.name == "mma":
                 around[op] = loops
@@ -199,13 +203,13 @@ def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
 
 
 def argument_bytes(facts: Facts) -> float:
-    """Bytes of all arguments."""
+    """Return the bytes of all arguments."""
     places = {n.place.memory: n.place for n in (*facts.reads, *facts.writes)}
     return float(sum(prod(place.shape) * place.bytes for place in places.values()))
 
 
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
-    """The plan of a kernel without a pipeline."""
+    """Return the plan of a kernel without a pipeline."""
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
     whole = [d for d in facts.order if d not in kernel.widths]
     if kernel.parts is not None:
@@ -229,7 +233,7 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 
 
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
-    """The plan of the kernel that reduces parts: their number is an axis of tasks, before all others."""
+    """Return the plan of a kernel that reduces parts: the part's number is the first axis of the grid."""
     size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]
     others = [

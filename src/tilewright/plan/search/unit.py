@@ -1,4 +1,4 @@
-"""Rule: the atom of every product, and the rows, columns and K that a task or an iteration has of it."""
+"""Rule: the atom of every MMA, and the M, N and K that a task or an iteration has of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.plan.search.tiling import Tiling
 
 @dataclass(frozen=True)
 class MmaTile:
-    """A product of a task, or of an iteration, in whole atoms."""
+    """An MMA of a task or an iteration: its atom, and its extents in whole atoms."""
 
     oriented: OrientedProduct
     atom: MultiplyAtom
@@ -22,33 +22,35 @@ class MmaTile:
 
     @property
     def node(self) -> int:
-        """The product's value."""
+        """The MMA's node in the graph."""
         return self.oriented.product.node
 
     @property
     def atoms(self) -> float:
-        """Atoms along rows and columns."""
+        """The number of atoms along rows and columns."""
         return self.rows / self.atom.shape[0] * self.columns / self.atom.shape[1]
 
     @property
     def cycles(self) -> float:
-        """Cycles of the matrix units of a core."""
+        """The cycles of a core's MMA units."""
         return self.atoms * self.depth / self.atom.shape[2] * self.atom.cycles
 
     @property
     def shared_bytes(self) -> float:
-        """Bytes of shared memory that the atoms read."""
+        """The bytes that atoms read from shared memory."""
         rows = (0 if self.oriented.a_in_registers else self.atom.shape[0]) + self.atom.shape[1]
         return self.atoms * self.depth * rows * self.atom.a.dtype.bits / 8
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of shared memory."""
+        """The bytes of a row of shared memory."""
         return (self.atom.slab or 1) * self.atom.a.dtype.bits // 8
 
 
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
-    """The widest atom that divides the columns, or the narrowest that covers them; None: this tiling has none."""
+    """Return an MMA's tile with the widest atom that divides its columns, or
+    the narrowest that covers them; None if illegal.
+    """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
     columns = t.span(p.columns)
@@ -66,7 +68,7 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
 
 
 def own_k(t: Tiling, p: OrientedProduct) -> int:
-    """Elements of K that an iteration has; where a tile has several of a batch, each has its own part of a row."""
+    """Return the elements of K in one iteration; of several GEMMs of a batch in a tile, the K of each."""
     facts, k = t.facts, t.span(p.product.k)
     if t.batch == 1:
         return k
@@ -75,12 +77,12 @@ def own_k(t: Tiling, p: OrientedProduct) -> int:
 
 
 def deep(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
-    """Elements of K that an iteration multiplies, in whole atoms."""
+    """Return the elements of K that an iteration multiplies, padded to whole atoms."""
     return ceil(own_k(t, p) / atom.shape[2]) * atom.shape[2]
 
 
 def _is_legal(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
-    """Whether K fills rows of shared memory, and no loop over K carries more than a block of the accumulator."""
+    """True if K fills rows of shared memory, and no loop over K carries more than one accumulator tile."""
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)
     along = any(facts.nodes[r].place.along(product.k) for r in p.b.reads)

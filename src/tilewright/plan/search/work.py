@@ -1,4 +1,4 @@
-"""Counts of work, without rates: what a task does in each phase, at its end, and what all tasks move together."""
+"""Counts of work, without rates: of each iteration, of a task's epilogue, and of memory traffic in all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class TaskEnd:
-    """The end of a task: results that leave through shared memory."""
+    """The work of a task's epilogue: results that go through shared memory to global memory."""
 
     outputs: float
     """Elements of the result."""
@@ -58,12 +58,12 @@ class TaskEnd:
 
 @dataclass(frozen=True)
 class Work:
-    """What a kernel does.
+    """The work of a kernel.
 
-    `lengths` has (share of the trips, masked trips, tasks): several where masks make tasks uneven. `resident` are bytes
-    that a task brings before its first iteration, `first` those that are brought once for all tasks of a core;
-    `moved` are the bytes of memory that all tasks move together. Tasks at edges bring `outside` rows that lie outside
-    a tensor, and a core has `edges` of them.
+    `lengths` has (share of the trips, masked trips, tasks): several if masks make tasks uneven. `resident` are bytes
+    that a task loads before its first iteration, `first` those loaded once for all tasks of a core; `moved` are the
+    bytes of memory traffic in all. Tasks at edges load `outside` rows that are out of bounds, and a core has `edges` of
+    them.
     """
 
     tasks: int
@@ -85,5 +85,5 @@ class Work:
 
     @property
     def brought(self) -> float:
-        """Bytes that all tasks bring."""
+        """The bytes that all tasks copy."""
         return self.tasks * sum(p.trips * p.copied for p in self.phases)
