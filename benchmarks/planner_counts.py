@@ -15,8 +15,8 @@ places that build lowering parameters
     modules of binding, `plan/bind*` and `passes/halo_tiles`, are one place: each binds one kind of lines.
     `plan/cutting` is for contractions on CPUs.
 ways to match a pinned plan
-    Functions of P with a parameter for a pinned plan (called `given`, or `said` of a type of plans) that compare it with
-    a plan that was chosen (an attribute `plan`, `best` or `candidates`). Functions that word a refusal
+    Functions of P with a parameter for a pinned plan (called `given`, or `said` of a type of plans) that compare it
+    with a plan that was chosen (an attribute `plan`, `best` or `candidates`). Functions that word a refusal
     (plan/pinned.py) and bind*.py count as no way.
 functions that return a GPU kernel's time
     Functions of P that ran in a GPU probe, return a float (or floats, or a dataclass with `cycles` and no plan) and
