@@ -14,7 +14,7 @@ from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.launch import DYNAMIC, heads_together
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.ranking import Rejected
-from tilewright.plan.search.tiles import GRID, LOOP, AxisTile
+from tilewright.plan.search.tiles import LOOP, AxisTile
 from tilewright.plan.search.unit import MmaTile
 
 LACKS = "lowering lacks"
@@ -88,20 +88,16 @@ class KernelPlan:
     def _tasks(self) -> list[Expr]:
         """The dimensions that tasks cut, in the program's order."""
         cut = list(self.facts.cut)
-        if len(self.products) > 1 or not self._cuts_both():
+        if not self.kernel.cuts_both:
             return cut
         (op,) = self.products
         total: tuple[Expr, ...] = op.operands[2].type.dims
         result = [d for d in total if d in cut or self.size(d) == 1]
         return [*(d for d in cut if d not in result), *result]
 
-    def _cuts_both(self) -> bool:
-        """Whether tasks cut rows and columns of the result."""
-        return all(tile.level == GRID for c, tile in self.t.pairs() if {"r", "c"} & set(c.roles))
-
     def _walked(self, tasks: list[Expr]) -> list[Expr]:
         """The order of tasks: as results lie, where memory limits a kernel that has whole rows."""
-        if len(self.products) > 1 or not self.kernel.at_memory_bound or not self._cuts_both():
+        if not self.kernel.at_memory_bound or not self.kernel.cuts_both:
             return tasks
         (op,) = self.products
         axes = self.axes[op]
@@ -119,7 +115,7 @@ class KernelPlan:
         return [str(d) for d in tasks[: tasks.index(rows.m)]] if rows.m in tasks else []
 
     def _raster(self) -> int:
-        return self.kernel.raster if len(self.products) == 1 and self._cuts_both() else 1
+        return self.kernel.raster if self.kernel.cuts_both else 1
 
     def _word(self, d: Expr) -> str:
         parts = self.kernel.parts
