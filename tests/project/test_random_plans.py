@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from itertools import starmap
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,7 +42,7 @@ def test_plans_are_drawn_once_each_and_timed_by_a_dry_clock(script: Any, tmp_pat
     assert all(row["us"] > 0 for row in rows)
     assert f"{NAME:34}   6 plans" in capsys.readouterr().out
     # the same times, predicted anew: what was written is read, and the best predicted counts as chosen
-    (again,) = script.again(path, "", SimpleNamespace(starmap=lambda f, of, chunksize: list(starmap(f, of))))
+    (again,) = script.again(path)
     assert [(t.plan, t.cycles) for t in again] == [(row["plan"], row["cycles"]) for row in rows]
     (chosen,) = (t for t in again if t.chosen)
     assert chosen.cycles == min(t.cycles for t in again)

@@ -76,6 +76,22 @@ class TermCosts:
 
 
 @dataclass(frozen=True)
+class ResidentCosts:
+    """By tasks without products, of which a core has several at a time, until their rows are reduced and stored.
+
+    The registers of a core are shared out for so many `lanes` at a time (0: that is not counted); `registers` are those
+    of a lane beside what it holds of a row. What finds no register is stored and loaded again. `exchange` are the
+    cycles of a reduction whose row several waves share, `uneven` is how much longer tasks take whose rows are no power
+    of two, by which lanes are dealt.
+    """
+
+    lanes: int = 0
+    registers: int = 0
+    exchange: float = 0
+    uneven: float = 1
+
+
+@dataclass(frozen=True)
 class Costs:
     """All of them; `one_wave` is how much longer than by the cache's rate a program takes that has one wave a task.
 
@@ -86,5 +102,6 @@ class Costs:
     lanes: LaneCosts = LaneCosts()
     tiles: TileCosts = TileCosts()
     terms: TermCosts = TermCosts()
+    resident: ResidentCosts = ResidentCosts()
     one_wave: float = 1
     functions: Mapping[str, float] = field(default_factory=dict)

@@ -26,6 +26,10 @@ class Overlap:
     pingpong: bool = False
 
 
+HALF_HIDDEN = 0.5
+"""What shows of lanes' work beside products ahead, where one group of waves does both."""
+SHARPNESS = 4
+"""How sharply the longest of parts that overlap stands out; infinite: the others are hidden behind it wholly."""
 SAME_WAVES = Overlap(1, 0)
 """All waves run the same code: their work adds up, and the tasks of a core overlap."""
 
@@ -81,17 +85,30 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
     `share` is the fraction of cores at work; `more` are further cycles of copies.
     """
     limits = machine.limits
-    mma = p.mma * (limits.lone_group if p.is_lone else 1)
-    busy = max(mma, p.lanes) + (0.0 if o.ahead else min(mma, p.lanes) / o.groups)
+    mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
+    if p.is_dependent:
+        mma, lanes = mma + limits.group_latency * o.groups, lanes + limits.lane_latency / o.groups
+    busy = max(mma, lanes) + min(mma, lanes) * _shown_share(p, o)
     copies = max(p.copied / limits.l2_rate, p.l2 * share, p.gather) + more
     cycles = max(busy, p.shared / limits.shared_rate, copies) + limits.copy_shown * copies
-    if p.is_dependent:
-        cycles += limits.round_latency / o.groups**2
-    elif o.stages > 1 and copies:  # a stage is used, and filled again, while the others are used
+    if not p.is_dependent and o.stages > 1 and copies:  # a stage is used, and filled again, while the others are used
         cycles = max(cycles, (busy + copies + limits.copy_latency / p.per_stage) / o.stages)
     if o.stages * p.slabs < ENOUGH_STAGES and o.stages > 1 and not p.is_dependent:
         cycles *= limits.shallow_ring
     return cycles + p.serial + (limits.turn_latency if o.ordered and p.is_dependent else 0)
+
+
+def _shown_share(p: Phase, o: Overlap) -> float:
+    """The share that shows of the shorter of matrix units and lanes: other groups of waves hide it, or products ahead.
+
+    With one stage no product starts ahead, and one group alone hides half of its own.
+    """
+    ahead = o.ahead and o.stages > 1
+    if not p.is_dependent:
+        return 0.0 if o.ahead else 1 / o.groups
+    if ahead:
+        return HALF_HIDDEN if o.groups == 1 else 0.0
+    return 1 / o.groups**2
 
 
 def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
@@ -123,7 +140,19 @@ def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
     each = [p.mma + p.lanes + p.copied / limits.l2_rate + p.shared / limits.shared_rate for p in w.phases]
     busy = rounds * sum(p.trips * max(cycles, p.gather) for p, cycles in zip(w.phases, each, strict=True))
     moved = moving(machine, w.moved, from_memory=w.from_memory) * max(1, cores / w.tasks)
+    if w.at_a_time:
+        moved += w.again / limits.far_rate / cores
+        full = w.tasks / (cores * w.at_a_time)
+        waiting = max(0.0, full - 1) * limits.copy_latency + full * w.exchange
+        own = max(1.0, full) * w.moved / w.tasks / limits.far_rate  # a task waits for its own bytes, and no longer
+        return max(busy, min(together(moved, waiting + own), moved + waiting)) + w.waits, moved + w.waits
     return max(busy, w.latency) + w.waits, moved + w.waits
+
+
+def together(*cycles: float) -> float:
+    """Cycles of parts that overlap: about those of the longest, and more where others are nearly as long."""
+    longest = max(cycles)
+    return longest * sum((x / longest) ** SHARPNESS for x in cycles) ** (1 / SHARPNESS) if longest else 0.0
 
 
 def _pipelined(machine: Machine, w: Work, o: Overlap) -> float:
@@ -170,9 +199,10 @@ def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float,
 
 
 def _uneven(machine: Machine, w: Work, steps: list[float], end: float) -> float:
-    """Return the cycles of tasks of several lengths under dynamic scheduling, the longest first."""
-    cores = machine.limits.cores or 1
-    lengths = [(_body(w, steps, share, masked) + end, tasks) for share, masked, tasks in w.lengths]
+    """Return the cycles of tasks of several lengths under dynamic scheduling, the longest first, each waited for."""
+    limits, cores = machine.limits, machine.limits.cores or 1
+    begin = limits.task_cycles + limits.copy_latency
+    lengths = [(begin + _body(w, steps, share, masked) + end, tasks) for share, masked, tasks in w.lengths]
     total = sum(cycles * tasks for cycles, tasks in lengths) / cores + min(cycles for cycles, _ in lengths)
     return max(total, max(cycles for cycles, _ in lengths))
 

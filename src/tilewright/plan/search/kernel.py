@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from tilewright.plan.model import moving
+from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, row_cycles
 from tilewright.plan.search.counting import count_work, result_rows
-from tilewright.plan.search.launch import order_of, raster_of
+from tilewright.plan.search.launch import order_of, raster_factor, raster_of
 from tilewright.plan.search.liveness import Liveness, liveness
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
 from tilewright.plan.search.placement import OperandPlacement, halo_taps, place_operands
@@ -42,7 +43,15 @@ class KernelSchedule:
     parts: Parts | None = None
     raster: int = 1
     order: str = "cyclic"
+    columns_first: bool = False
+    """Whether the grid has the columns of C before its rows."""
     at_memory_bound: bool = False
+
+    @property
+    def cuts_both(self) -> bool:
+        """Whether tasks cut the rows and columns of the one result: they have a raster."""
+        sides = [tile for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
+        return len(self.mmas) == 1 and all(tile.level == GRID for tile in sides)
 
     @property
     def family(self) -> str:
@@ -127,19 +136,22 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 
 
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
-    """Return the work under the kernel's pipeline.
+    """Return the work under the kernel's pipeline and raster.
 
     A that stays in registers is not read from shared memory; B may be resident beside a halo tile.
     """
-    pipeline = kernel.pipeline
+    pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases
+    if kernel.cuts_both and pipeline.offsets is None:
+        longer = raster_factor(t, kernel.raster, kernel.columns_first)
+        phases = tuple(replace(p, copied=p.copied * longer, l2=p.l2 * longer) for p in phases)
     if pipeline.keeps_a:
         less = sum(x.rows * x.depth * x.atom.a.dtype.bits / 8 for x in placed.keepable)
         phases = tuple(replace(p, shared=max(0.0, p.shared - less)) if p.is_dependent else p for p in phases)
     if pipeline.offsets:
         phases = tuple(replace(p, per_stage=pipeline.offsets) for p in phases)
     if pipeline.offsets == 0 and placed.halo is not None:
-        halo, limits = placed.halo, kernel.tiling.machine.limits
+        halo, limits = placed.halo, t.machine.limits
         taps = halo_taps(halo)
         b_bytes = halo.chunks * taps * halo.tap
         b_cycles = _b_cycles(kernel, placed)

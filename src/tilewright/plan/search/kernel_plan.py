@@ -14,7 +14,7 @@ from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.launch import DYNAMIC, heads_together
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.ranking import Rejected
-from tilewright.plan.search.tiles import GRID, LOOP, AxisTile
+from tilewright.plan.search.tiles import LOOP, AxisTile
 from tilewright.plan.search.unit import MmaTile
 
 LACKS = "lowering lacks"
@@ -93,7 +93,7 @@ class KernelPlan:
         cut = list(self.facts.cut)
         if len(self.products) > 1:
             return self._with_unit_rows(cut)
-        if not self._cuts_both():
+        if not self.kernel.cuts_both:
             return cut
         (op,) = self.products
         total: tuple[Expr, ...] = op.operands[2].type.dims
@@ -107,15 +107,11 @@ class KernelPlan:
             return cut
         return list(cut_dims(self.facts.program, lambda d: 2 if d in rows else self.size(d), opened=self.facts.opened))
 
-    def _cuts_both(self) -> bool:
-        """True if the grid splits M and N of the result."""
-        return all(tile.level == GRID for c, tile in self.t.pairs() if {"r", "c"} & set(c.roles))
-
     def _walked(self, tasks: list[Expr]) -> list[Expr]:
         """Return the order of the grid's dimensions: the memory order of results,
         if memory limits a kernel with whole rows.
         """
-        if len(self.products) > 1 or not self.kernel.at_memory_bound or not self._cuts_both():
+        if not self.kernel.at_memory_bound or not self.kernel.cuts_both:
             return tasks
         (op,) = self.products
         axes = self.axes[op]
@@ -134,7 +130,7 @@ class KernelPlan:
 
     def _raster(self) -> int:
         """Return the raster group of the plan; 1 unless a single MMA has a grid over M and N."""
-        return self.kernel.raster if len(self.products) == 1 and self._cuts_both() else 1
+        return self.kernel.raster if self.kernel.cuts_both else 1
 
     def _word(self, d: Expr) -> str:
         """Return the name of a dimension in the plan; a split-K dimension is named `_part`."""

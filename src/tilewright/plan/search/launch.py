@@ -11,6 +11,10 @@ from tilewright.plan.search.work import Work
 
 RASTERS = (1, 2, 4, 8, 16)
 """Tasks along the rows of C that may be walked together."""
+SHOWN_READS = 0.5
+"""The power of what is read more by which copies take longer: the L2 cache serves a part of it."""
+Side = tuple[int, int]
+"""(tile, tasks) along a side of C."""
 DYNAMIC, CYCLIC = "dynamic", "cyclic"
 """Whoever is done takes the next task, or tasks are dealt in order."""
 
@@ -27,19 +31,34 @@ def raster_of(t: Tiling) -> int:
     """
     rows, columns = _sides(t)
     tall, wide = rows[1], columns[1]
-    running = min(t.machine.limits.cores or 1, tall * wide)
-
-    def read(group: int) -> tuple[int, int]:
-        """Return (elements that concurrent tasks read, tie-breaker) of a raster group."""
-        across = min(wide, ceil(running / min(group, tall)))
-        return ceil(running / across) * rows[0] + across * columns[0], -group if tall < wide else group
-
     choices = {group for group in RASTERS if group <= tall} | ({tall} if tall <= RASTERS[-1] else set())
-    return min(choices, key=read)
+    return min(choices, key=lambda group: (_read(t, (rows, columns), group), -group if tall < wide else group))
 
 
-def _sides(t: Tiling) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return ((tile size, tasks) along M of C, the same along N)."""
+def _read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
+    """Rows of both operands that the tasks which run at a time read, with so many of the first side together."""
+    (tile, tall), (width, wide) = sides
+    running = min(t.machine.limits.cores or 1, tall * wide)
+    across = min(wide, ceil(running / min(group, tall)))
+    return ceil(running / across) * tile + across * width
+
+
+def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
+    """How many times as long copies take as with the raster of `raster_of`, where tasks cut rows and columns of C.
+
+    Where all tasks run at a time, it counts whether neighbours share the same operand; otherwise, how much is read.
+    """
+    rows, columns = _sides(t)
+    best, walked = raster_of(t), (columns, rows) if columns_first else (rows, columns)
+    if rows[1] * columns[1] <= (t.machine.limits.cores or 1):
+        along_rows = (min(raster, walked[0][1]) > 1) != columns_first
+        is_square = rows[1] == columns[1] or 1 in (rows[1], columns[1])
+        return 1.0 if is_square or along_rows == (best > 1) else t.machine.limits.far_users
+    return float(max(1.0, _read(t, walked, raster) / _read(t, (rows, columns), best)) ** SHOWN_READS)
+
+
+def _sides(t: Tiling) -> tuple[Side, Side]:
+    """(tile, tasks) along M and along N of C."""
     sides = []
     for role in "rc":
         grid = [tile for c, tile in t.pairs() if role in c.roles and tile.level == GRID]

@@ -14,7 +14,7 @@ from tilewright.plan.search.parts import split_work
 from tilewright.plan.search.pipeline import KernelPipeline
 from tilewright.plan.search.plan_axes import PlanAxes
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
-from tilewright.plan.search.rate_tiles import PlanTiles
+from tilewright.plan.search.rate_tiles import PlanTiles, owners_of
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.unit import MmaTile, deep
 
@@ -38,7 +38,7 @@ def rate_pipeline(
     t = Tiling(o, PlanTiles(o, axes, batch, taps).tiles(), _groups(machine, chosen, roles, batch))
     mmas = tuple(_mma(t, p, line) for p, line in zip(o.products, chosen, strict=True))
     pipeline = KernelPipeline(roles, plan.overlap, _keeps_a(t, chosen), _offsets(plan, roles))
-    kernel = KernelSchedule(t, mmas, pipeline, None, plan.raster, plan.order)
+    kernel = KernelSchedule(t, mmas, pipeline, None, plan.raster, plan.order, _columns_first(facts, plan, axes))
     work = work_of(kernel)
     if work is None:
         return f"`{chosen[-1]}`: nothing that is written follows from it, or a box of rows has no halo tile"
@@ -91,6 +91,15 @@ def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
     """True if the plan keeps an operand A that is read in registers."""
     pairs = zip(t.o.products, units, strict=True)
     return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
+
+
+def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
+    """Whether the grid has the columns of C before its rows."""
+    n, m = (
+        [plan.grid.index(axis.name) for d in owners_of(facts, tuple(dims)) if (axis := axes.axes[d]).name in plan.grid]
+        for dims in (facts.products[-1].n, facts.products[-1].m)
+    )
+    return bool(m and n) and max(n) < min(m)
 
 
 def _offsets(plan: Schedule, roles: Pipeline) -> int | None:

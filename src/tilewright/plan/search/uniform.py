@@ -17,6 +17,7 @@ from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
+from tilewright.plan.search.resident import with_residence
 from tilewright.plan.search.work import Phase, Work
 
 
@@ -97,7 +98,8 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
     copied, words = _operand_copies(kernel)
     lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate
     phase = Phase(1, lanes=lanes * slower / max(1, tasks), shared=2 * copied, copied=copied)
-    return Work(max(1, tasks), (phase,), moved=argument_bytes(facts) + 2 * sum(packed), waits=waits)
+    work = Work(max(1, tasks), (phase,), moved=argument_bytes(facts) + 2 * sum(packed), waits=waits)
+    return work if kernel.products else with_residence(kernel, work)
 
 
 def _packed_bytes(kernel: UniformKernelSchedule) -> list[float]:

@@ -80,6 +80,12 @@ class Work:
     """Cycles in which a core waits for what it reads and nothing else runs."""
     latency: float = 0.0
     """Cycles of a core's waves, of which only so many run at a time, with what each waits for."""
+    at_a_time: int = 0
+    """Tasks that a core has at a time, where each waits for memory and for its own waves; 0: that is not counted."""
+    exchange: float = 0.0
+    """Cycles of such a task for reductions whose row several waves share."""
+    again: float = 0.0
+    """Bytes that are moved again: those that find no register, or that lanes do not share evenly."""
     from_memory: bool = False
     """Whether bytes come from memory, although the L2 cache could hold them."""
 

@@ -98,6 +98,7 @@ _HOPPER_LIMITS = Limits(
     shared_rate=128.0,
     copy_latency=800,
     copy_shown=0.28,
+    far_users=1.2,  # 256x4096x4096 in 2x64 tasks, walked along either side
     shallow_ring=1.08,
     lone_group=1.045,
     sector_bytes=32,
@@ -112,6 +113,10 @@ _HOPPER_LIMITS = Limits(
     function_rate=16,
     placing=27.0,
     round_latency=1700,
+    # attention 2x16x4096x128 with tiles of 64, 96 and 128 keys and 1 to 3 groups of waves; with heads of 64 lanes
+    # take longer than matrix units
+    group_latency=175,
+    lane_latency=400,
     turn_latency=35,
     working_registers=64,
     loading_registers=72,

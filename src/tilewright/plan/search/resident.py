@@ -1,0 +1,47 @@
+"""Tasks of kernels of lanes that a core has at a time: their registers, and what each waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.search.work import Work
+
+if TYPE_CHECKING:
+    from tilewright.plan.search.uniform import UniformKernelSchedule
+
+
+def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
+    """The work with the tasks that a core has at a time, what each waits for, and what is moved again."""
+    machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
+    if not costs.lanes:
+        return work
+    lanes, rows = kernel.waves * (machine.lanes or 1), prod(kernel.widths.values())
+    dealt = 1 << (rows - 1).bit_length()
+    reductions = [n for n in facts.nodes if n.reduces]
+    again = _spilled_share(kernel, work, lanes) * _results(kernel) * machine.register_file.word_bytes
+    if reductions and dealt > rows:
+        again = max(again, (costs.uneven - 1) * work.moved)
+    exchange = len(reductions) * costs.exchange if dealt < kernel.waves else 0.0
+    return replace(work, at_a_time=max(1, costs.lanes // lanes), exchange=exchange, again=again)
+
+
+def _results(kernel: UniformKernelSchedule) -> float:
+    """Elements of the largest result, of an iteration where loops go over it: lanes hold what it is made of."""
+    size, facts = numbers_of(kernel.facts.sizes), kernel.facts
+    most = max((facts.size(n.dims) for n in facts.writes), default=0)
+    return most * prod(min(1.0, n / max(1, size(d))) for d, n in kernel.loops.items())
+
+
+def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
+    """The share of what a lane holds of a task, part of it as it is read, part in words, that has no register."""
+    machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
+    file = machine.spaces["register"].bytes
+    if file is None:
+        return 0.0
+    word, smallest = machine.register_file.word_bytes, min(n.place.bytes for n in facts.reads or facts.writes)
+    held = _results(kernel) / work.tasks / lanes * (smallest + word) / 2 / word
+    room = file / word / max(costs.lanes, lanes) - costs.registers
+    return max(0.0, 1 - room / held) if held else 0.0
