@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_plan import every_plan
+from pinned_plans import copied_by_waves, first_plan, on_operands_as_they_lie
 
 import tilewright
 import tilewright.lang as tkl
@@ -41,7 +43,8 @@ def planned(kernel, sizes, **more):
 
 @pytest.mark.parametrize("sizes", [(200, 136, 200), (72, 264, 136), (5, 8, 8), (1500, 1104, 64)])
 def test_a_product_is_loaded_by_one_role_and_multiplied_by_another(sizes):
-    made = planned(kernels.gemm("nt", "bf16", "bf16"), dict(zip("MNK", sizes, strict=True)))
+    kernel, extents = kernels.gemm("nt", "bf16", "bf16"), dict(zip("MNK", sizes, strict=True))
+    made = planned(kernel, extents, plan=first_plan(kernel, extents, HOPPER, on_operands_as_they_lie))
     text = made.text("block")
     assert re.search(r"role load waves 1 .*role multiply waves \d+ ", text, re.S)
     assert text.count("by tma.load") == 2
@@ -53,7 +56,8 @@ def test_a_product_is_loaded_by_one_role_and_multiplied_by_another(sizes):
 @pytest.mark.parametrize("sizes", [(1, 200, 136), (70, 1, 72), (1, 1, 77)])
 def test_a_single_row_or_column_is_a_tile_too(sizes):
     """A dimension of one element is none that tasks cut: such products were done by one wave a task."""
-    assert planned(kernels.gemm("nt", "bf16", "bf16"), dict(zip("MNK", sizes, strict=True))).plan.pipeline is not None
+    kernel, extents = kernels.gemm("nt", "bf16", "bf16"), dict(zip("MNK", sizes, strict=True))
+    planned(kernel, extents, plan=first_plan(kernel, extents, HOPPER, on_operands_as_they_lie))
 
 
 @pytest.mark.parametrize("transposes", ["nn", "tn", "tt"])
@@ -80,8 +84,8 @@ def test_results_of_both_widths_leave_through_shared_memory(out):
 def test_halves_of_those_who_multiply_take_tasks_in_turn():
     small = replace(HOPPER, limits=replace(HOPPER.limits, cores=2))
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 300, "N": 136, "K": 72}
-    plans = kernel_for(kernel, sizes, machine=small).choice.candidates
-    made = planned(kernel, sizes, machine=small, plan=next(p for p in plans if p.pipeline.pingpong))
+    turns = first_plan(kernel, sizes, small, lambda plan: plan.pipeline and plan.pipeline.pingpong)
+    made = planned(kernel, sizes, machine=small, plan=turns)
     assert "overlap pingpong" in made.text("block")
     assert ", pingpong\n" in made.text("plan")
     assert kernel_for(kernel, sizes, machine=small, plan=made.text("plan")).text("block") == made.text("block")
@@ -98,10 +102,10 @@ CONVS = [
 @pytest.mark.parametrize(("shape", "how"), CONVS)
 def test_a_convolution_is_loaded_tap_by_tap(shape, how):
     kernel, sizes = kernels.conv((3, 3), "bf16", **how), dict(zip("NHWCF", shape, strict=True))
-    plans = kernel_for(kernel, sizes, machine=HOPPER).choice.candidates
-    made = planned(
-        kernel, sizes, plan=next(p for p in plans if not p.pipeline.halo_stages and not p.products[0].transposed)
+    plan = first_plan(
+        kernel, sizes, HOPPER, lambda plan: on_operands_as_they_lie(plan) and not plan.products[0].transposed
     )
+    made = planned(kernel, sizes, plan=plan)
     assert "by tma.load.im2col" in made.text("block")
 
 
@@ -110,7 +114,8 @@ def test_a_convolution_is_loaded_tap_by_tap(shape, how):
     [((1, 7, 5, 3, 40), {"padding": 1, "dilation": 2, "bias": True}), ((2, 5, 6, 20, 72), {"padding": 1, "stride": 3})],
 )
 def test_what_the_machine_does_not_copy_itself_is_copied_by_waves(shape, how):
-    made = planned(kernels.conv((3, 3), "bf16", **how), dict(zip("NHWCF", shape, strict=True)), machine=QUICK)
+    kernel, sizes = kernels.conv((3, 3), "bf16", **how), dict(zip("NHWCF", shape, strict=True))
+    made = planned(kernel, sizes, machine=QUICK, plan=first_plan(kernel, sizes, QUICK, copied_by_waves))
     assert "role load waves 4" in made.text("block")
     assert "a tensor map takes multiples of 16" in made.explain()
 
@@ -146,11 +151,11 @@ def test_a_plan_with_roles_is_read_back_and_may_be_pinned():
 def test_a_plan_whose_waves_copy_themselves_is_read_back():
     """Such a plan fitted none of the candidates, which were those of the machine's own copies."""
     kernel, sizes = kernels.gemm("nt", "bf16", "f32"), {"M": 70, "N": 72, "K": 50}
-    first = planned(kernel, sizes)
-    assert first.plan.pipeline.producer[0] == 4
-    assert planned(kernel, sizes, plan=first.text("plan")).plan == first.plan
-    other = first.choice.candidates[-1]
-    assert planned(kernel, sizes, plan=other).plan == other
+    first, *_, last = every_plan(kernel, sizes, HOPPER, copied_by_waves)
+    for plan in (first, last):
+        made = planned(kernel, sizes, plan=plan)
+        assert "role load waves 4" in made.text("block")
+        assert planned(kernel, sizes, plan=made.text("plan")).plan == made.plan == plan
 
 
 def test_few_long_sums_are_taken_apart_and_added_up():
@@ -177,13 +182,15 @@ def test_few_long_sums_are_taken_apart_and_added_up():
 
 def test_parts_that_are_many_are_added_up_in_parts_themselves():
     """Memory between programs had one name for all of them, and a shape that was another's."""
-    kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 64, "N": 64, "K": 32768}
-    assert (
-        kernel_for(kernel, sizes, machine=HOPPER).text("host").count("workspace") == 1
-    )  # a third launch would take longer
+    kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 16, "N": 64, "K": 32768}
     row = replace(HOPPER, limits=replace(HOPPER.limits, launch_cycles=0, l2_rate=1.0))
-    made = planned(kernel, sizes, machine=row)
-    between = re.findall(r"%(\w+) = workspace global f32 \((\d+), 64, 64\)", made.text("host"))
+    plan = str(first_plan(kernel, sizes, row, lambda plan: plan.parts == ("K", 64)))
+    for said, other in (("K_split 64", "K_split 512"), ("K_part 512", "K_part 64"), ("parts K 64", "parts K 512")):
+        plan = plan.replace(said, other)
+    once = kernel_for(kernel, sizes, machine=HOPPER, plan=plan)
+    assert once.text("host").count("workspace") == 1  # a third launch would take longer
+    made = planned(kernel, sizes, machine=row, plan=plan)
+    between = re.findall(r"%(\w+) = workspace global f32 \((\d+), 16, 64\)", made.text("host"))
     names, counts = zip(*between, strict=True)
     assert len(set(names)) == len(names) == 2
     assert int(counts[0]) > int(counts[1]) > 1
@@ -308,6 +315,7 @@ def test_f32_that_may_be_rounded_to_tf32_is_multiplied_so_from_shared_memory():
 
 def test_groups_whose_channels_begin_within_16_bytes_are_copied_by_waves():
     """TMA stopped with an illegal instruction where a box began at 6 bytes of a line."""
-    made = planned(kernels.conv((1, 2), "bf16", "f32", groups=2), {"N": 1, "H": 3, "W": 5, "CG": 4, "F": 16})
+    kernel, sizes = kernels.conv((1, 2), "bf16", "f32", groups=2), {"N": 1, "H": 3, "W": 5, "CG": 4, "F": 16}
+    made = planned(kernel, sizes, plan=first_plan(kernel, sizes, HOPPER, copied_by_waves))
     assert "tma.load" not in made.text("block")
     assert "dimension 0 of %x as (2, 1, 3, 5, 4) has a stride of 4 elements, 8 bytes" in made.explain()

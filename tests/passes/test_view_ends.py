@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from loop_level import on_the_loop_level
+from pinned_plans import copied_by_waves, first_plan, in_roles, planned_as
 
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
-from tilewright.passes import binding, choosing
+from tilewright.passes import binding
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -81,9 +82,12 @@ def test_a_group_of_nan_leaves_the_others_exact(
 
 def test_what_has_no_dimension_for_its_groups_is_copied_otherwise_and_said() -> None:
     kernel = kernels.conv((2, 2, 2), "bf16", "f32", groups=3, padding=1)
-    found = kernel_for(kernel, {"N": 2, "D": 2, "H": 5, "W": 7, "CG": 40, "F": 24}, machine=HOPPER)
-    assert "refused  a wave that only starts copies: " in found.explain()
+    sizes = {"N": 2, "D": 2, "H": 5, "W": 7, "CG": 40, "F": 24}
+    found = planned_as(kernel, sizes, HOPPER, copied_by_waves)
     assert "an image has 3 to 5 dimensions, channels last; %x as (3, 2, 2, 5, 7, 40) has 6" in found.explain()
+    require_exact(kernel, found, arguments(found))
+    told = kernel_for(kernel, sizes, machine=HOPPER).explain()
+    assert "refused  bulk copies: x: it has 6 dimensions where a row has several of a batch" in told
 
 
 def sliced(first_a: int, first_b: int, k: int) -> Any:
@@ -161,7 +165,7 @@ def side_by_side(k: int) -> Any:
 @pytest.mark.parametrize(("k", "tma"), [(40, True), (72, True), (64, True), (36, False)])
 def test_batches_within_rows_do_not_meet(k: int, tma: bool) -> None:
     kernel = side_by_side(k)
-    found = kernel_for(kernel, {"M": 70, "N": 24, "W": 3 * k}, machine=HOPPER)
+    found = planned_as(kernel, {"M": 70, "N": 24, "W": 3 * k}, HOPPER, in_roles)
     assert by_tma(found) == tma
     arrays = arguments(found)
     require_exact(kernel, found, arrays)  # the neighbours of both are finite: they would be summed
@@ -174,10 +178,16 @@ def test_batches_within_rows_do_not_meet(k: int, tma: bool) -> None:
 def test_parts_of_a_sum_that_end_within_a_slab_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of a machine know the ends of tensors: parts of channels are then a dimension of both factors."""
     kernel, sizes = kernels.conv((3, 3), "i8", "i32", padding=1), {"N": 2, "H": 3, "W": 3, "C": 256, "F": 64}
-    for module in (choosing, binding):
-        monkeypatch.setattr(module, "step_of", lambda program, machine: 64)  # slabs of 128
-    plans = {plan.parts: plan for plan in kernel_for(kernel, sizes, machine=HOPPER).choice.candidates}
-    found = kernel_for(kernel, sizes, machine=HOPPER, plan=str(plans["K_0", 4]))
+    monkeypatch.setattr(binding, "step_of", lambda program, machine: 64)  # slabs of 128
+    plan = str(first_plan(kernel, sizes, HOPPER, lambda plan: plan.parts == ("K_0", 2)))
+    for said, other in (
+        ("parts K_0 2", "parts K_0 4"),
+        ("K_0_split 2", "K_0_split 4"),
+        ("K_0_part 128", "K_0_part 64"),
+    ):
+        plan = plan.replace(said, other)
+    found = kernel_for(kernel, sizes, machine=HOPPER, plan=plan)
+    assert found.plan.parts == ("K_0", 4)
     assert by_tma(found)
     require_exact(kernel, found, arguments(found))
 

@@ -164,9 +164,7 @@ def _apart(reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
     found = []
     for read in reads:
         steps = steps_of(read.shape)
-        if all(
-            step * read.bytes % reading.pitch == 0 for n, step in zip(read.shape, steps[:-1], strict=False) if n > 1
-        ):
+        if all(step * read.bytes % reading.pitch == 0 for step in steps[:-1]):  # copies look at that of one row, too
             continue
         wide = (*read.shape[:-1], reading.padded(read.shape[-1], read.bytes))
         found.append(_New(read, wide, (0,) * len(wide), read.shape, steps_of(wide), read.over, read.at))

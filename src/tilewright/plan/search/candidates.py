@@ -27,7 +27,8 @@ def kernels_with_atoms(
     the lowering cannot do.
     """
     if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
-        ranking.reject("a pipeline", "results are not plainly written" if facts.products else "there is no product")
+        if not facts.part:
+            ranking.reject("a pipeline", "results are not plainly written" if facts.products else "there is no product")
         return
     wholes: list[tuple[PlanCandidate, Work]] = []
     for t in all_tilings(facts, machine, ranking, only_lowered):

@@ -85,6 +85,8 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
             return None
         by_threads = by_threads or _why_not_copied(facts, machine, made) or _why_not_stepped(facts, made)
         products.append(made)
+    if by_threads:
+        ranking.reject("bulk copies", by_threads)
     if by_threads and any(x.a_in_registers and x.a.reads for x in products):
         ranking.reject("lanes that make A", f"what it is made of is not copied in bulk: {by_threads}")
         return None
@@ -137,10 +139,20 @@ def _why_not_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
         for access in (facts.nodes[read].place for read in operand.reads):
             made_of = access.linear and not operand.products and access.dims & k and access.dims & own
             if operand.is_read or (made_of and not is_one_a_step(facts, p, access, slab)):
-                why = why_not_bulk(access, k | own, machine)
+                why = why_not_bulk(access, k | own, machine) or _why_not_beside(facts, access, k | own, slab, machine)
                 if why:
                     return why
     return ""
+
+
+def _why_not_beside(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
+    """Why bulk copies cannot end within a row, beside another of a batch: that takes one more dimension."""
+    beside = any(d not in dims for d, _ in access.row)
+    ends = access.contiguous is not None and facts.extents[access.contiguous] % slab
+    most, used = machine.bulk_copy.counted_dims + 1, len(access.coords) + 1
+    if not beside or not ends or used <= most:
+        return ""
+    return f"{access.memory}: it has {used} dimensions where a row has several of a batch, and bulk copies have {most}"
 
 
 def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
