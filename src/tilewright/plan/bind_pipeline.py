@@ -19,6 +19,7 @@ from tilewright.plan.chained import adds_products, chained_axes
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import (
+    check_blocks,
     check_group,
     check_overlap,
     check_registers,
@@ -179,6 +180,7 @@ class _Pipelined:
             slabs=max(1, steps),
             taps=self._taps(line, op, atom) if steps else (),
         )
+        check_blocks(line, how, self.kernel.size(self.of[op].n), self.kernel.size(self.of[op].k))
         check_sharing(self.roles, line, how)
         return how
 
