@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.machine import Machine
-from tilewright.plan.facts import Facts, ProductFacts, ValueFacts
+from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
 from tilewright.plan.schedule import DIAGONAL, PADDED
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.ranking import PlanCandidate, Rewrite
@@ -58,3 +58,47 @@ def padded_blocks(
     repacked = replace(facts, nodes=with_accesses(facts, accesses), extents={**facts.extents, k: wide})
     cycles = copy_cycles(machine, [c for c in copies if c.memory not in constant])
     yield Repacked(rewrite, repacked, cycles, only_blocks=True)
+
+
+def rows_as_batch(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
+    """Yield the program whose neighbouring rows of A are a batch, where several fill a row of shared memory."""
+    a, b = reads
+    k = a.place.contiguous
+    m = next((d for d in p.m if k is not None and p.k == {k} and a.place.steps.get(d) == facts.extents[k]), None)
+    atom = next((x for x in machine.multiply.values() if x.slab is not None and x.a.dtype == a.dtype), None)
+    if k is None or m is None or atom is None or p.batch & {m}:
+        return
+    count = (atom.slab or 1) // facts.extents[k]
+    if count < 2 or facts.extents[k] % atom.shape[2] or facts.extents[m] % count:
+        return
+    rows = [n for n in facts.nodes if m in n.dims and n is not a]
+    if any(not p.n <= n.dims or (n.reduces and n.id != p.node) for n in rows):
+        return
+    accesses = {}
+    for n in (n for n in facts.nodes if n.access is not None and m in n.dims):
+        merged = _with_rows_merged(n.place, m, count)
+        if merged is None:
+            return
+        accesses[n.id] = merged
+    own = block_name(m)
+    merged_nodes = with_accesses(facts, accesses)
+    nodes = tuple(replace(n, dims=n.dims | {own}) if m in n.dims or n.id == b.id else n for n in merged_nodes)
+    extents = {**facts.extents, m: facts.extents[m] // count, own: count}
+    in_batches = replace(facts, nodes=nodes, extents=extents, parallel=(*facts.parallel, own))
+    yield Repacked(Rewrite("rows as a batch"), in_batches, 0.0, only_blocks=True)
+
+
+def block_name(m: str) -> str:
+    """The name of the dimension of rows that are blocks of one product."""
+    return f"{m}_block"
+
+
+def _with_rows_merged(place: AccessFacts, m: str, count: int) -> AccessFacts | None:
+    """An access with `count` neighbours along a dimension in one row of memory; None where they are not contiguous."""
+    *outer, line, row = place.coords
+    if line != ((m, 1),) or place.strides[-2] != place.shape[-1] or place.can_leave or not place.linear:
+        return None
+    length = place.shape[-1]
+    shape = (*place.shape[:-2], place.shape[-2] // count, length * count)
+    coords = (*outer, line, ((block_name(m), length), *row))
+    return replace(place, coords=coords, shape=shape, strides=(*place.strides[:-2], length * count, 1))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
 from tilewright.plan.schedule import ALIGNED, PADDED, PANELS
-from tilewright.plan.search.diagonal import padded_blocks
+from tilewright.plan.search.diagonal import padded_blocks, rows_as_batch
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.ranking import Ranking, Rewrite
 from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, copy_of, strides, with_accesses
@@ -37,6 +37,7 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
     refused = any(why_not_bulk(n.place, p.k | own, machine) for n, own in zip(reads, (p.m, p.n), strict=True))
     askew = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
     yield from padded_blocks(facts, p, reads, machine, constant)
+    yield from rows_as_batch(facts, p, reads, machine)
     ways: list[tuple[str, tuple[Facts, list[RowCopy]] | str]] = []
     if refused:
         ways = [(ROWS, _joined(facts, p, reads, machine) or _apart(facts, reads, machine))]
