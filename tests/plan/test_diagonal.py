@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from every_plan import Problem, every_plan, job_of
 
 import tilewright
 import tilewright.lang as tkl
@@ -13,7 +16,12 @@ import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError, DimensionMismatch, ExecutionError, ProgramError
-from tilewright.passes import choosing, pipeline
+from tilewright.passes import kernels as lowering
+from tilewright.passes import repacking
+from tilewright.passes.realising import facts_of_job
+from tilewright.plan.microkernel import names_of
+from tilewright.plan.schedule import Schedule, Split
+from tilewright.plan.search import as_plan, search_facts
 from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
@@ -21,18 +29,25 @@ HOPPER = machine("hopper")
 Sizes = dict[str, int]
 
 
-def planned(kernel: Any, sizes: Sizes, count: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The plan with so many diagonal blocks that should take least, whatever others should take."""
-
-    def only(job, forms):
-        found = choosing.perhaps_in_rows(job, [f"block-diagonal {count}"], choosing.choose_plan)
-        assert not isinstance(found, str), found
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(choosing, "forms_of", lambda job: () if job.no_rows else ("blocks",))
-        patch.setattr(choosing, "_perhaps_copied", only)
-        return str(kernel_for(kernel, sizes, machine=HOPPER).plan)
+def planned(kernel: Any, sizes: Sizes, count: int) -> str:
+    """The best plan with `count` blocks on a diagonal, whatever others should take."""
+    job = job_of(Problem("test", "kernel", lambda: kernel, sizes), HOPPER)
+    jobs = repacking._repack(job, None, f"block-diagonal {count}")
+    assert not isinstance(jobs, str), jobs
+    (product,) = names_of(jobs.main.program).values()
+    n = product.result.type.dims[-1]
+    width = jobs.main.size(n)
+    ranking = search_facts(facts_of_job(jobs.main), HOPPER, keeps_all=True)
+    for plan in map(as_plan, ranking.candidates):
+        whole = isinstance(plan, Schedule) and plan.pipeline is not None and plan.parts is None
+        if not whole or plan.products[0].columns < width or plan.products[0].transposed:
+            continue
+        (line,) = plan.products
+        atom = re.sub(r"n\d+k", f"n{width // count}k", line.atom)
+        axes = [replace(a, splits=(Split("task", width),)) if a.name == str(n) else a for a in plan.axes]
+        line = replace(line, atom=atom, columns=width)
+        return str(replace(plan, axes=tuple(axes), values=(*jobs.placed, *plan.values), products=(line,)))
+    raise AssertionError("no task has all blocks")
 
 
 def require_exact(kernel: Any, sizes: Sizes, plan: str, constant: tuple[str, ...] = ()) -> Any:
@@ -87,17 +102,15 @@ SHORT = [
 
 
 @pytest.mark.parametrize(("problem", "count"), SHORT)
-def test_groups_shorter_than_an_atom_are_padded_first(
-    problem: Any, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = planned(*problem, count, monkeypatch)
+def test_groups_shorter_than_an_atom_are_padded_first(problem: Any, count: int) -> None:
+    plan = planned(*problem, count)
     assert f"repack w: block-diagonal {count}; repack x: padded rows" in plan
     require_exact(*problem, plan, constant=("w",))
 
 
 @pytest.mark.parametrize(("problem", "count"), GROUPED)
-def test_groups_side_by_side_are_exact(problem: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(*problem, count, monkeypatch)
+def test_groups_side_by_side_are_exact(problem: Any, count: int) -> None:
+    plan = planned(*problem, count)
     assert f"repack w: block-diagonal {count}" in plan
     found = require_exact(*problem, plan, constant=("w",))
     assert "by tma.load" in found.text("block")
@@ -120,8 +133,8 @@ POINTWISE = [
 
 
 @pytest.mark.parametrize(("problem", "count"), POINTWISE)
-def test_rows_side_by_side_are_exact(problem: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(*problem, count, monkeypatch)
+def test_rows_side_by_side_are_exact(problem: Any, count: int) -> None:
+    plan = planned(*problem, count)
     assert f": block-diagonal {count}" in plan
     found = require_exact(*problem, plan)
     assert "by tma.load" in found.text("block")
@@ -189,9 +202,9 @@ FEW = {"M": 48, "N": 24, "K": 16}
 
 
 @pytest.mark.parametrize("name", ["added", "turned"])
-def test_what_stands_behind_the_product_reads_its_own_elements(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_behind_the_product_reads_its_own_elements(name: str) -> None:
     kernel = epilogue(name)
-    found = require_exact(kernel, FEW, planned(kernel, FEW, 4, monkeypatch))
+    found = require_exact(kernel, FEW, planned(kernel, FEW, 4))
     assert ("reshape %r" in found.text("host")) is (name == "added")
 
 
@@ -203,16 +216,16 @@ def test_what_stands_behind_the_product_reads_its_own_elements(name: str, monkey
         ("across", "the operands that are repacked, without a hint, are `repack a: block-diagonal 2`"),
     ],
 )
-def test_programs_that_have_no_such_form_say_why(name: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(epilogue("added"), FEW, 2, monkeypatch)
+def test_programs_that_have_no_such_form_say_why(name: str, why: str) -> None:
+    plan = planned(epilogue("added"), FEW, 2)
     with pytest.raises(ArgumentError, match=f"repack b: block-diagonal 2`: {why}"):
         kernel_for(epilogue(name), FEW, machine=HOPPER, plan=plan)
 
 
-def with_halos(kernel: Any, sizes: Sizes, block: str = "") -> list[str]:
-    """The plans with a halo tile, of those with a block; the one that should take least first."""
-    found = kernel_for(kernel, sizes, machine=HOPPER).choice.candidates
-    return [str(x) for x in found if x.pipeline is not None and x.pipeline.halo_stages and block in str(x.products[0])]
+def with_halos(kernel: Any, sizes: Sizes, form: str = "") -> list[str]:
+    """The plans with a halo tile, of those that say `form`; the one that should take least first."""
+    plans = every_plan(kernel, sizes, HOPPER, lambda plan: plan.pipeline is not None and plan.pipeline.halo_stages)
+    return [str(plan) for plan in plans if form in str(plan)]
 
 
 @pytest.mark.parametrize("options", [{"padding": 1, "bias": True}, {"padding": 2, "dilation": 2}])
@@ -223,14 +236,31 @@ def test_halo_tiles_of_groups_are_exact(options: dict[str, Any]) -> None:
 
 
 def test_halo_tiles_of_groups_side_by_side_are_exact() -> None:
-    few, many = conv(8, 16, 16, padding=1, bias=True), conv(2, 64, 64, padding=1, bias=True)
-    plan = (
-        with_halos(*many, block="tile 128x64")[0]
-        .replace("; x halo", "; repack w: block-diagonal 4; x halo")
-        .replace("w panel", "w_diagonal panel")
-        .replace("m64n64k16", "m64n16k16")
-    )
-    require_exact(*few, plan)
+    problem = conv(8, 16, 16, padding=1, bias=True)
+    plan = with_halos(*problem, form="block-diagonal 4")[0]
+    assert "w_diagonal panel" in plan
+    require_exact(*problem, plan)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("tile 64x64", "tile 64x64 transposed", "blocks on a diagonal lie along the atom's columns"),
+        ("tile 64x64", "tile 64x32", "a task has all 4 blocks of the diagonal: 64 columns"),
+        ("wgmma.m64n16k16", "wgmma.m64n64k16", "does not multiply blocks of 16x16 one by one"),
+    ],
+)
+@pytest.mark.parametrize("taps", [(3, 3), (1, 1)])
+def test_tasks_without_all_blocks_were_wrong(before: str, after: str, why: str, taps: tuple[int, ...]) -> None:
+    """Of transposed tiles results were others, and views of tiles with some blocks left them."""
+    kernel, sizes = conv(8, 16, 16, taps)
+    plans = [str(plan) for plan in every_plan(kernel, sizes, HOPPER)]
+    plans = [plan for plan in plans if "diagonal 4" in plan and "tile 64x64;" in plan]
+    plan = next(plan for plan in plans if "halo" not in plan or "transposed" not in after)  # halo tiles never are
+    task = re.compile(r"(axis FG = \(FG 64\): task) 64")
+    changed = task.sub(r"\1 32", plan) if "x32" in after else plan
+    with pytest.raises(ArgumentError, match=why):
+        kernel_for(kernel, sizes, machine=HOPPER, plan=changed.replace(before, after))
 
 
 def test_halo_tiles_of_groups_may_end_within_a_slab() -> None:
@@ -238,16 +268,16 @@ def test_halo_tiles_of_groups_may_end_within_a_slab() -> None:
     require_exact(*problem, with_halos(*problem)[0])
 
 
-def test_blocks_that_end_within_a_slab_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_end_within_a_slab_are_refused() -> None:
     kernel, sizes = conv(12, 16, 16, padding=1)
-    plan = planned(kernel, sizes, 4, monkeypatch).replace("block-diagonal 4", "block-diagonal 6")
+    plan = planned(kernel, sizes, 4).replace("block-diagonal 4", "block-diagonal 6")
     with pytest.raises(ArgumentError, match="`repack w: block-diagonal 6`: no atom multiplies blocks of 16x16"):
         kernel_for(kernel, sizes, machine=HOPPER, plan=plan)
 
 
-def test_what_does_not_divide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_divide_is_refused() -> None:
     kernel, sizes = conv(8, 16, 16, padding=1)
-    plan = planned(kernel, sizes, 4, monkeypatch)
+    plan = planned(kernel, sizes, 4)
     for count, why in (
         (3, "3 does not divide G, which is 8"),
         (1, "1 does not divide G"),
@@ -257,30 +287,26 @@ def test_what_does_not_divide_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
             kernel_for(kernel, sizes, machine=HOPPER, plan=plan.replace("block-diagonal 4", f"block-diagonal {count}"))
 
 
-def test_columns_that_do_not_lie_in_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_that_do_not_lie_in_rows_are_refused() -> None:
     kernel = kernels.gemm("nt", "bf16")
-    plan = planned(kernel, {"M": 72, "N": 24, "K": 16}, 4, monkeypatch)
+    plan = planned(kernel, {"M": 72, "N": 24, "K": 16}, 4)
     with pytest.raises(ArgumentError, match="neighbours of a along no dimension lie behind each other"):
         kernel_for(kernels.gemm("tt", "bf16"), {"M": 72, "N": 24, "K": 16}, machine=HOPPER, plan=plan)
 
 
 @pytest.mark.parametrize("problem", [conv(8, 8, 4, padding=1), conv(4, 16, 20, padding=1)])
-def test_blocks_that_no_atom_multiplies_by_themselves_are_refused(
-    problem: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_that_no_atom_multiplies_by_themselves_are_refused(problem: Any) -> None:
     kernel, sizes = problem
     assert "diagonal" not in kernel_for(kernel, sizes, machine=HOPPER).explain()
-    plan = planned(*conv(4, 16, 16, padding=1), 2, monkeypatch)
+    plan = planned(*conv(4, 16, 16, padding=1), 2)
     with pytest.raises(ArgumentError, match=r"no atom multiplies blocks of \d+x\d+ by themselves, and an infinite"):
         kernel_for(kernel, sizes, machine=HOPPER, plan=plan)
 
 
 @pytest.mark.parametrize(("problem", "count"), [(GROUPED[0][0], 4), (POINTWISE[0][0], 2), (SHORT[0][0], 4)])
-def test_an_infinite_element_stays_with_its_own_product(
-    problem: Any, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_infinite_element_stays_with_its_own_product(problem: Any, count: int) -> None:
     kernel, sizes = problem
-    found = kernel_for(kernel, sizes, machine=HOPPER, plan=planned(kernel, sizes, count, monkeypatch))
+    found = kernel_for(kernel, sizes, machine=HOPPER, plan=planned(kernel, sizes, count))
     arrays = {a.name: np.ones([int(n) for n in a.type.shape], a.type.dtype.numpy) for a in found.module.host.args}
     arrays["x"][1, 3, 5, 7], arrays["x"][0, 2, 2, 1] = np.inf, np.nan
     found.bind(arrays)()
@@ -338,16 +364,19 @@ def test_blocks_that_a_program_asks_for_are_refused_where_nothing_multiplies_the
         tilewright.compile(BLOCKS)(a, b)
 
 
-def test_the_plan_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, sizes = kernels.conv((1, 1), "bf16"), {"N": 1, "H": 1080, "W": 1920, "C": 16, "F": 16}
+GROUPS = kernels.conv((3, 3), "bf16", padding=1, groups=32), {"N": 32, "H": 28, "W": 28, "CG": 16, "F": 512}
+
+
+def test_the_plan_is_explained() -> None:
+    kernel, sizes = GROUPS
     found = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
     said = found.explain()
     assert (
-        "w is copied to 4 blocks on a diagonal, 16x16 each, with zeros beside them, in (64, 64), so that 4 neighbours "
-        "along M are one product: when it is bound" in said
+        "w is copied to 4 blocks on a diagonal, 16x16 each, with zeros beside them, in (512, 3, 3, 64), so that 4 "
+        "neighbours along G are one product: when it is bound" in said
     )
-    assert "refused  repack w: block-diagonal 2: " in said
-    assert "refused  factors as they lie: " in said
+    assert "refused  block-diagonal; a pipeline, bulk copies: " in said
+    assert "refused  halo tiles, bulk copies: " in said  # operands as they lie
     again = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",), plan=str(found.plan))
     assert again.text("block") == found.text("block")
 
@@ -382,17 +411,17 @@ def test_machines_whose_copies_are_waves_have_plans_as_before(row: str, problem:
 
 
 @pytest.mark.parametrize("problem", [POINTWISE[1][0], POINTWISE[2][0]])
-def test_a_bias_is_added_in_registers(problem: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bias_is_added_in_registers(problem: Any) -> None:
     """Columns of neighbours have the same bias, at `i%40`: sums do not go through memory for it."""
-    found = kernel_for(*problem, machine=HOPPER, plan=planned(*problem, 2, monkeypatch))
+    found = kernel_for(*problem, machine=HOPPER, plan=planned(*problem, 2))
     text = found.text("block")
     assert "%bias_view = view %bias (" in text
     assert "_held = alloc shared" not in text
 
 
-def test_the_host_program_of_diagonals_runs_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_program_of_diagonals_runs_as_text() -> None:
     kernel, sizes = POINTWISE[0][0]
-    found = kernel_for(kernel, sizes, machine=HOPPER, plan=planned(kernel, sizes, 2, monkeypatch))
+    found = kernel_for(kernel, sizes, machine=HOPPER, plan=planned(kernel, sizes, 2))
     x, w = np.arange(2 * 7 * 11 * 16).reshape(2, 7, 11, 16) % 5, np.arange(256).reshape(16, 1, 1, 16) % 7 - 3
     x, w = (v.astype(found.module.host.args[0].type.dtype.numpy) for v in (x, w))
     y = np.full((2, 7, 11, 16), np.nan, np.float32)
@@ -400,10 +429,10 @@ def test_the_host_program_of_diagonals_runs_as_text(monkeypatch: pytest.MonkeyPa
     assert np.array_equal(y, tilewright.compile(kernel, target="executor")(x, w))
 
 
-def test_one_image_has_tiles_that_go_past_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_image_has_tiles_that_go_past_its_end() -> None:
     kernel, sizes = conv(8, 16, 16, padding=1, bias=True)
     sizes["N"] = 1
-    plan = planned(kernel, sizes, 4, monkeypatch)
+    plan = planned(kernel, sizes, 4)
     assert parse_plan(plan).pipeline is not None
     require_exact(kernel, sizes, plan)
 
@@ -418,45 +447,49 @@ def test_halo_tiles_have_columns_of_one_group() -> None:
     require_exact(*problem, with_halos(*problem)[0])
 
 
-def test_a_chain_of_one_product_can_be_pinned() -> None:
-    """Results of eight columns do not leave through shared memory: such products are planned as chains are."""
+def test_groups_of_eight_columns_had_no_pipeline() -> None:
+    """Their results do not leave through shared memory, and cannot be padded: the next group's follow."""
     kernel = kernels.conv((3, 3), "bf16", padding=1, groups=2)
     sizes = {"N": 8, "H": 28, "W": 28, "CG": 64, "F": 16}
     found = kernel_for(kernel, sizes, machine=HOPPER)
-    assert "store per group" in str(found.plan)
+    assert found.plan.pipeline is not None
     again = kernel_for(kernel, sizes, machine=HOPPER, plan=str(found.plan))
     assert again.text("block") == found.text("block")
+    few = {"N": 2, "H": 7, "W": 9, "CG": 64, "F": 16}
+    plans = every_plan(kernel, few, HOPPER, lambda plan: plan.pipeline is not None)
+    for stages in (True, False):
+        require_exact(kernel, few, str(next(plan for plan in plans if bool(plan.pipeline.halo_stages) is stages)))
 
 
 def test_a_plan_that_is_made_again_is_the_one_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That an atom does not read a halo tile is found out when the program is written: it is planned without then."""
-    kernel, sizes = kernels.conv((3, 3), "bf16", padding=1, groups=8), {"N": 32, "H": 56, "W": 56, "CG": 16, "F": 128}
-    assert "x halo at K_0" in planned(kernel, sizes, 4, monkeypatch)
+    """That an atom does not read a halo tile is found out when the program is written: the next plan is taken then."""
+    kernel, sizes = GROUPS
+    assert "x halo at K_0" in str(kernel_for(kernel, sizes, machine=HOPPER).plan)
 
     def refuse(program, machine):
         raise ProgramError("no halo tile in this test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "check", refuse)
-        plan = planned(kernel, sizes, 4, monkeypatch)
-    assert "repack w: block-diagonal 4" in plan
-    assert "halo" not in plan
-    assert "halo" not in kernel_for(kernel, sizes, machine=HOPPER, plan=plan).text("block")
+        patch.setattr(lowering, "check", refuse)
+        found = kernel_for(kernel, sizes, machine=HOPPER)
+    assert "repack w: block-diagonal 4" in str(found.plan)
+    assert "halo" not in str(found.plan)
+    assert "refused  block-diagonal; halo tiles, bulk copies; mma by wgmma.m64n16k16.bf16" in found.explain()
+    assert "no halo tile in this test" in found.explain()
+    assert "halo" not in kernel_for(kernel, sizes, machine=HOPPER, plan=str(found.plan)).text("block")
 
 
 def test_forms_that_cannot_be_done_are_left_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, sizes = kernels.conv((1, 1), "bf16"), {"N": 1, "H": 1080, "W": 1920, "C": 16, "F": 16}
-    first = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
-    assert "repack w: block-diagonal 4" in str(first.plan)
-    own = pipeline._lower_in_rows
+    kernel, sizes = GROUPS
+    own = lowering._lower_repacked
 
-    def refuse(job, found, choice):
-        if found.placed[0].form == "block-diagonal 4":
+    def refuse(job, repacked, lower):
+        if repacked.placed[0].form == "block-diagonal 4":
             raise ProgramError("no four in this test")
-        own(job, found, choice)
+        own(job, repacked, lower)
 
-    monkeypatch.setattr(pipeline, "_lower_in_rows", refuse)
+    monkeypatch.setattr(lowering, "_lower_repacked", refuse)
     other = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
-    assert "block-diagonal" in str(other.plan)
-    assert "repack w: block-diagonal 4" not in str(other.plan)
-    assert "refused  operands repacked: block-diagonal 4: no four in this test" in other.explain()
+    assert "block-diagonal" not in str(other.plan)
+    assert other.plan.pipeline is not None
+    assert "no four in this test" in other.explain()

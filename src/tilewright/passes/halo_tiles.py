@@ -16,7 +16,7 @@ from tilewright.plan.bind_axes import loop_of
 from tilewright.plan.boxes import may_overrun, numbers_of
 from tilewright.plan.general import Cuts, dims_of
 from tilewright.plan.halo_windows import SlidingWindow, image_rows, operand_reads, sliding_window
-from tilewright.plan.legality import check_registers, check_roles, check_sharing, groups_of
+from tilewright.plan.legality import check_blocks, check_registers, check_roles, check_sharing, groups_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
 from tilewright.plan.pipelined import atoms_of, product_of
 from tilewright.plan.refusals import refused, tasks_line
@@ -78,6 +78,8 @@ class HaloKernel:
         how = Microkernel(
             atom, line.rows, line.columns, groups_of(roles, line, atom, machine), blocks=self.op.attrs.get("blocks", 1)
         )
+        size = numbers_of(self.sizes)
+        check_blocks(line, how, size(self.axes.n), size(self.axes.k))
         check_sharing(roles, line, how)
         check_registers(roles, (line,), {self.op: how}, machine)
         box, walk = self.box(slides, how)

@@ -19,6 +19,7 @@ from tilewright.plan.chained import adds_products, chained_axes
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import (
+    check_blocks,
     check_group,
     check_overlap,
     check_registers,
@@ -185,6 +186,7 @@ class _PipelinedKernel:
             slabs=max(1, k_step_rows),
             taps=self._taps(line, op, atom) if k_step_rows else (),
         )
+        check_blocks(line, how, self.kernel.size(self.of[op].n), self.kernel.size(self.of[op].k))
         check_sharing(self.roles, line, how)
         return how
 

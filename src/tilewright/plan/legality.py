@@ -13,7 +13,7 @@ from math import gcd
 
 from tilewright.ir.core import Op
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.microkernel import Microkernel
+from tilewright.plan.microkernel import Microkernel, can_multiply_blocks
 from tilewright.plan.refusals import raster_line, refused, tasks_line
 from tilewright.plan.schedule import DELAYED, ORDERED, Axis, Pipeline, ProductUnit, Schedule
 
@@ -67,6 +67,20 @@ def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkerne
         tile = f"{microkernel.rows}x{microkernel.columns}"
         raise refused(
             (line, pipeline), f"{microkernel.groups} groups of waves do not share {tile} in whole atoms of {m}x{n}"
+        )
+
+
+def check_blocks(line: ProductUnit, how: Microkernel, n: int, k: int) -> None:
+    """Refuses a product of N x K with blocks on a diagonal of B that its atom does not multiply one by one."""
+    if how.blocks == 1:
+        return
+    if line.transposed:
+        raise refused(line, "blocks on a diagonal lie along the atom's columns: it is not `transposed`")
+    if line.columns != n:
+        raise refused(line, f"a task has all {how.blocks} blocks of the diagonal: {n} columns")
+    if not can_multiply_blocks(how.atom, how.blocks, n, k):
+        raise refused(
+            line, f"{how.atom.name} does not multiply blocks of {n // how.blocks}x{k // how.blocks} one by one"
         )
 
 

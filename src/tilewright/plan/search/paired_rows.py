@@ -25,42 +25,51 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
     if k is None or p.k != {k} or p.batch or b.place.contiguous != k:
         return
     atoms = [x for x in machine.multiply.values() if x.slab is not None and x.a.dtype == a.dtype]
-    extent = facts.extents[k]
+    extent, columns = facts.extents[k], facts.size(p.n)
     row = next((d for d in p.m if a.place.steps.get(d) == extent), None)
-    widest = max((x.shape[1] for x in atoms), default=0)
-    if row is None or not _lies_behind(facts, row, facts.size(p.n)):
+    if row is None or not _is_map(facts, p, row, a.id):
         return
+    widest = max((x.shape[1] for x in atoms), default=0)
     count = max((x.slab or 0 for x in atoms), default=0) // extent
-    while count > 1 and (facts.extents[row] % count or count * facts.size(p.n) > widest):
+    while count > 1 and (facts.extents[row] % count or count * columns > widest):
         count //= 2
-    if count > 1:
-        yield Repacked(Rewrite(f"{count} rows as one"), _paired(facts, row, b.id, count), 0.0, only_blocks=True)
+    paired = _paired(facts, row, b.id, count) if count > 1 else None
+    if paired is not None:
+        yield Repacked(Rewrite(f"{count} rows as one"), paired, 0.0, only_blocks=True)
 
 
-def _lies_behind(facts: Facts, row: str, columns: int) -> bool:
-    """Whether neighbouring rows of everything that is written lie right behind each other."""
-    return all(w.place.steps.get(row) == columns for w in facts.writes)
+def _is_map(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
+    """True if everything with rows, but operand A, has all columns of C, and nothing after the product reduces it."""
+    others = [n for n in facts.nodes if row in n.dims and n.id != a]
+    return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)
 
 
-def _paired(facts: Facts, row: str, b: int, count: int) -> Facts:
-    """The facts with a batch of `count` neighbours along `row`, which operand B is repeated for."""
-    batch = f"{row}_pair"
-    nodes = tuple(
-        replace(
-            n,
-            dims=n.dims | {batch} if row in n.dims or n.id == b else n.dims,
-            access=None if n.access is None else _split(n.access, row, batch, count),
-        )
-        for n in facts.nodes
-    )
+def _paired(facts: Facts, row: str, b: int, count: int) -> Facts | None:
+    """Return the facts with a batch of `count` neighbours along `row`, for which operand B is repeated.
+
+    None where rows of some operand or result do not lie right behind each other.
+    """
+    batch, nodes = f"{row}_pair", []
+    for n in facts.nodes:
+        access = n.access if n.access is None or row not in n.dims else _joined(n.access, row, batch, count)
+        if n.access is not None and access is None:
+            return None
+        nodes.append(replace(n, dims=n.dims | {batch} if row in n.dims or n.id == b else n.dims, access=access))
     extents = {**facts.extents, row: facts.extents[row] // count, batch: count}
-    return replace(facts, nodes=nodes, extents=extents, parallel=(*facts.parallel, batch), _trips={})
+    return replace(facts, nodes=tuple(nodes), extents=extents, parallel=(*facts.parallel, batch), _trips={})
 
 
-def _split(access: AccessFacts, row: str, batch: str, count: int) -> AccessFacts:
-    """The access with a coordinate of `row` as one of pairs, and of the place within a pair."""
-    coords = tuple(
-        tuple(part for d, c in form for part in (((d, c * count), (batch, c)) if d == row else ((d, c),)))
-        for form in access.coords
+def _joined(access: AccessFacts, row: str, batch: str, count: int) -> AccessFacts | None:
+    """Return the access with `count` neighbours along `row` in one row of memory; None: they are not contiguous."""
+    if len(access.coords) < 2 or access.can_leave or not access.linear:
+        return None
+    *outer, line, inner = access.coords
+    length = access.shape[-1]
+    if line != ((row, 1),) or access.strides[-2] != length:
+        return None
+    return replace(
+        access,
+        coords=(*outer, line, ((batch, length), *inner)),
+        shape=(*access.shape[:-2], access.shape[-2] // count, length * count),
+        strides=(*access.strides[:-2], length * count, 1),
     )
-    return replace(access, coords=coords)
