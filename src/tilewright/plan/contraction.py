@@ -135,7 +135,7 @@ def _is_open(digit: Symbol) -> bool:
     return not isinstance(digit.upper, Const)
 
 
-def closed(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
+def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
     """Return the contraction with numbers for sizes that only a call tells; its digits are not merged any further."""
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
@@ -164,7 +164,7 @@ def dimension(digit: Symbol) -> Symbol:
     return symbol(digit.name, 0)
 
 
-def joined(contraction: Contraction) -> Contraction:
+def merge_rows(contraction: Contraction) -> Contraction:
     """Return the contraction with the digits of M merged into one, if they are contiguous in every tensor.
 
     A 1x1 convolution becomes a GEMM. Otherwise the contraction is returned as it is.
@@ -176,7 +176,7 @@ def joined(contraction: Contraction) -> Contraction:
     )
 
 
-def joined_depth(contraction: Contraction) -> Contraction:
+def merge_taps(contraction: Contraction) -> Contraction:
     """Return the contraction with the last two digits of K merged into one, if they are contiguous in both operands.
 
     A filter tap and its few channels become one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c.
@@ -227,7 +227,7 @@ def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit
     return replace(operand, shape=shape, coordinates=coordinates)
 
 
-def padded_depth(contraction: Contraction, group: int) -> Contraction:
+def pad_k(contraction: Contraction, group: int) -> Contraction:
     """Return the contraction with K's last digit zero-padded to a multiple of `group` in both operands.
 
     It is unchanged if `group` divides that digit, or if an operand has no dimension that is this digit alone.

@@ -24,7 +24,7 @@ from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of
 from tilewright.plan.model import Size, cores, us
 from tilewright.plan.planner import Refusal
-from tilewright.plan.predicting import predicted
+from tilewright.plan.predicting import predict_cycles
 from tilewright.plan.ranked import ranked
 from tilewright.plan.schedule import Axis, Digit, Pipeline, Schedule, Split
 from tilewright.plan.tiled import Depth, Tiled, Walk
@@ -240,7 +240,7 @@ def plan_general(
     }
     splits |= {d: (Split("loop", n),) if (n := loop_tile_of.get(d, size(d))) < size(d) else () for d in whole}
     plan = replace(drafted((*dims, *whole), size, splits, widths), products=as_plan(products, program))
-    cycles, bound = predicted(program, sizes, size, machine, widths)
+    cycles, bound = predict_cycles(program, sizes, size, machine, widths)
     return GeneralChoice(
         machine, program.name, plan, cycles, bound, _why_not_split(program, whole, size, ordered), widths=widths
     )

@@ -41,7 +41,7 @@ from tilewright.plan.microkernel import (
     products_of,
     rows_apart,
 )
-from tilewright.plan.model import element_bytes, l2, reading
+from tilewright.plan.model import element_bytes, l2, read_cycles
 from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.vectors import UNROLLED
 
@@ -178,8 +178,8 @@ def _gemm_cost(
     a_bytes, b_bytes = m * k_tile * a, microkernel.columns * k_tile * b
     stride = 0 if is_converted else rows_apart(grid.program, op, axes, grid.size)
     mma_cycles = cycles(grid.machine, microkernel, (m, n, k_tile), stride, n < grid.size(axes.n))
-    read_a = reading(limits, a_bytes, across, b_bytes)
-    read_all = read_a + across * reading(limits, b_bytes, down, microkernel.rows * k_tile * a)
+    read_a = read_cycles(limits, a_bytes, across, b_bytes)
+    read_all = read_a + across * read_cycles(limits, b_bytes, down, microkernel.rows * k_tile * a)
     in_l2 = a_bytes + b_bytes <= l2(limits)
     exposed = 0.0 if in_l2 else limits.copy_shown * read_a
     copied_bytes = m * k * (a + element_bytes(dtype)) * (1 if k_part else across) if is_converted else 0

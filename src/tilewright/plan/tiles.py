@@ -11,7 +11,7 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.model import Cost, cores, element_bytes, l1, l2, operand_bytes, reading
+from tilewright.plan.model import Cost, cores, element_bytes, l1, l2, operand_bytes, read_cycles
 from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import halo_of, is_direct
 
@@ -156,11 +156,11 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     )
     block_a_bytes = blocking.rows * k_elements * element_size
     if blocking.order[0] == COLUMNS:
-        read_b = reading(limits, b_bytes, row_blocks, block_a_bytes if blocking.streams != "a" else 0)
-        read_all = task_blocks * read_b + reading(limits, a_bytes, task_blocks, b_bytes)
+        read_b = read_cycles(limits, b_bytes, row_blocks, block_a_bytes if blocking.streams != "a" else 0)
+        read_all = task_blocks * read_b + read_cycles(limits, a_bytes, task_blocks, b_bytes)
     else:
-        read_a = reading(limits, a_bytes / row_blocks, task_blocks, b_bytes if blocking.streams != "b" else 0)
-        read_all = row_blocks * read_a + reading(limits, b_bytes * task_blocks, row_blocks, block_a_bytes)
+        read_a = read_cycles(limits, a_bytes / row_blocks, task_blocks, b_bytes if blocking.streams != "b" else 0)
+        read_all = row_blocks * read_a + read_cycles(limits, b_bytes * task_blocks, row_blocks, block_a_bytes)
     sharing = min(column_tasks * contraction.extent(contraction.batch), cores(machine))
     if operand_bytes(contraction.b) / sharing + a_bytes > l2(limits):  # not there from the last launch
         read_all = read_all + task_blocks * b_bytes * (1 / limits.far_rate - 1 / limits.l2_rate)
