@@ -6,7 +6,7 @@ from tilewright.passes.job import Job
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.followed import not_followed
 from tilewright.plan.schedule import Schedule
-from tilewright.plan.sums import accumulator_notes
+from tilewright.plan.sums import wider_sums
 
 
 def notes_on(job: Job, plan: Schedule) -> tuple[str, ...]:
@@ -16,4 +16,4 @@ def notes_on(job: Job, plan: Schedule) -> tuple[str, ...]:
     )
     is_grid = job.workgroups is not None
     aside = not_followed(job.program, plan, job.machine, job.sizes, job.contraction, is_grid)
-    return (*nothing, *aside, *accumulator_notes(job.program, job.machine))
+    return (*nothing, *aside, *wider_sums(job.program, job.machine))

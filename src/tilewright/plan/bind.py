@@ -29,7 +29,7 @@ from tilewright.plan.microkernel import Microkernel, axes_in, products_of
 from tilewright.plan.model import Size
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Axis, Schedule
-from tilewright.plan.term_boxes import Terms, written_out
+from tilewright.plan.term_boxes import Terms, max_unrolled_steps
 
 
 def bind(kernel: KernelProgram, plan: Schedule, simt: Terms | None = None) -> Cuts:
@@ -95,7 +95,7 @@ def _without_pipeline(
         return cuts
     (tile,) = free_tiles.values()
     simt = replace(simt, tile=tile)
-    return replace(cuts, terms=written_out(simt, widths, waves, machine), lane_box=simt.box)
+    return replace(cuts, terms=max_unrolled_steps(simt, widths, waves, machine), lane_box=simt.box)
 
 
 def _refuse_pipeline_lines(plan: Schedule) -> None:

@@ -86,10 +86,10 @@ class Blocking:
         return self.columns // self.atom.shape[1]
 
 
-def up(n: int, step: int) -> int:
+def round_up(n: int, step: int) -> int:
     """Return `n` rounded up to a multiple of `step`.
 
-    >>> up(13, 8)
+    >>> round_up(13, 8)
     16
     """
     return -(-n // step) * step
@@ -132,8 +132,8 @@ def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
     (m, n, k), axes = blocking.atom.shape, axes_in_order(contraction, blocking.by_lanes)
     across, vector_digit = (LANES, kept_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
     walked = {
-        vector_digit: up(size(vector_digit), n if blocking.by_lanes else blocking.columns),
-        contraction.depth[-1]: up(size(contraction.depth[-1]), k),
+        vector_digit: round_up(size(vector_digit), n if blocking.by_lanes else blocking.columns),
+        contraction.depth[-1]: round_up(size(contraction.depth[-1]), k),
     }
     if blocking.stage == "strip" and (halo := halo_of(contraction)) is not None:
         walked[contraction.rows[-1]] = halo.pitch

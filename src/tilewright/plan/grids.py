@@ -18,7 +18,7 @@ from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
-from tilewright.plan.blocking import up
+from tilewright.plan.blocking import round_up
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import (
     ALIKE,
@@ -149,7 +149,7 @@ def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel 
         microkernels = grid.products(axis, k_tile)
         cost, in_l2 = _gemm_cost(grid, product, axes, microkernels[product], k, k_tile)
         cheapest = min(cheapest, (cost, k_tile, microkernels), key=lambda candidate: candidate[0])
-        k_tile = up(-(-k_tile // 2), UNROLLED) if k_tile > 2 * UNROLLED else 0
+        k_tile = round_up(-(-k_tile // 2), UNROLLED) if k_tile > 2 * UNROLLED else 0
     _, k_tile, microkernels = cheapest
     if k_tile:
         grid.tiles[loop] = k_tile

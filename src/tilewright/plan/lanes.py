@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tilewright.algebra.expr import ZERO, Const, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.machine import Machine
-from tilewright.plan.blocking import BY_LANES, LANES, ROWS, Blocking, LaneUnit, kept_digit, single_digits, up
+from tilewright.plan.blocking import BY_LANES, LANES, ROWS, Blocking, LaneUnit, kept_digit, round_up, single_digits
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes
@@ -72,7 +72,7 @@ def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FR
     unit, steps, workers = lane_unit(contraction, machine), default_steps(contraction), cores(machine)
     singles = single_digits(contraction, True)
     tasks = (LANES, *(d.name for d in singles), ROWS)
-    line, padded = size(contraction.rows[-1]), up(size(kept_digit(contraction)), unit.lanes)
+    line, padded = size(contraction.rows[-1]), round_up(size(kept_digit(contraction)), unit.lanes)
     flat = contraction.extent(tuple(singles)) == 1 and not contraction.a.conditions
     for vectors in WIDE:
         width = vectors * unit.lanes
@@ -195,7 +195,7 @@ def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tup
 def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
     """Return the cost of a blocking, in cycles of the busiest worker."""
     limits, workers = machine.limits, cores(machine)
-    line, padded = size(contraction.rows[-1]), up(size(kept_digit(contraction)), blocking.atom.shape[1])
+    line, padded = size(contraction.rows[-1]), round_up(size(kept_digit(contraction)), blocking.atom.shape[1])
     full_blocks, tail = divmod(line, blocking.rows)
     groups, rest = (
         n // blocking.atom.shape[1] for n in (padded - padded % blocking.columns, padded % blocking.columns)

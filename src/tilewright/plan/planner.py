@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
-from tilewright.plan.blocking import Blocking, LaneUnit, plan_of, up
+from tilewright.plan.blocking import Blocking, LaneUnit, plan_of, round_up
 from tilewright.plan.contraction import Contraction, merge_rows, merge_taps, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.lanes import lane_blockings, lane_unit, why_no_lanes
@@ -187,8 +187,8 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
     m, n, _ = blocking.atom.shape
     rows, columns = blocking.rows + extra * m, blocking.columns + extra * n
     in_lines = blocking.strip >= size(contraction.rows[-1]) if blocking.by_lanes else len(contraction.rows) > 1
-    yield replace(blocking, rows=rows, strip=blocking.strip if in_lines else up(blocking.strip, rows))
-    yield replace(blocking, columns=columns, task_columns=up(blocking.task_columns, columns))
+    yield replace(blocking, rows=rows, strip=blocking.strip if in_lines else round_up(blocking.strip, rows))
+    yield replace(blocking, columns=columns, task_columns=round_up(blocking.task_columns, columns))
 
 
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:

@@ -17,7 +17,7 @@ from tilewright.plan.validate import why_too_large
 from tilewright.plan.vectors import vector_blockings, vector_cost
 
 
-def ranked(
+def rank_vector_blockings(
     program: Program, parallel: Collection[Expr], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
     """Return (task widths, loop tiles, microkernel) of a single MMA that the

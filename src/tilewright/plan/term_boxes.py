@@ -173,7 +173,7 @@ def _padded_lanes(vectors: int) -> int:
     return 1 << (vectors - 1).bit_length()
 
 
-def written_out(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
+def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
     """Return the most K steps that are unrolled: as registers allow or, with boxes, up to a program length."""
     costs = machine.costs.terms
     if terms.box:

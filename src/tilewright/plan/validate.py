@@ -9,7 +9,7 @@ from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import lanes, tiles, vectors
 from tilewright.plan.bind_contraction import bind_contraction
-from tilewright.plan.blocking import LANES, Blocking, LaneUnit, up
+from tilewright.plan.blocking import LANES, Blocking, LaneUnit, round_up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.model import Cost
 from tilewright.plan.refusals import refused
@@ -77,7 +77,7 @@ def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
     if not channel_steps or channel_steps[-1] != chunk:
         given = ", ".join(map(str, channel_steps)) or "nothing"
         return f"the cuts of {last.name} leave {given}; the last leaves what the atom takes, {chunk}"
-    k_padded = up(size(last), chunk)
+    k_padded = round_up(size(last), chunk)
     if len(channel_steps) > 2 or (
         len(channel_steps) == 2 and (channel_steps[0] % chunk or k_padded % channel_steps[0])
     ):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, up
+from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, round_up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, read_cycles, stays_in_l1
@@ -130,7 +130,7 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
     depth = contraction.extent(contraction.depth)
     element_size = element_bytes(contraction.b.dtype)
     row_stride = (rows_apart(contraction) or 0) * element_bytes(contraction.a.dtype)
-    blocks = up(size(contraction.columns[0]), blocking.columns) // blocking.columns
+    blocks = round_up(size(contraction.columns[0]), blocking.columns) // blocking.columns
     task_blocks = min(blocking.task_columns // blocking.columns, blocks)
     column_tasks = -(-blocks // task_blocks)
     if len(contraction.rows) > 1:

@@ -21,7 +21,7 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import argument_bytes
 from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.sums import summed_in
-from tilewright.plan.term_boxes import Terms, resident_waves, tasks_of_boxes, written_out
+from tilewright.plan.term_boxes import Terms, max_unrolled_steps, resident_waves, tasks_of_boxes
 
 LONGEST, SLIDING = 16, 2
 """The longest box of a lane that is tried along a digit, and the number of innermost digits with boxes."""
@@ -228,7 +228,7 @@ def count_terms(kernel: TermKernelSchedule) -> Work:
     tasks = tasks_of(kernel.widths, size)
     own = ceil(tasks / (limits.cores or 1)) * kernel.waves
     together = min(own, max(kernel.waves, resident_waves(machine, boxes * terms.held, kernel.waves)))
-    is_unrolled = rounds <= written_out(terms, kernel.widths, kernel.waves, machine)
+    is_unrolled = rounds <= max_unrolled_steps(terms, kernel.widths, kernel.waves, machine)
     one = done * costs.waiting + (1 if is_unrolled else rounds) * limits.copy_latency
     lines = min(lanes, ceil(lanes * terms.apart / machine.lane_access.line_bytes))
     phase = Phase(1, lanes=kernel.waves * done * lanes / limits.lane_rate, gather=kernel.waves * loads * lines)
