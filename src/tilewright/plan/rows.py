@@ -260,8 +260,8 @@ def _elementwise_widths(
     core_elements = prod(map(size, widths)) // cores(machine)  # each core has a task
     least_elements = max(tasks.least_waves * tasks.least_values * lanes, core_elements)
     limit = min(waves * wave_elements, least_elements)
-    contiguous_dims = {d for op in accesses for d in contiguous_dims(op)}
-    for d in sorted(task_widths, key=lambda d: d in contiguous_dims):  # what lies side by side stays together
+    along_runs = {d for op in accesses for d in contiguous_dims(op)}
+    for d in sorted(task_widths, key=lambda d: d in along_runs):  # what lies side by side stays together
         elements = prod(task_widths.values())
         if elements > limit:
             task_widths[d] = _rows_per_task(size(d), max(1, task_widths[d] * limit // elements))
