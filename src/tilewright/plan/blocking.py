@@ -96,16 +96,18 @@ def round_up(n: int, step: int) -> int:
 
 
 def kept_digit(contraction: Contraction) -> Symbol:
-    """Return the digit that vectors run along, of a contraction that has a digit shared by A, B and the result."""
+    """Return the digit (sub-index) that vectors run along: one shared by A, B
+    and the result, such as depthwise channels.
+    """
     digit = lane_digit(contraction)
     assert digit is not None
     return digit
 
 
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
-    """Return the digits of which a task usually has one value: the batch, and all but the last one or two digits of M.
+    """Return the digits (sub-indices) of which a task has one value: the batch, and all but the last one or two of M.
 
-    With `by_lanes` a task has several of the last row digit only, and the vectorised digit is left out.
+    With `by_lanes` all but the last digit of M count, and the vectorised digit is left out.
     """
     return [
         *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
@@ -114,9 +116,9 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return the digits of each axis of a plan, in the plan's order, without `single_digits`.
+    """Return the digits (sub-indices) of each plan axis by its name: lanes, rows, columns, depth.
 
-    The grid splits the first two.
+    The grid splits the first two axes. `single_digits` are left out.
     """
     lanes = {LANES: (kept_digit(contraction),)} if by_lanes else {}
     return {

@@ -39,9 +39,9 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
 
 
 def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...]:
-    """Return the digits in the order of the program's tiles: batch, M, N, K.
+    """Return all digits (sub-indices) of a contraction in the order of its program's tiles: batch, M, N, K.
 
-    The vectorised digit is the last of the result.
+    The vectorised digit, if there is one, is the last of the result.
     """
     vectorised = (kept_digit(contraction),) if blocking.by_lanes else ()
     return (

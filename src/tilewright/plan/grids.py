@@ -132,9 +132,10 @@ def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microker
 
 
 def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Return (True if the accumulator stays in registers over all of K, the microkernel of each MMA) for a single MMA.
+    """Return (True if the accumulator stays in registers over all of K, the microkernel of each MMA).
 
-    If it does not stay, it lies in memory between K tiles, and the K loop's tile size in `grid.tiles` is set.
+    If False, the accumulator lies in memory between K tiles, and the tile size of the K loop in `grid.tiles` is set.
+    `product` is the program's single MMA.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)

@@ -163,7 +163,7 @@ def _candidates(
 
 
 def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
-    """Yield neighbours of the best plan that the machine's limits forbid, one for each kind of reason."""
+    """Yield variants of the best plan that the machine's limits forbid, one for each kind of reason."""
     blocking, contraction = best.blocking, best.contraction
     neighbours = [x for more in range(1, MORE) for x in _larger(blocking, contraction, more)]
     if blocking.in_tiles:

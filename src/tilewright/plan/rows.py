@@ -290,9 +290,9 @@ def _has_unit_stride(e: Expr, axis: Symbol) -> bool:
 
 
 def cut_of(size: int, most: int, word_elements: int = 1) -> int:
-    """Return a width up to `most` that divides `size`, unless that is less than half of `most`; then `most`.
+    """Return a task width up to `most` that divides `size`; `most` itself if the best divisor is less than half of it.
 
-    Widths are whole words of `word_elements` elements if the size is.
+    The width is a multiple of `word_elements` if the size is.
 
     >>> cut_of(4096, 20), cut_of(97, 16), cut_of(3, 16), cut_of(2072, 30), cut_of(2072, 30, 8)
     (16, 16, 3, 28, 24)

@@ -186,8 +186,9 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def _instructions(contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int) -> int:
-    """Return the estimated number of instructions, for `full_blocks` whole
-    blocks in a line and a last one of `tail` rows.
+    """Return the estimated number of instructions of a program.
+
+    An image line has `full_blocks` whole blocks of rows, and a last one of `tail` rows.
     """
     group, vectors = blocking.atom.shape[2], blocking.vectors
     inner = edges = 1

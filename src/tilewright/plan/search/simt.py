@@ -114,7 +114,9 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
 
 
 def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
-    """Return the canonical dimensions (digits) of a dimension of the program."""
+    """Return the names of the digits (sub-indices) that a program dimension
+    was split into; its own name if it was not.
+    """
     return facts.digits.get(str(d), (str(d),))
 
 
@@ -129,7 +131,7 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
 
 
 def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
-    """Return a function that gives the extent of a dimension; `more` has those of boxes."""
+    """Return a function that gives the extent of any dimension of a SIMT kernel; `more` has the dimensions of boxes."""
     numbers = numbers_of(program.facts.sizes)
     known: dict[Expr, int] = {program.terms.summed: program.count, **more}
     return lambda d: known[d] if d in known else numbers(d)
