@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright import compile_text
-from tilewright.plan.model import stays_near
+from tilewright.plan.model import stays_in_l1
 from tilewright.targets.cpu import host
 
 FUNCTIONS = ["exp(%x*0.5 - 1.0)", "tanh(%x)", "erf(%x)", "log(abs(%x) + 1.0)", "%x*sigmoid(%x)"]
@@ -48,6 +48,6 @@ def test_functions_are_interleaved_and_sums_are_not() -> None:
 def test_rows_a_power_of_two_apart_share_sets_of_the_first_cache() -> None:
     limits = host.host_machine().limits
     rows = (limits.l1_bytes or 32768) // 4 // limits.line_bytes
-    assert stays_near(limits, rows, limits.line_bytes, limits.line_bytes)
-    assert stays_near(limits, rows, limits.line_bytes, 3 * limits.line_bytes)
-    assert not stays_near(limits, rows, limits.line_bytes, 16 * limits.line_bytes)
+    assert stays_in_l1(limits, rows, limits.line_bytes, limits.line_bytes)
+    assert stays_in_l1(limits, rows, limits.line_bytes, 3 * limits.line_bytes)
+    assert not stays_in_l1(limits, rows, limits.line_bytes, 16 * limits.line_bytes)

@@ -11,7 +11,7 @@ import pytest
 import tilewright
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
-from tilewright.plan.limiting import alone, last_wave
+from tilewright.plan.limiting import cycles_alone, last_wave
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -137,7 +137,7 @@ def test_fewer_cores_take_a_sum_less_apart():
 def test_what_limits_a_plan_is_named(sizes, limits, what):
     made = planned((PRODUCT, sizes), with_limits(**limits))
     assert f"limited by {what}, " in made.explain()
-    first, *rest = alone(made.machine, made.choice.predicted).values()
+    first, *rest = cycles_alone(made.machine, made.choice.predicted).values()
     assert first >= max(rest)
     assert first <= made.choice.cycles
 

@@ -13,7 +13,7 @@ from tilewright.kernels.attention import attention
 from tilewright.kernels.conv import conv2d
 from tilewright.kernels.gemm import TRANSPOSES, gemm
 from tilewright.kernels.softmax import softmax
-from tilewright.plan.contraction import joined, joined_depth, recognise, size
+from tilewright.plan.contraction import merge_rows, merge_taps, recognise, size
 from tilewright.problems import ConvProblem, conv_forward
 
 M, N, K, L = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.L
@@ -87,7 +87,7 @@ def test_convolutions(p):
     rng = np.random.default_rng(1)
     x, w = small(rng, p.mb, *p.i, p.ic), small(rng, p.oc, *p.k, p.ic_per_group)
     wanted = conv_forward(p, x, w, x_layout="nxc", w_layout="oxi", y_layout="nxc")
-    for form in (c, joined(c), joined_depth(c), joined_depth(joined(c))):
+    for form in (c, merge_rows(c), merge_taps(c), merge_taps(merge_rows(c))):
         assert np.array_equal(sums_by_definition(form, {"x": x, "w": w}).reshape(wanted.shape), wanted)
 
 
@@ -100,7 +100,7 @@ def test_only_padding_makes_coordinates_loose():
 
 
 def test_a_pointwise_convolution_is_a_matrix_product():
-    found = joined(conv_contraction(ConvProblem(mb=2, ic=4, oc=3, i=(3, 5), k=(1, 1))))
+    found = merge_rows(conv_contraction(ConvProblem(mb=2, ic=4, oc=3, i=(3, 5), k=(1, 1))))
     assert [size(d) for d in found.rows] == [30]
     assert (found.a.shape, found.out.shape) == ((30, 4), (30, 3))
 
@@ -108,18 +108,18 @@ def test_a_pointwise_convolution_is_a_matrix_product():
 @pytest.mark.parametrize("s", [(1, 2), (2, 1)])
 def test_a_pointwise_convolution_with_a_stride_stays_as_it_is(s):
     c = conv_contraction(ConvProblem(mb=2, ic=4, oc=3, i=(4, 6), k=(1, 1), s=s))
-    assert joined(c) is c
+    assert merge_rows(c) is c
 
 
 def test_a_tap_and_its_channels_are_one_run():
-    found = joined_depth(conv_contraction(ConvProblem(mb=1, ic=3, oc=2, i=(5, 6), k=(2, 4))))
+    found = merge_taps(conv_contraction(ConvProblem(mb=1, ic=3, oc=2, i=(5, 6), k=(2, 4))))
     assert [size(d) for d in found.depth] == [2, 12]
     assert found.a.shape == (1, 5, 18)
 
 
 def test_dilated_taps_are_no_run():
     c = conv_contraction(ConvProblem(mb=1, ic=3, oc=2, i=(9, 9), k=(2, 2), d=(1, 1)))
-    assert joined_depth(c) is c
+    assert merge_taps(c) is c
 
 
 def sliding(axis, at="n, p + r - 1, q + s - 1, c", memory="N, H, W, C", taps="R, S"):

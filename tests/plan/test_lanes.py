@@ -23,7 +23,7 @@ from tilewright.plan.fixed import Fixed
 from tilewright.plan.lanes import default_steps, edges, lane_blockings, why_no_lanes, window
 from tilewright.plan.planner import choose
 from tilewright.plan.text import parse_plan
-from tilewright.plan.validate import impossible, validate
+from tilewright.plan.validate import validate, why_illegal
 from tilewright.problems import ConvProblem, conv_forward
 from tilewright.targets.cpu import host
 from tilewright.targets.registry import machine
@@ -202,7 +202,7 @@ def test_forms_fit_the_registers_there_are():
         machine = replace(AMX, limits=replace(AMX.limits, registers=registers))
         forms = list(lane_blockings(c, machine))
         assert forms
-        assert all(impossible(c, form, machine) is None for form in forms)
+        assert all(why_illegal(c, form, machine) is None for form in forms)
         assert max(form.rows * form.vectors for form in forms) < registers
         assert any(f"registers of {registers}" in str(r) for r in choose(c, machine).refused)
 

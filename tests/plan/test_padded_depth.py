@@ -9,7 +9,7 @@ from contraction_checks import Problem
 import tilewright
 from tilewright.cli.workload import read_problem, read_types
 from tilewright.compiler.native import kernel_for
-from tilewright.plan.contraction import padded_depth, size
+from tilewright.plan.contraction import pad_k, size
 from tilewright.targets.cpu import host
 from tilewright.targets.registry import machine
 
@@ -65,11 +65,11 @@ def test_the_host_program_of_a_padded_depth_runs_as_text() -> None:
 
 def test_only_dimensions_that_are_the_depth_are_padded() -> None:
     c = work_of("g4mb1ic4ih5iw6oc4kh3kw3ph1pw1").compiled(target="interpreter").contraction
-    assert padded_depth(c, 4) is c  # taps: x has places there, which go on after the last
+    assert pad_k(c, 4) is c  # taps: x has places there, which go on after the last
     c = work_of("mb1ic3ih5iw6oc4kh3kw3ph1pw1").contraction
-    wide = padded_depth(c, 4)
+    wide = pad_k(c, 4)
     assert size(wide.depth[-1]) == 4
-    assert padded_depth(wide, 4) is wide
+    assert pad_k(wide, 4) is wide
     assert wide.a.shape[-1] == wide.b.shape[-1] == 4
 
 

@@ -14,7 +14,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.machine import Machine
 from tilewright.plan.microkernel import axes_in, names_of, rows_apart
-from tilewright.plan.model import stays_near
+from tilewright.plan.model import stays_in_l1
 from tilewright.plan.vectors import step_cycles
 from tilewright.targets.registry import machine
 
@@ -38,10 +38,10 @@ def test_rows_that_lie_all_sets_apart_have_one_set(row: Machine) -> None:
     line, ways = limits.line_bytes, limits.l1_ways or 0
     apart = (limits.l1_bytes or 0) // ways
     for far in (apart, 2 * apart, 16 * apart):
-        assert stays_near(limits, ways // 2, line, far)
-        assert not stays_near(limits, ways + 1, line, far)
-    assert stays_near(limits, 2 * ways // 2, line, apart // 2)
-    assert stays_near(limits, 16 * ways, line, apart + line)
+        assert stays_in_l1(limits, ways // 2, line, far)
+        assert not stays_in_l1(limits, ways + 1, line, far)
+    assert stays_in_l1(limits, 2 * ways // 2, line, apart // 2)
+    assert stays_in_l1(limits, 16 * ways, line, apart + line)
 
 
 @pytest.mark.parametrize("row", [AMX, NEON], ids=lambda row: row.name)
@@ -57,7 +57,7 @@ def test_blocks_of_a_grid_program_have_rows_that_the_first_cache_keeps() -> None
     """Rows of 1024 elements of f32 lie 4096 bytes apart: on a cache of 64 sets each of 64 bytes they share one."""
     kernel = grid_gemm(128)
     rows, columns = block(AMX, kernel, 1024)
-    assert stays_near(AMX.limits, rows, AMX.limits.line_bytes, 4096)
+    assert stays_in_l1(AMX.limits, rows, AMX.limits.line_bytes, 4096)
     assert 128 % columns == 0  # what a workgroup reads of B is packed with the others'
     assert block(AMX, kernel, 1040)[0] > AMX.limits.l1_ways > rows
     assert block(with_ways(AMX, 48), kernel, 1024) == block(AMX, kernel, 1040)

@@ -16,11 +16,11 @@ from tilewright.passes.realising import rank_plans
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.blocking import LANES
 from tilewright.plan.boxes import Opened
-from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
+from tilewright.plan.contraction import Contraction, merge_rows, pad_k, recognise, size, with_known_sizes
 from tilewright.plan.fixed import Fixed, fixed_by
 from tilewright.plan.general import GeneralChoice, plan_general
 from tilewright.plan.grids import plan_of_grid
-from tilewright.plan.model import copying
+from tilewright.plan.model import copy_kernel_cycles
 from tilewright.plan.planner import Choice, choose, variant
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.validate import validate
@@ -91,13 +91,13 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or found.best.blocking.by_lanes):
         wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
         other = choose(wide, job.machine, fixed)
-        if _widened(job, found, other, copying(c.a, wide.a, job.machine)):
+        if _widened(job, found, other, copy_kernel_cycles(c.a, wide.a, job.machine)):
             c, found = wide, other
     padded = _perhaps_padded(job, unpadded, found, fixed)
     if padded is not None:
         c, found = padded
     if job.given is not None:
-        whole = joined(c)
+        whole = merge_rows(c)
         atom = job.machine.multiply.get(job.given.atom or "")
         job.contraction = whole if atom is None else variant(whole, atom)
         validate(job.given, job.contraction, job.machine)
@@ -122,13 +122,13 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
         if vectors and (job.given is None or job.given.atom == atom.name):
             groups.add(atom.shape[2])
     for group in sorted(groups):
-        padded = padded_depth(c, group)
+        padded = pad_k(c, group)
         if padded is c:
             continue
         other = choose(padded, job.machine, fixed)
         if other.best is None:
             continue
-        cycles = other.best.cost.cycles + copying(c.a, padded.a, job.machine)
+        cycles = other.best.cost.cycles + copy_kernel_cycles(c.a, padded.a, job.machine)
         if job.given is None and found.best is not None and found.best.cost.cycles <= cycles:
             continue
         last, wide = c.depth[-1], padded.depth[-1]
@@ -157,7 +157,7 @@ def recognised(job: Job) -> Contraction | str:
 
 def _typical(job: Job, c: Contraction) -> Contraction:
     """What a contraction with open rows is planned for."""
-    return closed(c, job.typical)
+    return with_known_sizes(c, job.typical)
 
 
 def _planned_open(job: Job, c: Contraction) -> bool:

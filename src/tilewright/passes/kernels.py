@@ -23,7 +23,7 @@ from tilewright.passes.tile.ordering import in_order
 from tilewright.plan.blocking import blocking_of
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice
-from tilewright.plan.validate import multiplies
+from tilewright.plan.validate import atom_of_plan
 
 
 def lower_contraction(job: Job) -> Lowered:
@@ -31,7 +31,7 @@ def lower_contraction(job: Job) -> Lowered:
     c, plan = job.contraction, job.plan
     assert c is not None
     assert plan is not None
-    blocking = blocking_of(c, plan, multiplies(plan.atom or "", c, job.machine))
+    blocking = blocking_of(c, plan, atom_of_plan(plan.atom or "", c, job.machine))
     walked = in_lines(c, blocking)
     program, sizes, shapes = over_digits(walked, digits_of(walked, blocking))
     (product,) = (op for op in program.walk() if op.name == "mma")

@@ -6,7 +6,7 @@ from tilewright.passes.job import Job
 from tilewright.passes.parts import in_parts
 from tilewright.passes.realising import choices_of_parts, facts_of_job
 from tilewright.plan.general import GeneralChoice
-from tilewright.plan.predicting import predicted
+from tilewright.plan.predicting import predict_cycles
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import cycles_on, lower_bound, rate_plan
 
@@ -20,7 +20,7 @@ def rated(job: Job, plan: Schedule) -> GeneralChoice:
     if job.parts is not None:
         return in_parts(job, job.parts)
     assert job.cuts is not None
-    cycles, bound = predicted(job.program, job.sizes, job.size, job.machine, job.cuts.widths)
+    cycles, bound = predict_cycles(job.program, job.sizes, job.size, job.machine, job.cuts.widths)
     return GeneralChoice(job.machine, job.program.name, plan, cycles, bound)
 
 

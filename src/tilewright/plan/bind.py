@@ -21,7 +21,7 @@ from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.bind_axes import axes_of, loop_of, tile_of_loop, widths_of
 from tilewright.plan.bind_pipeline import bind_pipeline
-from tilewright.plan.bind_products import taken
+from tilewright.plan.bind_products import bind_products
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import check_length
@@ -29,7 +29,7 @@ from tilewright.plan.microkernel import Microkernel, axes_in, products_of
 from tilewright.plan.model import Size
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Axis, Schedule
-from tilewright.plan.term_boxes import Terms, written_out
+from tilewright.plan.term_boxes import Terms, max_unrolled_steps
 
 
 def bind(kernel: KernelProgram, plan: Schedule, simt: Terms | None = None) -> Cuts:
@@ -75,7 +75,7 @@ def _without_pipeline(
 
     by_loops: dict[Op, Microkernel | None] = dict.fromkeys(kernel.products.values())
     default_products = by_loops if simt else products_of(kernel.program, machine, width, kernel.size, kernel.opened)
-    products = taken(plan.products, kernel.program, machine, default_products)
+    products = bind_products(plan.products, kernel.program, machine, default_products)
     blocks = _blocks(kernel, axes, products, parallel, width)
     _check_loops(kernel, plan, axes, products, blocks, width)
     padded = {d: blocks[d] for d in (list(blocks)[:1] if kernel.opened else ())}  # one code for all pieces
@@ -95,7 +95,7 @@ def _without_pipeline(
         return cuts
     (tile,) = free_tiles.values()
     simt = replace(simt, tile=tile)
-    return replace(cuts, terms=written_out(simt, widths, waves, machine), lane_box=simt.box)
+    return replace(cuts, terms=max_unrolled_steps(simt, widths, waves, machine), lane_box=simt.box)
 
 
 def _refuse_pipeline_lines(plan: Schedule) -> None:

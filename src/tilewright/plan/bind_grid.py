@@ -12,7 +12,7 @@ from tilewright.ir.core import Op, Program
 from tilewright.limits import did_you_mean
 from tilewright.machine import Machine
 from tilewright.plan.bind_axes import loop_of
-from tilewright.plan.bind_products import taken
+from tilewright.plan.bind_products import bind_products
 from tilewright.plan.general import Cuts, blocks_of
 from tilewright.plan.grids import Grid
 from tilewright.plan.refusals import refused
@@ -41,7 +41,7 @@ def bind_grid(
     alone = grid.alone()
     if loop_tile_of and alone is None:
         raise refused(next(iter(axes.values())), "only the sums of one product stay in registers over a loop")
-    products = taken(plan.products, program, machine, grid.products())
+    products = bind_products(plan.products, program, machine, grid.products())
     blocks = blocks_of(products, grid.dims, grid.width) if loop_tile_of else {}
     for d, n in loop_tile_of.items():
         if blocks.get(d) != n:

@@ -22,7 +22,7 @@ from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import ProductUnit
 
 
-def taken(
+def bind_products(
     lines: tuple[ProductUnit, ...], program: Program, machine: Machine, defaults: Mapping[Op, Microkernel | None]
 ) -> dict[Op, Microkernel | None]:
     """Return the atom and accumulator tile of every MMA: as the plan's `lines` say, and as in `defaults` for the rest.

@@ -86,26 +86,28 @@ class Blocking:
         return self.columns // self.atom.shape[1]
 
 
-def up(n: int, step: int) -> int:
+def round_up(n: int, step: int) -> int:
     """Return `n` rounded up to a multiple of `step`.
 
-    >>> up(13, 8)
+    >>> round_up(13, 8)
     16
     """
     return -(-n // step) * step
 
 
 def kept_digit(contraction: Contraction) -> Symbol:
-    """Return the digit that vectors run along, of a contraction that has a digit shared by A, B and the result."""
+    """Return the digit (sub-index) that vectors run along: one shared by A, B
+    and the result, such as depthwise channels.
+    """
     digit = lane_digit(contraction)
     assert digit is not None
     return digit
 
 
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
-    """Return the digits of which a task usually has one value: the batch, and all but the last one or two digits of M.
+    """Return the digits (sub-indices) of which a task has one value: the batch, and all but the last one or two of M.
 
-    With `by_lanes` a task has several of the last row digit only, and the vectorised digit is left out.
+    With `by_lanes` all but the last digit of M count, and the vectorised digit is left out.
     """
     return [
         *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
@@ -114,9 +116,9 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return the digits of each axis of a plan, in the plan's order, without `single_digits`.
+    """Return the digits (sub-indices) of each plan axis by its name: lanes, rows, columns, depth.
 
-    The grid splits the first two.
+    The grid splits the first two axes. `single_digits` are left out.
     """
     lanes = {LANES: (kept_digit(contraction),)} if by_lanes else {}
     return {
@@ -132,8 +134,8 @@ def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
     (m, n, k), axes = blocking.atom.shape, axes_in_order(contraction, blocking.by_lanes)
     across, vector_digit = (LANES, kept_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
     walked = {
-        vector_digit: up(size(vector_digit), n if blocking.by_lanes else blocking.columns),
-        contraction.depth[-1]: up(size(contraction.depth[-1]), k),
+        vector_digit: round_up(size(vector_digit), n if blocking.by_lanes else blocking.columns),
+        contraction.depth[-1]: round_up(size(contraction.depth[-1]), k),
     }
     if blocking.stage == "strip" and (halo := halo_of(contraction)) is not None:
         walked[contraction.rows[-1]] = halo.pitch

@@ -432,10 +432,10 @@ def _tile_dims(op: Op) -> set[Expr]:
 def innermost(program: Program) -> list[Expr]:
     """Return the dimensions that are contiguous in some memory argument, those of writes first."""
     accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
-    return [d for op in accesses for d in side_by_side(op)]
+    return [d for op in accesses for d in contiguous_dims(op)]
 
 
-def side_by_side(op: Op) -> list[Expr]:
+def contiguous_dims(op: Op) -> list[Expr]:
     """Return the dimensions along which a read or a write is contiguous in memory."""
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:

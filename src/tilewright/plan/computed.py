@@ -46,7 +46,7 @@ class ComputedFactor:
             dims: tuple[Expr, ...] = read.results[0].type.dims
             iterators = dict(zip(dims, read.attrs.get("over", dims), strict=True))
             at = read.attrs.get("at", dims)
-            repeated = neighbours(at, iterators[axes.k], step) if axes.k in iterators else step
+            repeated = equal_neighbours(at, iterators[axes.k], step) if axes.k in iterators else step
             if repeated < step and axes.m in iterators and any(iterators[axes.m] in e.symbols for e in at):
                 total += element_bytes(read.results[0].type.dtype) / repeated
         return total
@@ -81,14 +81,14 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
     return ComputedFactor(tuple(ops), tuple(reads))
 
 
-def neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
+def equal_neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
     """Return how many neighbours along K read the same element: the largest such divisor of a K step.
 
     `at` are the coordinates of a read in terms of `k`; `step` is the extent of a K step.
 
     >>> from tilewright.algebra.expr import symbol
     >>> k = symbol("k", 0)
-    >>> [neighbours([e], k, 64) for e in (k, k // 2, k // 128, k % 3, 5 * k // 5)]
+    >>> [equal_neighbours([e], k, 64) for e in (k, k // 2, k // 128, k % 3, 5 * k // 5)]
     [1, 2, 64, 1, 1]
     """
     for count in [n for n in range(step, 1, -1) if step % n == 0]:

@@ -91,12 +91,12 @@ class Contraction:
 
     @property
     def open(self) -> tuple[Symbol, ...]:
-        """The digits of M whose extent is known only when the program runs."""
+        """The digits (sub-indices) of M whose extent is known only when the program runs."""
         return tuple(d for d in self.rows if _is_open(d))
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
-        """The digits of K that share a bounds check with the last digit of M, such as filter taps."""
+        """The digits (sub-indices) of K that share a bounds check with the last one of M, such as filter taps."""
         shared = [x.symbols for _, x in self.a.conditions if self.rows[-1] in x.symbols]
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
@@ -116,7 +116,7 @@ class Contraction:
         return prod(map(size, digits))
 
     def summed(self, name: str | None) -> Symbol:
-        """Return the digit of K with that name."""
+        """Return the digit (sub-index) of K with that name."""
         return next(d for d in self.depth if d.name == name)
 
     @property
@@ -135,7 +135,7 @@ def _is_open(digit: Symbol) -> bool:
     return not isinstance(digit.upper, Const)
 
 
-def closed(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
+def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
     """Return the contraction with numbers for sizes that only a call tells; its digits are not merged any further."""
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
@@ -160,12 +160,12 @@ def closed(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction
 
 
 def dimension(digit: Symbol) -> Symbol:
-    """Return the dimension that a digit counts, in the program over digits."""
+    """Return the program dimension that stands for a digit (sub-index), in the program over digits."""
     return symbol(digit.name, 0)
 
 
-def joined(contraction: Contraction) -> Contraction:
-    """Return the contraction with the digits of M merged into one, if they are contiguous in every tensor.
+def merge_rows(contraction: Contraction) -> Contraction:
+    """Return the contraction with all digits of M (such as n, p, q) merged into one, if contiguous in every tensor.
 
     A 1x1 convolution becomes a GEMM. Otherwise the contraction is returned as it is.
     """
@@ -176,10 +176,11 @@ def joined(contraction: Contraction) -> Contraction:
     )
 
 
-def joined_depth(contraction: Contraction) -> Contraction:
-    """Return the contraction with the last two digits of K merged into one, if they are contiguous in both operands.
+def merge_taps(contraction: Contraction) -> Contraction:
+    """Return the contraction with the last two digits of K (filter tap,
+    channel) merged, if contiguous in both operands.
 
-    A filter tap and its few channels become one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c.
+    A tap and its few channels become one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c.
     """
     return contraction if len(contraction.depth) < 2 else _merge_digits(contraction, contraction.depth[-2:], "taps_0")
 
@@ -227,7 +228,7 @@ def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit
     return replace(operand, shape=shape, coordinates=coordinates)
 
 
-def padded_depth(contraction: Contraction, group: int) -> Contraction:
+def pad_k(contraction: Contraction, group: int) -> Contraction:
     """Return the contraction with K's last digit zero-padded to a multiple of `group` in both operands.
 
     It is unchanged if `group` divides that digit, or if an operand has no dimension that is this digit alone.
@@ -423,9 +424,9 @@ class _Recogniser:
     def digits(
         self, indices: Mapping[Expr, Symbol], accesses: list[Access]
     ) -> dict[Symbol, tuple[tuple[Symbol, ...], Expr]]:
-        """Return (digits, the index in terms of them) for each index, slowest digit first.
+        """Return, for each index, (its digits, the index in terms of them), slowest digit first.
 
-        The digits of an index are the same in all accesses.
+        A digit is a sub-index: i//56 and i%56 are digits of i. An index has the same digits in all accesses.
         """
         steps: dict[Symbol, set[int | Expr]] = {axis: {1} for axis in indices.values()}
         for access in accesses:
@@ -516,7 +517,7 @@ def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
 
 
 def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
-    """Return 1, the divisors and the extent in an order in which each divides the next; None if there is none.
+    """Return [1, the divisors, extent] sorted so that each divides the next; None if there is no such order.
 
     >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
     >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)

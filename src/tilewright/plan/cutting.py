@@ -8,7 +8,7 @@ from tilewright.algebra.expr import Expr, Symbol, index
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op
 from tilewright.machine import MultiplyAtom
-from tilewright.plan.blocking import COLUMNS, LANES, ROWS, Blocking, kept_digit, up
+from tilewright.plan.blocking import COLUMNS, LANES, ROWS, Blocking, kept_digit, round_up
 from tilewright.plan.contraction import Contraction, Operand, dimension, over_joined, size
 from tilewright.plan.general import Cuts
 from tilewright.plan.lanes import own_rounds
@@ -39,9 +39,9 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
 
 
 def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...]:
-    """Return the digits in the order of the program's tiles: batch, M, N, K.
+    """Return all digits (sub-indices) of a contraction in the order of its program's tiles: batch, M, N, K.
 
-    The vectorised digit is the last of the result.
+    The vectorised digit, if there is one, is the last of the result.
     """
     vectorised = (kept_digit(contraction),) if blocking.by_lanes else ()
     return (
@@ -84,7 +84,7 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
         if blocking.strip >= size(contraction.rows[-1]):
             del tasks[row]
         width, unit = blocking.columns, blocking.atom.lanes
-        has_ragged_tail = up(size(digit) % width, unit) == width
+        has_ragged_tail = round_up(size(digit) % width, unit) == width
         ends: dict[Expr, tuple[int, int]] = {
             row: own_rounds(contraction, blocking.rows),
             across: (0, int(has_ragged_tail)),

@@ -63,7 +63,9 @@ FREE = Fixed()
 
 
 def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, int]) -> Fixed:
-    """Return the tile sizes that a program's constraints fix for its contraction; an unknown size fixes nothing."""
+    """Return the task and loop tiles that the author's constraints give a
+    contraction; a size without a number is free.
+    """
     tasks, loops = tiles_of(program, sizes)
     rows, columns, depth = contraction.dims
 

@@ -24,8 +24,8 @@ from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of
 from tilewright.plan.model import Size, cores, us
 from tilewright.plan.planner import Refusal
-from tilewright.plan.predicting import predicted
-from tilewright.plan.ranked import ranked
+from tilewright.plan.predicting import predict_cycles
+from tilewright.plan.ranked import rank_vector_blockings
 from tilewright.plan.schedule import Axis, Digit, Pipeline, Schedule, Split
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
@@ -228,7 +228,11 @@ def plan_general(
     if len(products) == 1:  # its sums may stay in registers, whatever a task takes
         single_product = products_of(program, machine, lambda d: (size if d in dims else width)(d), size, opened)
         products = single_product if (blocks := blocks_of(single_product, dims, width)) else products
-        ranked_plan = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
+        ranked_plan = (
+            rank_vector_blockings(program, blocks, size, machine)
+            if blocks and not (workgroups or opened or logs)
+            else None
+        )
         if ranked_plan is not None:
             widths |= {d: n for d, n in ranked_plan[0].items() if d in dims}
             blocks, products = ranked_plan[1], dict.fromkeys(products, ranked_plan[2])
@@ -239,8 +243,8 @@ def plan_general(
         for d in dims
     }
     splits |= {d: (Split("loop", n),) if (n := loop_tile_of.get(d, size(d))) < size(d) else () for d in whole}
-    plan = replace(drafted((*dims, *whole), size, splits, widths), products=as_plan(products, program))
-    cycles, bound = predicted(program, sizes, size, machine, widths)
+    plan = replace(plan_over_dims((*dims, *whole), size, splits, widths), products=as_plan(products, program))
+    cycles, bound = predict_cycles(program, sizes, size, machine, widths)
     return GeneralChoice(
         machine, program.name, plan, cycles, bound, _why_not_split(program, whole, size, ordered), widths=widths
     )
@@ -300,7 +304,7 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
     return {text: words[text] for text in texts}
 
 
-def drafted(
+def plan_over_dims(
     dims: Sequence[Expr], size: Size, splits: Mapping[Expr, tuple[Split, ...]], grid: Iterable[Expr]
 ) -> Schedule:
     """Return a plan with an axis for each of `dims`, split as `splits` say,

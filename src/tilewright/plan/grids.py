@@ -18,7 +18,7 @@ from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
-from tilewright.plan.blocking import up
+from tilewright.plan.blocking import round_up
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import (
     ALIKE,
@@ -41,7 +41,7 @@ from tilewright.plan.microkernel import (
     products_of,
     rows_apart,
 )
-from tilewright.plan.model import element_bytes, l2, reading
+from tilewright.plan.model import element_bytes, l2, read_cycles
 from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.vectors import UNROLLED
 
@@ -132,9 +132,10 @@ def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microker
 
 
 def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Return (True if the accumulator stays in registers over all of K, the microkernel of each MMA) for a single MMA.
+    """Return (True if the accumulator stays in registers over all of K, the microkernel of each MMA).
 
-    If it does not stay, it lies in memory between K tiles, and the K loop's tile size in `grid.tiles` is set.
+    If False, the accumulator lies in memory between K tiles, and the tile size of the K loop in `grid.tiles` is set.
+    `product` is the program's single MMA.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)
@@ -149,7 +150,7 @@ def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel 
         microkernels = grid.products(axis, k_tile)
         cost, in_l2 = _gemm_cost(grid, product, axes, microkernels[product], k, k_tile)
         cheapest = min(cheapest, (cost, k_tile, microkernels), key=lambda candidate: candidate[0])
-        k_tile = up(-(-k_tile // 2), UNROLLED) if k_tile > 2 * UNROLLED else 0
+        k_tile = round_up(-(-k_tile // 2), UNROLLED) if k_tile > 2 * UNROLLED else 0
     _, k_tile, microkernels = cheapest
     if k_tile:
         grid.tiles[loop] = k_tile
@@ -178,8 +179,8 @@ def _gemm_cost(
     a_bytes, b_bytes = m * k_tile * a, microkernel.columns * k_tile * b
     stride = 0 if is_converted else rows_apart(grid.program, op, axes, grid.size)
     mma_cycles = cycles(grid.machine, microkernel, (m, n, k_tile), stride, n < grid.size(axes.n))
-    read_a = reading(limits, a_bytes, across, b_bytes)
-    read_all = read_a + across * reading(limits, b_bytes, down, microkernel.rows * k_tile * a)
+    read_a = read_cycles(limits, a_bytes, across, b_bytes)
+    read_all = read_a + across * read_cycles(limits, b_bytes, down, microkernel.rows * k_tile * a)
     in_l2 = a_bytes + b_bytes <= l2(limits)
     exposed = 0.0 if in_l2 else limits.copy_shown * read_a
     copied_bytes = m * k * (a + element_bytes(dtype)) * (1 if k_part else across) if is_converted else 0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tilewright.algebra.expr import ZERO, Const, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.machine import Machine
-from tilewright.plan.blocking import BY_LANES, LANES, ROWS, Blocking, LaneUnit, kept_digit, single_digits, up
+from tilewright.plan.blocking import BY_LANES, LANES, ROWS, Blocking, LaneUnit, kept_digit, round_up, single_digits
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes
@@ -72,7 +72,7 @@ def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FR
     unit, steps, workers = lane_unit(contraction, machine), default_steps(contraction), cores(machine)
     singles = single_digits(contraction, True)
     tasks = (LANES, *(d.name for d in singles), ROWS)
-    line, padded = size(contraction.rows[-1]), up(size(kept_digit(contraction)), unit.lanes)
+    line, padded = size(contraction.rows[-1]), round_up(size(kept_digit(contraction)), unit.lanes)
     flat = contraction.extent(tuple(singles)) == 1 and not contraction.a.conditions
     for vectors in WIDE:
         width = vectors * unit.lanes
@@ -99,7 +99,7 @@ def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split,
 
 
 def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
-    """Return the task extents along a line to try: the whole line, unless tasks have nothing else to split (`flat`)."""
+    """Return the task widths along an image line to try: the whole line, unless nothing else can be split (`flat`)."""
     if fixed.rows is not None:
         return [fixed.rows] if fixed.rows == line or (fixed.rows < line and fixed.rows % rows == 0) else []
     full_blocks = line // rows
@@ -125,7 +125,9 @@ def registers(rows: int, vectors: int) -> int:
 
 
 def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return how many blocks at the (start, end) of a line have a tap that may be out of bounds; the others are inside.
+    """Return how many blocks at the (start, end) of an image line have a filter tap that may be out of bounds.
+
+    `rows` is the number of positions in a block.
 
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand
@@ -153,7 +155,7 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
 
 
 def own_rounds(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return how many blocks at the (start, end) of a line are peeled, because a tap may be out of bounds."""
+    """Return how many blocks at the (start, end) of an image line are peeled, because a tap may be out of bounds."""
     edge_blocks = edges(contraction, rows)
     return edge_blocks if sum(edge_blocks) <= ALONE else (0, 0)
 
@@ -165,7 +167,11 @@ def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
 
 
 def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
-    """Return (input positions that `rows` rows read for the unrolled taps, the most inputs kept for a later tap)."""
+    """Return (inputs that `rows` positions read for the unrolled taps, the
+    most inputs held in registers for a later tap).
+
+    A line is the last digit of M; `steps` are the splits of K.
+    """
     line, tap = contraction.rows[-1], contraction.depth[-1]
     taps = written_taps(contraction, steps)
     strides = []
@@ -195,7 +201,7 @@ def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tup
 def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
     """Return the cost of a blocking, in cycles of the busiest worker."""
     limits, workers = machine.limits, cores(machine)
-    line, padded = size(contraction.rows[-1]), up(size(kept_digit(contraction)), blocking.atom.shape[1])
+    line, padded = size(contraction.rows[-1]), round_up(size(kept_digit(contraction)), blocking.atom.shape[1])
     full_blocks, tail = divmod(line, blocking.rows)
     groups, rest = (
         n // blocking.atom.shape[1] for n in (padded - padded % blocking.columns, padded % blocking.columns)

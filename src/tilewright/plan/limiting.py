@@ -29,7 +29,7 @@ Predicted = Callable[[Machine], float]
 """A function from a machine to the cycles that a plan should take on it."""
 
 
-def only(machine: Machine, resource: str | None) -> Machine:
+def with_only_resource(machine: Machine, resource: str | None) -> Machine:
     """Return the machine with one limited resource; all others take no time. None: no resource takes time."""
     limits: dict[str, Any] = {name: inf for other, names in RATES.items() if other != resource for name in names}
     limits |= {name: 0 for name, other in TIMES.items() if other != resource}
@@ -39,10 +39,10 @@ def only(machine: Machine, resource: str | None) -> Machine:
     return replace(machine, limits=replace(machine.limits, **limits), multiply=atoms)
 
 
-def alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
+def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
     """Return the cycles that each resource takes by itself, the longest first."""
-    idle = predicted(only(machine, None))
-    cycles_of = {resource: predicted(only(machine, resource)) - idle for resource in (PRODUCTS, *RATES)}
+    idle = predicted(with_only_resource(machine, None))
+    cycles_of = {resource: predicted(with_only_resource(machine, resource)) - idle for resource in (PRODUCTS, *RATES)}
     return dict(sorted(cycles_of.items(), key=lambda item: -item[1]))
 
 
@@ -55,7 +55,7 @@ def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
 
 def limiting(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
     """Return the lines of `explain` that say what limits a plan: the bottleneck, the other resources, the last wave."""
-    (bottleneck, longest), *rest = alone(machine, predicted).items()
+    (bottleneck, longest), *rest = cycles_alone(machine, predicted).items()
     others = ", ".join(f"{resource} {us(cycles, machine)}" for resource, cycles in rest)
     tasks, waves, fill = last_wave(machine, plan)
     wave_text = "the only wave" if waves == 1 else f"the last of {waves} waves"

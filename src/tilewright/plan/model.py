@@ -85,7 +85,7 @@ def l2(limits: Limits) -> float:
     return L2_SHARE * limits.l2_bytes
 
 
-def stays_near(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
+def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
     """True if `rows` rows of `row_bytes`, each `stride_bytes` after the one before, stay in the L1 cache together.
 
     Cache lines whose addresses differ by a multiple of a large power of two compete for one set. Rows of 64 bytes with
@@ -104,7 +104,7 @@ def cores(machine: Machine) -> int:
     return max(1, machine.limits.cores or 1)
 
 
-def reading(limits: Limits, read_bytes: float, passes: float, bytes_between: float) -> float:
+def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between: float) -> float:
     """Return the cycles of reading `read_bytes` bytes `passes` times, with `bytes_between` other bytes read between two
     passes.
 
@@ -129,7 +129,7 @@ def moving(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -
     return moved_bytes / (limits.far_rate * (limits.warm if in_l2 else 1)) / (limits.cores or 1)
 
 
-def copying(source: Operand, target: Operand, machine: Machine) -> float:
+def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> float:
     """Return the cycles of a kernel that copies tensor `source` to `target`, which has another type or zero padding."""
     limits, workers = machine.limits, cores(machine)
     moved = operand_bytes(source) + operand_bytes(target)

@@ -21,11 +21,11 @@ _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
 def naming(
     refusal: ArgumentError, given_plan: Schedule, chosen_plan: Schedule | None, known: Known | None = None
 ) -> ArgumentError:
-    """Return the refusal of a plan with the line that it is about.
+    """Return the error `refusal` with the line of the plan that it is about at its end.
 
-    The line is the axis that the refusal names, otherwise all lines that differ from `chosen_plan`, the plan that the
-    search chooses. A plan for other sizes is refused as that; misspelt names get a near one. `known` are the names that
-    exist.
+    That line is the axis which the error names; otherwise it is every line that differs from `chosen_plan`, the
+    search's own plan. A plan for other sizes gets an error that says so. A misspelt name gets a suggestion from the
+    names in `known`.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan = parse_plan("axis m = (m 8): task 3; axis n = (n 9): whole; grid m")
@@ -103,7 +103,9 @@ def _digits_text(digits: Mapping[str, int], names: Iterable[str]) -> str:
 
 
 def _extents(plan: Schedule) -> dict[str, dict[str, int]]:
-    """Return the extents of a plan's digits, by the dimension that they are digits of: `m_1` is a digit of m."""
+    """Return the extents of a plan's digits (sub-indices such as `m_1`),
+    grouped by the dimension that they belong to (`m`).
+    """
     extents: dict[str, dict[str, int]] = {}
     for digit in (d for axis in plan.axes for d in axis.digits):
         extents.setdefault(_dim_of(digit.name), {})[digit.name] = digit.extent

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
-from tilewright.plan.blocking import Blocking, LaneUnit, plan_of, up
-from tilewright.plan.contraction import Contraction, joined, joined_depth, size
+from tilewright.plan.blocking import Blocking, LaneUnit, plan_of, round_up
+from tilewright.plan.contraction import Contraction, merge_rows, merge_taps, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.lanes import lane_blockings, lane_unit, why_no_lanes
 from tilewright.plan.model import Cost, Roofline, cores, microseconds, roofline, us
 from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.sliding import halo_of
 from tilewright.plan.tiles import tile_blockings
-from tilewright.plan.validate import cost_of, impossible, too_much, unfit
+from tilewright.plan.validate import cost_of, why_illegal, why_not_atom, why_too_large
 from tilewright.plan.vectors import vector_blockings
 
 CLEARLY = 1.4
@@ -105,7 +105,7 @@ def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> C
 
     All follow the author's constraints (`fixed`), unless no plan does.
     """
-    contraction = joined(contraction)
+    contraction = merge_rows(contraction)
     if len(contraction.columns) != 1:
         return Choice(
             machine, (), (Refusal("columns", f"they have {len(contraction.columns)} digits; one is handled"),), None
@@ -113,7 +113,7 @@ def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> C
     refused: list[Refusal] = []
     usable: list[MultiplyAtom] = []
     for atom in machine.multiply.values():
-        why = unfit(variant(contraction, atom), atom)
+        why = why_not_atom(variant(contraction, atom), atom)
         if why is None:
             usable.append(atom)
         else:
@@ -137,7 +137,7 @@ def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
     with their filter taps to fill K of a tile.
     """
     has_few_channels = isinstance(atom.c, OpaqueOperand) and 2 * size(contraction.depth[-1]) <= atom.shape[2]
-    return joined_depth(contraction) if has_few_channels else contraction
+    return merge_taps(contraction) if has_few_channels else contraction
 
 
 def _candidates(
@@ -153,9 +153,9 @@ def _candidates(
         listed.append((list_blockings(variant_of, atom, machine, fixed), variant_of))
     for blockings, variant_of in (*listed, (lane_blockings(contraction, machine, fixed), contraction)):
         for blocking in blockings:
-            if impossible(variant_of, blocking, machine) is None:
+            if why_illegal(variant_of, blocking, machine) is None:
                 cost = cost_of(variant_of, blocking, machine)
-                if too_much(cost, machine) is None:
+                if why_too_large(cost, machine) is None:
                     yield Candidate(blocking, variant_of, cost)
 
 
@@ -163,7 +163,7 @@ def _candidates(
 
 
 def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
-    """Yield neighbours of the best plan that the machine's limits forbid, one for each kind of reason."""
+    """Yield variants of the best plan that the machine's limits forbid, one for each kind of reason."""
     blocking, contraction = best.blocking, best.contraction
     neighbours = [x for more in range(1, MORE) for x in _larger(blocking, contraction, more)]
     if blocking.in_tiles:
@@ -171,7 +171,7 @@ def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
         neighbours.append(replace(blocking, steps=_all_unrolled(blocking.steps)))
     seen_kinds: set[str] = set()
     for other in neighbours:
-        why = impossible(contraction, other, machine) or too_much(cost_of(contraction, other, machine), machine)
+        why = why_illegal(contraction, other, machine) or why_too_large(cost_of(contraction, other, machine), machine)
         kind = re.sub(r"\d+", "", why or "")  # the nearest of each kind is enough
         if why is not None and kind not in seen_kinds:
             seen_kinds.add(kind)
@@ -187,8 +187,8 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
     m, n, _ = blocking.atom.shape
     rows, columns = blocking.rows + extra * m, blocking.columns + extra * n
     in_lines = blocking.strip >= size(contraction.rows[-1]) if blocking.by_lanes else len(contraction.rows) > 1
-    yield replace(blocking, rows=rows, strip=blocking.strip if in_lines else up(blocking.strip, rows))
-    yield replace(blocking, columns=columns, task_columns=up(blocking.task_columns, columns))
+    yield replace(blocking, rows=rows, strip=blocking.strip if in_lines else round_up(blocking.strip, rows))
+    yield replace(blocking, columns=columns, task_columns=round_up(blocking.task_columns, columns))
 
 
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:

@@ -16,7 +16,7 @@ from tilewright.plan.model import Size, cores, element_bytes, l2
 from tilewright.plan.rows import tasks_of
 
 
-def predicted(
+def predict_cycles(
     program: Program, sizes: Mapping[Symbol, int], size: Size, machine: Machine, widths: Mapping[Expr, int]
 ) -> tuple[float, float]:
     """Return (cycles of a program on a CPU, cycles of moving its arguments alone).

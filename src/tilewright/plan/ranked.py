@@ -13,11 +13,11 @@ from tilewright.plan.blocking import COLUMNS, Blocking
 from tilewright.plan.contraction import Contraction, Operand
 from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, names_of, rows_apart, types_of
 from tilewright.plan.model import Size, element_bytes
-from tilewright.plan.validate import too_much
+from tilewright.plan.validate import why_too_large
 from tilewright.plan.vectors import vector_blockings, vector_cost
 
 
-def ranked(
+def rank_vector_blockings(
     program: Program, parallel: Collection[Expr], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
     """Return (task widths, loop tiles, microkernel) of a single MMA that the
@@ -43,7 +43,7 @@ def ranked(
             cost = vector_cost(contraction, blocking, machine)
             if (
                 blocking.order[0] == COLUMNS
-                and too_much(cost, machine) is None
+                and why_too_large(cost, machine) is None
                 and (best is None or cost.cycles < best[0])
             ):
                 best = cost.cycles, blocking

@@ -15,7 +15,7 @@ from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import MemoryType, Program, TileType, Value
 from tilewright.ir.tile import accessed
 from tilewright.machine import Machine
-from tilewright.plan.boxes import WRITES, side_by_side
+from tilewright.plan.boxes import WRITES, contiguous_dims
 from tilewright.plan.model import Size, cores, element_bytes
 
 LONGER = 3
@@ -234,7 +234,7 @@ def _elementwise_widths(
     tasks, word, tile_bytes = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
     max_waves, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1
     accesses = [op for op in program.walk() if op.name == "read" or op.name in WRITES]
-    contiguous = [d for op in accesses if len(accessed(op)[1].dims) > 1 for d in side_by_side(op)]
+    contiguous = [d for op in accesses if len(accessed(op)[1].dims) > 1 for d in contiguous_dims(op)]
     tile_dims = [d for d in dict.fromkeys(contiguous) if d in widths]
     if len(tile_dims) > 1:
         task_widths = dict.fromkeys(widths, 1) | {d: min(size(d), tile_bytes // element_size) for d in tile_dims}
@@ -244,7 +244,7 @@ def _elementwise_widths(
                 and prod(task_widths.values()) * 2 <= tasks.fewer_waves * lanes * tasks.values
             ):
                 task_widths[d] *= 2
-        rows = [d for op in accesses if op.name in WRITES for d in side_by_side(op)]
+        rows = [d for op in accesses if op.name in WRITES for d in contiguous_dims(op)]
         words = all(size(d) * element_size % (2 * word) == 0 for d in rows)
         held_elements = (
             wave_elements if words else lanes * tasks.values
@@ -260,8 +260,8 @@ def _elementwise_widths(
     core_elements = prod(map(size, widths)) // cores(machine)  # each core has a task
     least_elements = max(tasks.least_waves * tasks.least_values * lanes, core_elements)
     limit = min(waves * wave_elements, least_elements)
-    contiguous_dims = {d for op in accesses for d in side_by_side(op)}
-    for d in sorted(task_widths, key=lambda d: d in contiguous_dims):  # what lies side by side stays together
+    along_runs = {d for op in accesses for d in contiguous_dims(op)}
+    for d in sorted(task_widths, key=lambda d: d in along_runs):  # what lies side by side stays together
         elements = prod(task_widths.values())
         if elements > limit:
             task_widths[d] = _rows_per_task(size(d), max(1, task_widths[d] * limit // elements))
@@ -276,7 +276,9 @@ def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: 
         if any(d not in widths and size(d) > 1 for d in dims):
             iterators = dict(zip(dims, op.attrs.get("over", ()), strict=False))
             contiguous += [
-                d for d in side_by_side(op) if d not in iterators or _has_unit_stride(op.attrs["at"][-1], iterators[d])
+                d
+                for d in contiguous_dims(op)
+                if d not in iterators or _has_unit_stride(op.attrs["at"][-1], iterators[d])
             ]
     return list(dict.fromkeys(contiguous))
 
@@ -288,9 +290,9 @@ def _has_unit_stride(e: Expr, axis: Symbol) -> bool:
 
 
 def cut_of(size: int, most: int, word_elements: int = 1) -> int:
-    """Return a width up to `most` that divides `size`, unless that is less than half of `most`; then `most`.
+    """Return a task width up to `most` that divides `size`; `most` itself if the best divisor is less than half of it.
 
-    Widths are whole words of `word_elements` elements if the size is.
+    The width is a multiple of `word_elements` if the size is.
 
     >>> cut_of(4096, 20), cut_of(97, 16), cut_of(3, 16), cut_of(2072, 30), cut_of(2072, 30, 8)
     (16, 16, 3, 28, 24)

@@ -39,7 +39,9 @@ class Halo:
 
 
 def lane_digit(contraction: Contraction) -> Symbol | None:
-    """Return the digit that A, B and the result share and along which A is contiguous; None if there is none."""
+    """Return the digit (sub-index) that A, B and the result share and along
+    which A is contiguous; None if there is none.
+    """
     last = contraction.a.coordinates[-1]
     return last if isinstance(last, Symbol) and last in contraction.batch else None
 

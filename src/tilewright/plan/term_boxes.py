@@ -90,9 +90,9 @@ class Terms:
 
 
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
-    """Return the terms with the input window that a lane's box of results reads for one K step.
+    """Return `terms` with the window of input positions that a lane's box of results reads in one K step.
 
-    `read` is the read of operand A, and `digits` are those of its rows that boxes split.
+    `read` is the read of operand A. `digits` are the sub-indices of its rows, along which boxes extend.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
@@ -173,8 +173,10 @@ def _padded_lanes(vectors: int) -> int:
     return 1 << (vectors - 1).bit_length()
 
 
-def written_out(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """Return the most K steps that are unrolled: as registers allow or, with boxes, up to a program length."""
+def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
+    """Return how many K steps are unrolled at most: as many as registers
+    hold or, with boxes, as keep the code short.
+    """
     costs = machine.costs.terms
     if terms.box:
         return costs.unrolled_products // (terms.tile * terms.results * terms.values)

@@ -42,7 +42,7 @@ class Walk:
         """The positions of all tasks; the last one may run past the last line."""
         return -(-self.of // self.lines) * self.width
 
-    def there(self) -> Expr:
+    def valid_position(self) -> Expr:
         """Return a symbolic position that lies within a line, not in the padding."""
         return self.pitch * index("line", self.of) + index("place", self.length)
 

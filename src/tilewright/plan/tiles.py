@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, up
+from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, round_up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.model import Cost, cores, element_bytes, l1, l2, operand_bytes, reading
+from tilewright.plan.model import Cost, cores, element_bytes, l1, l2, operand_bytes, read_cycles
 from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import halo_of, is_direct
 
@@ -97,7 +97,7 @@ def _streamed_operand(
     outer_is_b = order[0] == COLUMNS
     kept_elements = (
         (columns if outer_is_b else rows)
-        * up(size(contraction.depth[-1]), atom.shape[2])
+        * round_up(size(contraction.depth[-1]), atom.shape[2])
         * contraction.extent(contraction.depth[:-1])
     )
     fits = kept_elements * element_bytes(contraction.b.dtype) <= l1(machine.limits)
@@ -107,7 +107,7 @@ def _streamed_operand(
 def rows_of(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int]:
     """Return (tasks along M, rows that the largest task computes, bytes that it stages)."""
     last, element_size = contraction.rows[-1], element_bytes(contraction.a.dtype)
-    k_padded = up(size(contraction.depth[-1]), blocking.atom.shape[2])
+    k_padded = round_up(size(contraction.depth[-1]), blocking.atom.shape[2])
     taps = contraction.extent(contraction.depth[:-1])
     if len(contraction.rows) == 1:
         tiled_rows = size(last) // blocking.rows * blocking.rows if not blocking.stage else size(last)
@@ -132,10 +132,10 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     m, n, k = atom.shape
     element_size = element_bytes(contraction.a.dtype)
     column_tiles, row_tiles = blocking.columns // n, blocking.rows // m
-    k_elements = up(size(contraction.depth[-1]), k) * contraction.extent(contraction.depth[:-1])
+    k_elements = round_up(size(contraction.depth[-1]), k) * contraction.extent(contraction.depth[:-1])
     k_steps = k_elements // k
     row_tasks, rows, staged_bytes = rows_of(contraction, blocking)
-    blocks_of_columns = up(size(contraction.columns[0]), blocking.columns) // blocking.columns
+    blocks_of_columns = round_up(size(contraction.columns[0]), blocking.columns) // blocking.columns
     task_blocks = blocking.task_columns // blocking.columns
     column_tasks = -(-blocks_of_columns // task_blocks)
     row_blocks = -(-rows // blocking.rows)
@@ -156,11 +156,11 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     )
     block_a_bytes = blocking.rows * k_elements * element_size
     if blocking.order[0] == COLUMNS:
-        read_b = reading(limits, b_bytes, row_blocks, block_a_bytes if blocking.streams != "a" else 0)
-        read_all = task_blocks * read_b + reading(limits, a_bytes, task_blocks, b_bytes)
+        read_b = read_cycles(limits, b_bytes, row_blocks, block_a_bytes if blocking.streams != "a" else 0)
+        read_all = task_blocks * read_b + read_cycles(limits, a_bytes, task_blocks, b_bytes)
     else:
-        read_a = reading(limits, a_bytes / row_blocks, task_blocks, b_bytes if blocking.streams != "b" else 0)
-        read_all = row_blocks * read_a + reading(limits, b_bytes * task_blocks, row_blocks, block_a_bytes)
+        read_a = read_cycles(limits, a_bytes / row_blocks, task_blocks, b_bytes if blocking.streams != "b" else 0)
+        read_all = row_blocks * read_a + read_cycles(limits, b_bytes * task_blocks, row_blocks, block_a_bytes)
     sharing = min(column_tasks * contraction.extent(contraction.batch), cores(machine))
     if operand_bytes(contraction.b) / sharing + a_bytes > l2(limits):  # not there from the last launch
         read_all = read_all + task_blocks * b_bytes * (1 / limits.far_rate - 1 / limits.l2_rate)
@@ -210,4 +210,4 @@ def _iterations(contraction: Contraction, split: Split, blocking: Blocking) -> i
     if split.digit != last.name:
         return size(contraction.summed(split.digit))
     outer = next((x.size for x in blocking.steps if x.digit == last.name and x is not split), None)
-    return (outer or up(size(last), blocking.atom.shape[2])) // blocking.atom.shape[2]
+    return (outer or round_up(size(last), blocking.atom.shape[2])) // blocking.atom.shape[2]

@@ -9,7 +9,7 @@ from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import lanes, tiles, vectors
 from tilewright.plan.bind_contraction import bind_contraction
-from tilewright.plan.blocking import LANES, Blocking, LaneUnit, up
+from tilewright.plan.blocking import LANES, Blocking, LaneUnit, round_up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.model import Cost
 from tilewright.plan.refusals import refused
@@ -17,7 +17,7 @@ from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.sliding import halo_of, is_direct
 
 
-def unfit(contraction: Contraction, atom: MultiplyAtom) -> str | None:
+def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
     """Return why an atom cannot compute a contraction under any plan; None if it can."""
     if (atom.a.dtype, atom.b.dtype) != (contraction.a.dtype, contraction.b.dtype):
         return (
@@ -38,7 +38,7 @@ def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> C
     return cost(contraction, blocking, machine)
 
 
-def impossible(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
+def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
     """Return why a blocking is illegal; None if it is legal."""
     if blocking.by_lanes:
         return _why_bad_lanes(contraction, blocking, machine)
@@ -47,7 +47,7 @@ def impossible(contraction: Contraction, blocking: Blocking, machine: Machine) -
     )
 
 
-def too_much(cost: Cost, machine: Machine) -> str | None:
+def why_too_large(cost: Cost, machine: Machine) -> str | None:
     """Return why a legal blocking is refused: it needs too much memory, or too long a program; None if it does not."""
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
@@ -77,7 +77,7 @@ def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
     if not channel_steps or channel_steps[-1] != chunk:
         given = ", ".join(map(str, channel_steps)) or "nothing"
         return f"the cuts of {last.name} leave {given}; the last leaves what the atom takes, {chunk}"
-    k_padded = up(size(last), chunk)
+    k_padded = round_up(size(last), chunk)
     if len(channel_steps) > 2 or (
         len(channel_steps) == 2 and (channel_steps[0] % chunk or k_padded % channel_steps[0])
     ):
@@ -150,7 +150,7 @@ def _why_bad_lanes(contraction: Contraction, blocking: Blocking, machine: Machin
     return None
 
 
-def multiplies(name: str, contraction: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
+def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
     """Return the atom or SIMD unit that a plan names; raise an ArgumentError if it cannot compute the contraction."""
     atom: MultiplyAtom | LaneUnit
     if name.startswith(f"{LANES}."):
@@ -163,7 +163,7 @@ def multiplies(name: str, contraction: Contraction, machine: Machine) -> Multipl
             atom = machine.multiply_atom(name)
         except LookupError as fault:
             raise refused(f"atom {name}", str(fault)) from None
-        why = unfit(contraction, atom)
+        why = why_not_atom(contraction, atom)
     if why is not None:
         raise refused(f"atom {name}", why)
     return atom
@@ -177,8 +177,8 @@ def validate(plan: Schedule, contraction: Contraction, machine: Machine) -> Bloc
         raise ArgumentError("plan: no atom is named")
     if any(p.at is not None and p.form == "strip" for p in plan.values) and halo_of(contraction) is None:
         raise refused(plan.operand(contraction.a.name), "rows do not slide over two dimensions by one")
-    blocking = bind_contraction(contraction, plan, multiplies(plan.atom, contraction, machine))
-    why = impossible(contraction, blocking, machine) or too_much(cost_of(contraction, blocking, machine), machine)
+    blocking = bind_contraction(contraction, plan, atom_of_plan(plan.atom, contraction, machine))
+    why = why_illegal(contraction, blocking, machine) or why_too_large(cost_of(contraction, blocking, machine), machine)
     if why is not None:
         raise ArgumentError(f"plan: {why}")
     return blocking

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, up
+from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, round_up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, reading, stays_near
+from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, read_cycles, stays_in_l1
 from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import rows_apart
 
@@ -94,7 +94,7 @@ def step_cycles(
     b_bytes = vectors * lanes * group * element_bytes(atom.b.dtype)
     if b_bytes / group * (k_extent or 0) > l2(limits):
         busy = max(busy, b_bytes / limits.far_rate)
-    if not stays_near(limits, rows, limits.line_bytes, row_stride):
+    if not stays_in_l1(limits, rows, limits.line_bytes, row_stride):
         busy = max(busy, (rows / atom.picks * limits.line_bytes + b_bytes) / limits.l2_rate)
     waiting = limits.latency if rows * vectors < limits.latency / atom.cycles else 0.0
     return max(busy, waiting)
@@ -130,7 +130,7 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
     depth = contraction.extent(contraction.depth)
     element_size = element_bytes(contraction.b.dtype)
     row_stride = (rows_apart(contraction) or 0) * element_bytes(contraction.a.dtype)
-    blocks = up(size(contraction.columns[0]), blocking.columns) // blocking.columns
+    blocks = round_up(size(contraction.columns[0]), blocking.columns) // blocking.columns
     task_blocks = min(blocking.task_columns // blocking.columns, blocks)
     column_tasks = -(-blocks // task_blocks)
     if len(contraction.rows) > 1:
@@ -164,12 +164,14 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
     row_blocks = lines * (full_blocks + bool(tail))
     exposed = 0.0
     if blocking.order[0] == COLUMNS:
-        read_a = reading(limits, a_bytes, task_blocks, b_bytes)
-        read_all = task_blocks * reading(limits, b_bytes, row_blocks, reused_bytes) + read_a
+        read_a = read_cycles(limits, a_bytes, task_blocks, b_bytes)
+        read_all = task_blocks * read_cycles(limits, b_bytes, row_blocks, reused_bytes) + read_a
         if a_bytes + b_bytes > l2(limits):  # rows of A lie apart: they are not fetched ahead as a panel is
             exposed = limits.copy_shown * read_a
     else:
-        read_all = reading(limits, b_bytes * task_blocks, row_blocks, reused_bytes) + reading(limits, a_bytes, 1, 0)
+        read_all = read_cycles(limits, b_bytes * task_blocks, row_blocks, reused_bytes) + read_cycles(
+            limits, a_bytes, 1, 0
+        )
     sharing = min(column_tasks * contraction.extent(contraction.batch), cores(machine))
     if operand_bytes(contraction.b) / sharing + a_bytes > l2(limits):  # not there from the last launch
         read_all = read_all + task_blocks * b_bytes * (1 / limits.far_rate - 1 / limits.l2_rate)
@@ -184,8 +186,9 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def _instructions(contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int) -> int:
-    """Return the estimated number of instructions, for `full_blocks` whole
-    blocks in a line and a last one of `tail` rows.
+    """Return the estimated number of instructions of a program.
+
+    An image line has `full_blocks` whole blocks of rows, and a last one of `tail` rows.
     """
     group, vectors = blocking.atom.shape[2], blocking.vectors
     inner = edges = 1

@@ -21,7 +21,7 @@ from tilewright.passes.tile.accesses import marked
 from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.storing import swizzle_of
 from tilewright.passes.tile.values import Load, Tile, load, loads, most, rewritten
-from tilewright.plan.computed import neighbours
+from tilewright.plan.computed import equal_neighbours
 from tilewright.plan.model import element_bytes
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Computed(Factor):
         held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.waves)
         tiles: dict[Load, tuple[Value, int]] = {}
         for x in dict.fromkeys(loads(tile.formula)):
-            alike = neighbours(x.at, low.coordinate(axes.k), step)
+            alike = equal_neighbours(x.at, low.coordinate(axes.k), step)
             if alike < step and any(low.coordinate(axes.m) in e.symbols for e in x.at):
                 shape = how.rows, step // alike
                 tiles[x] = w.alloc(x.tensor.type.dtype, shape, "slab", _as_brought(product, x, shape[1])), alike

@@ -68,7 +68,7 @@ def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Exp
     neighbouring ones are the digits of one iterator.
     """
     over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
-    lines = Substitution({over[d]: walk.there() for d, walk in walks.items() if d in over})
+    lines = Substitution({over[d]: walk.valid_position() for d, walk in walks.items() if d in over})
     sized = {s: number(d) - 1 for d, s in over.items() if d not in walks and number(d).lo >= 1}
     images = Substitution({s: symbol(s.name, 0, last) for s, last in sized.items()})
     left = {s for e in over.values() for s in images(lines(e)).symbols}
@@ -173,7 +173,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
     """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
     more = low.cuts.roles is not None or bool(low.cuts.extended)
-    lines = Substitution({low.coordinate(d): walk.there() for d, walk in low.walks.items()})
+    lines = Substitution({low.coordinate(d): walk.valid_position() for d, walk in low.walks.items()})
     return more and not access.data and not any(loose(low, access, lines))
 
 

@@ -18,7 +18,7 @@ from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, STEPS, TILE, UNA
 from tilewright.machine import Machine
 from tilewright.passes.tile.rewriting import Halves, between, halved, needed
 from tilewright.passes.tile.splitting import NAME, Parted, combining, is_plain
-from tilewright.plan.boxes import side_by_side
+from tilewright.plan.boxes import contiguous_dims
 from tilewright.plan.model import element_bytes
 
 MANY = 16
@@ -78,6 +78,6 @@ def _reduced(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Val
 def _width(reads: list[Op], axis: Expr, extent: int, count: int, line_bytes: int) -> int:
     """How much a part has: where it lies side by side in memory, whole lines, unless that leaves much over."""
     width = extent // count
-    sides = [element_bytes(op.operands[0].type.dtype) for op in reads if axis in side_by_side(op)]
+    sides = [element_bytes(op.operands[0].type.dtype) for op in reads if axis in contiguous_dims(op)]
     line = max((line_bytes // n for n in sides), default=1)
     return width // line * line if width > MANY * line else width

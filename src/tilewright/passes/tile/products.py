@@ -39,7 +39,7 @@ from tilewright.passes.tile.values import Load, Parts, Tile, divided, loads, mos
 from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel
-from tilewright.plan.model import element_bytes, l2, stays_near
+from tilewright.plan.model import element_bytes, l2, stays_in_l1
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -237,7 +237,7 @@ class BlockedProduct:
         if between * rows * each > l2(limits) / NEAR:
             return False
         row = self.how.columns * each
-        return stays_near(limits, rows, row, between * each) or not stays_near(limits, rows, row, row)
+        return stays_in_l1(limits, rows, row, between * each) or not stays_in_l1(limits, rows, row, row)
 
     # -- blocks -------------------------------------------------------------------------------------------
 

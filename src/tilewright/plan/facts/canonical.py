@@ -56,8 +56,9 @@ def facts_of(
 
 
 def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
-    """Return the digits (name, stride, extent) of every dimension that
-    accesses divide and that only accesses depend on.
+    """Return the digits (name, stride, extent) of every dimension that an access divides, as in [i//56, i%56].
+
+    A digit is a sub-index of a flat dimension. Dimensions that anything but an access depends on are left whole.
     """
     numbers = Substitution(sizes)
     stuck: set[Expr] = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free}

@@ -37,14 +37,16 @@ class _Signing:
         return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value(w.id) for w in facts.writes))
 
     def _place(self, run: tuple[str, ...]) -> tuple[object, ...]:
-        """Return the sort key of a merged dimension: its strides in writes, its extent, its strides in reads."""
+        """Return the sort key of a group of dimensions that are one number:
+        strides in writes, extent, strides in reads.
+        """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
         read = sorted((r.place.bytes, r.place.steps[inner]) for r in facts.reads if inner in r.place.dims)
         return (not any(written), *written, facts.size(run), tuple(read))
 
     def _dims(self, dims: frozenset[str]) -> tuple[int, ...]:
-        """Return the numbers of dimensions, sorted."""
+        """Return the sorted numbers that stand for the names of dimensions in a signature."""
         return tuple(sorted({self.number[self.inner[d]] for d in dims}))
 
     def _value(self, value: int) -> Signature:
@@ -66,7 +68,7 @@ class _Signing:
 
 
 def _merged(facts: Facts) -> list[tuple[str, ...]]:
-    """Return the dimensions in groups that form one number wherever they occur, outermost first."""
+    """Return the dimensions in groups, outermost first: those of a group form one flat index wherever they occur."""
     runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
     while True:
         pair = next(((a, b) for a in runs for b in runs if a != b and _lies_behind(facts, a, b)), None)
@@ -76,7 +78,7 @@ def _merged(facts: Facts) -> list[tuple[str, ...]]:
 
 
 def _lies_behind(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
-    """True if the group `inner` continues the group `outer` as one number in all values and accesses."""
+    """True if `outer` and `inner` form one flat index in all values and accesses."""
     a, b = outer[-1], inner[-1]
     special = set(facts.loops) | facts.scanned | facts.masked_dims
     if {a, b} & special or (a in facts.parallel) != (b in facts.parallel):

@@ -32,9 +32,10 @@ class DimClass:
 
 
 def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
-    """Return the classes of dimensions of a program, in the memory order of its results.
+    """Return the classes of dimensions (axes of the schedule) of a program, in the memory order of its results.
 
-    `flips` has one entry per MMA: True if N lies on the atom's rows.
+    Dimensions with the same role (row, column, K, batch) in all MMAs are one class. `flips` has one entry per MMA: True
+    if N lies on the atom's rows.
     """
     order = [dim for n in (*facts.writes[:1], *facts.reads) for form in n.place.coords for dim, _ in form]
     sides = [(*p.side(flip)[:2], p.k, p.batch) for p, flip in zip(facts.products, flips, strict=True)]

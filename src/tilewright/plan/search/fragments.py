@@ -154,7 +154,9 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
 
 
 def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:
-    """Return the canonical dimensions (digits) of a dimension of the program."""
+    """Return the names of the digits (sub-indices) that a program dimension
+    was split into; its own name if it was not.
+    """
     return frozenset(facts.digits.get(str(d), (str(d),)))
 
 

@@ -63,9 +63,9 @@ class KernelSchedule:
 
 
 def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[tuple[PlanCandidate, Work]]:
-    """Yield the candidates of a tiling, one for each legal pipeline, with their work.
+    """Yield the candidates of a tiling, one for each pipeline that fits, with their work.
 
-    `best` is the time of the best candidate so far, in cycles: a tiling that cannot beat it is dropped.
+    `best` is the time of the best candidate so far, in cycles: a tiling whose lower bound exceeds it is dropped.
     """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):

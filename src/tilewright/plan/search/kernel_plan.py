@@ -35,11 +35,13 @@ class KernelPlan:
         self.axes = {op: axes_in(op, self._width) for op in self.products}
 
     def _width(self, d: Expr) -> int:
-        """Return the extent of a program dimension within a tile: that of its widest digit."""
+        """Return the tile's extent along a program dimension: that of its widest digit (sub-index)."""
         return max(self.t.size.get(name, 1) for name in self._names(d))
 
     def _names(self, d: Expr) -> tuple[str, ...]:
-        """Return the canonical dimensions (digits) of a program dimension."""
+        """Return the names of the digits (sub-indices) that a program dimension
+        was split into; its own name if it was not.
+        """
         return self.facts.digits.get(str(d), (str(d),))
 
     def plan(self) -> Schedule | Rejected:
@@ -101,7 +103,10 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
-        """Return the dimensions that the grid splits, with an M of a single element among them."""
+        """Return the dimensions that the grid splits, with M among them if its extent is 1.
+
+        `cut` are those of extent > 1.
+        """
         rows = {axes.m for axes in self.axes.values() if isinstance(axes, Axes) and self.size(axes.m) == 1}
         if not rows - set(cut):
             return cut

@@ -41,7 +41,9 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
-    """Yield the kernel of a program's second part, whose rows are contiguous: as many rows per task as lanes hold."""
+    """Yield the kernel of one part of a program that was split in two: a task
+    has as many contiguous rows as lanes hold.
+    """
     rows = [d for d in facts.extents if d not in facts.parallel]
     along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]
     if not rows or facts.loops or any(d not in rows for d in along):

@@ -67,8 +67,9 @@ def _sides(t: Tiling) -> tuple[Side, Side]:
 
 
 def _distinct(t: Tiling, tile: AxisTile) -> int:
-    """Return the tasks along a class that read different elements: windows
-    that slide by one read nearly the same ones.
+    """Return the number of tasks along an axis that read different elements.
+
+    Windows that slide by one read nearly the same elements again, so their tasks count once.
     """
     windows = {d for r in t.facts.reads for window in r.place.windows for d in window}
     sliding = [d for d, n in tile.box if d in windows and n == 1]
@@ -78,11 +79,10 @@ def _distinct(t: Tiling, tile: AxisTile) -> int:
 
 
 def heads_together(t: Tiling, around: list[str]) -> int:
-    """Return how many values of the dimensions before M (such as heads) to run
-    next to each other, if tasks differ in length.
+    """Return how many batch entries (such as attention heads) run next to each other, if tasks differ in length.
 
-    Few of them keep their operands in L2. But there must be twice as many tasks as cores, so that with the longest
-    tasks first all cores stay busy.
+    `around` are the grid dimensions before M. Few entries keep their operands in L2; but twice as many tasks as cores
+    are needed, so that with the longest tasks first all cores stay busy.
     """
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1

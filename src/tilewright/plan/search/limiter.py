@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.machine import Machine
-from tilewright.plan.limiting import alone
+from tilewright.plan.limiting import cycles_alone
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import KernelSchedule, time_of, work_of
 from tilewright.plan.search.partial_reductions import work_in_parts
@@ -18,7 +18,7 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
 
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
     """Return the cycles that each resource of a machine takes alone for a candidate's kernels, the longest first."""
-    return alone(machine, lambda other: cycles_on(candidate, other))
+    return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 
 
 def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:

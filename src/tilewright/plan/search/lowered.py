@@ -118,7 +118,7 @@ def _is_diagonal(t: Tiling) -> bool:
 
 
 def _owner(facts: Facts, name: str) -> str:
-    """Return the dimension of the program that a canonical dimension is a digit of."""
+    """Return the program dimension of which the canonical dimension `name` is a sub-index."""
     return next((d for d, digits in facts.digits.items() if name in digits), name)
 
 

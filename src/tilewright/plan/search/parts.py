@@ -63,7 +63,7 @@ def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
 
 
 def _splits(t: Tiling) -> Iterator[Parts]:
-    """Yield the ways to split one loop of a tiling over tasks."""
+    """Yield the ways to do split-K: a reduction dimension, the number of its parts and the width of each."""
     for c, tile in t.pairs():
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)
         if tile.level != LOOP or c.is_parallel or not c.streams or not merges or DEPTH not in c.roles:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import Expr
-from tilewright.plan.computed import neighbours
+from tilewright.plan.computed import equal_neighbours
 from tilewright.plan.search.cost import row_cycles
 from tilewright.plan.search.halo import HaloWindow, halo_window
 from tilewright.plan.search.orientation import OrientedProduct, contiguous_k, is_one_a_step
@@ -198,5 +198,5 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
 
 @lru_cache
 def _neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
-    """Return `computed.neighbours`, cached."""
-    return neighbours(at, k, slab)
+    """Return `computed.equal_neighbours`, cached."""
+    return equal_neighbours(at, k, slab)

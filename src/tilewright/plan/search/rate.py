@@ -24,7 +24,7 @@ from tilewright.plan.search.simt import term_program
 
 
 def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collection[str] = ()) -> PlanCandidate | str:
-    """Return a given plan as a candidate with its predicted cycles; or why it has no predicted time.
+    """Return a given plan as a candidate with its predicted cycles; or text that says why they cannot be predicted.
 
     `facts` are those of the whole program. Arguments that are `constant` are repacked once, when they are bound.
     """
@@ -61,14 +61,17 @@ def _rows_in_blocks(facts: Facts, machine: Machine, constant: Collection[str]) -
 
 
 def _in_blocks(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
-    """Return the candidate with B repacked to block-diagonal form; a reason is passed through."""
+    """Return the candidate `kernel` with B repacked to block-diagonal form.
+
+    If `kernel` is a refusal, return it unchanged.
+    """
     return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine, constant)
 
 
 def _rate_two(facts: Facts, machine: Machine, plan: Schedule, after: str) -> PlanCandidate | str:
-    """Return a plan of two kernels as a candidate; or why it has no time.
+    """Return a plan of two kernels as a candidate with its predicted cycles; or why they cannot be predicted.
 
-    A second kernel without a plan is searched.
+    The program is split after the MMA `after`. A second kernel of which the plan says nothing is the search's best.
     """
     cut = next((c for c in cuts(facts, Ranking()) if c.after == after), None)
     if cut is None:
@@ -81,16 +84,18 @@ def _rate_two(facts: Facts, machine: Machine, plan: Schedule, after: str) -> Pla
 
 
 def _second(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
-    """Return the second kernel as a candidate: by its plan, or the search's best; or why there is none."""
+    """Return the second kernel as a candidate: that of its plan, or the
+    search's best; or text that says why there is none.
+    """
     if plan is not None:
         return rate_plan(cut.second, machine, plan)
     return search_facts(cut.second, machine).best or "the second kernel has no plan"
 
 
 def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> PlanCandidate | str:
-    """Return the plan of one kernel as a candidate; or why it has no time.
+    """Return the plan of one kernel as a candidate with its predicted cycles; or why they cannot be predicted.
 
-    `batch` is the number of diagonal blocks in a tile.
+    `batch` is the number of GEMMs in a tile, as blocks of a block-diagonal B.
     """
     program = term_program(facts, machine) if plan.pipeline is None and plan.products else None
     if program is not None and is_by_terms(program, plan):

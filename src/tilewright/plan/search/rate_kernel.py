@@ -22,7 +22,7 @@ from tilewright.plan.search.unit import MmaTile, deep
 def rate_pipeline(
     facts: Facts, machine: Machine, plan: Schedule, roles: Pipeline, axes: PlanAxes, batch: int
 ) -> PlanCandidate | str:
-    """Return a plan with a pipeline as a candidate; or why it has no time.
+    """Return a plan with a pipeline as a candidate with its predicted cycles; or why they cannot be predicted.
 
     `batch` is the number of GEMMs of a batch in a tile, as blocks of a block-diagonal B.
     """

@@ -21,7 +21,7 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, un
 
 
 def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes) -> PlanCandidate | str:
-    """Return a plan without a pipeline as a candidate; or why it has no time."""
+    """Return a plan without a pipeline as a candidate with its predicted cycles; or why they cannot be predicted."""
     size = numbers_of(facts.sizes)
     widths, blocks = dict[Expr, int](), dict[Expr, int]()
     for d in sorted(facts.cut, key=lambda d: _grid_position(plan, axes, d)):
@@ -74,7 +74,7 @@ def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
 
 
 def rate_by_terms(program: TermProgram, plan: Schedule) -> PlanCandidate | str:
-    """Return a plan with a SIMT product as a candidate; or why it has no time."""
+    """Return a plan with a SIMT product as a candidate with its predicted cycles; or why they cannot be predicted."""
     facts = program.facts
     named = {axis.name: axis for axis in plan.axes}
     loop = named[axis_of_terms(program)].split("loop")

@@ -24,11 +24,11 @@ class PlanTiles:
         self.o, self.facts, self.axes, self.batch, self.taps = o, o.facts, axes, batch, taps
 
     def tiles(self) -> tuple[AxisTile, ...]:
-        """Return the tile of every class of dimensions."""
+        """Return the tile of every axis of the schedule (class of dimensions with the same role in all MMAs)."""
         return tuple(self._tile(c) for c in self.o.classes)
 
     def _tile(self, c: DimClass) -> AxisTile:
-        """Return the tile of one class of dimensions."""
+        """Return the tile that the plan gives to the class `c` of dimensions."""
         owners = owners_of(self.facts, c.dims)
         loops = {d: n for d in owners if (n := self.axes.loop(d)) is not None}
         if c.is_batch and c.is_parallel and self.batch > 1:
@@ -48,7 +48,7 @@ class PlanTiles:
         return AxisTile(LOOP, block.size, block.box, block.fold, shared, max(1, ceil(block.count / shared)))
 
     def _whole(self, c: DimClass) -> AxisTile:
-        """Return the tile that has all of a class."""
+        """Return the tile that has the whole extent of the class `c` of dimensions."""
         return AxisTile(WHOLE, c.extent, tuple((d, self.facts.extents[d]) for d in c.dims))
 
     def _extent(self, d: Expr) -> int:
@@ -56,7 +56,9 @@ class PlanTiles:
         return self.facts.size(n for n in self._digits(d) if n in self.facts.extents)
 
     def _digits(self, d: Expr) -> tuple[str, ...]:
-        """Return the canonical dimensions (digits) of a dimension of the program."""
+        """Return the names of the digits (sub-indices) that a program dimension
+        was split into; its own name if it was not.
+        """
         return self.facts.digits.get(str(d), (str(d),))
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
@@ -91,5 +93,5 @@ class PlanTiles:
 
 
 def owners_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
-    """Return the dimensions of the program that canonical dimensions are digits of."""
+    """Return the program dimensions of which the canonical dimensions `dims` are sub-indices."""
     return [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & set(dims)]

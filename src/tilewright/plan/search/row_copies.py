@@ -70,7 +70,7 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy:
-    """Return the copy of the read `n` to a tensor of shape `packed`."""
+    """Return the cost-model entry of a kernel that copies the tensor of the read `n` to one of shape `packed`."""
     place = n.place
     word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1], packed[-1])
     return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word), packed == place.shape)

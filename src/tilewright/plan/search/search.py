@@ -65,9 +65,7 @@ def search_facts(
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     lanes = list(kernels_of_lanes(facts, machine, ranking))
     can_split = not (facts.opened or facts.logs or facts.in_order)
-    _take(
-        ranking, [*lanes, *(split for whole in lanes if can_split for split in kernels_in_parts(whole, ranking))]
-    )
+    _take(ranking, [*lanes, *(split for whole in lanes if can_split for split in kernels_in_parts(whole, ranking))])
     _take(ranking, list(kernels_of_fragments(facts, machine, ranking)))
     if facts.logs or facts.in_order:
         why = "what is logged is shown in order" if facts.logs else "elements are computed in order"

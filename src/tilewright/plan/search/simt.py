@@ -21,7 +21,7 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import argument_bytes
 from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.sums import summed_in
-from tilewright.plan.term_boxes import Terms, resident_waves, tasks_of_boxes, written_out
+from tilewright.plan.term_boxes import Terms, max_unrolled_steps, resident_waves, tasks_of_boxes
 
 LONGEST, SLIDING = 16, 2
 """The longest box of a lane that is tried along a digit, and the number of innermost digits with boxes."""
@@ -114,7 +114,9 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
 
 
 def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
-    """Return the canonical dimensions (digits) of a dimension of the program."""
+    """Return the names of the digits (sub-indices) that a program dimension
+    was split into; its own name if it was not.
+    """
     return facts.digits.get(str(d), (str(d),))
 
 
@@ -129,7 +131,7 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
 
 
 def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
-    """Return a function that gives the extent of a dimension; `more` has those of boxes."""
+    """Return a function that gives the extent of any dimension of a SIMT kernel; `more` has the dimensions of boxes."""
     numbers = numbers_of(program.facts.sizes)
     known: dict[Expr, int] = {program.terms.summed: program.count, **more}
     return lambda d: known[d] if d in known else numbers(d)
@@ -228,7 +230,7 @@ def count_terms(kernel: TermKernelSchedule) -> Work:
     tasks = tasks_of(kernel.widths, size)
     own = ceil(tasks / (limits.cores or 1)) * kernel.waves
     together = min(own, max(kernel.waves, resident_waves(machine, boxes * terms.held, kernel.waves)))
-    is_unrolled = rounds <= written_out(terms, kernel.widths, kernel.waves, machine)
+    is_unrolled = rounds <= max_unrolled_steps(terms, kernel.widths, kernel.waves, machine)
     one = done * costs.waiting + (1 if is_unrolled else rounds) * limits.copy_latency
     lines = min(lanes, ceil(lanes * terms.apart / machine.lane_access.line_bytes))
     phase = Phase(1, lanes=kernel.waves * done * lanes / limits.lane_rate, gather=kernel.waves * loads * lines)

@@ -44,8 +44,9 @@ def _extent(facts: Facts, d: Expr) -> int:
 
 
 def _axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
-    """Return the plan's axis of a parallel dimension; the rows of a kernel with
-    boxes have each digit padded to whole boxes.
+    """Return the plan's axis of a dimension that the grid splits.
+
+    With boxes of results per lane, each digit (sub-index) of M is padded to whole boxes.
     """
     facts = kernel.program.facts
     if d is not kernel.program.row or kernel.outer is None:

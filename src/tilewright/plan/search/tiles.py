@@ -65,7 +65,7 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
 
 
 def _columns(o: Orientation, c: DimClass) -> tuple[int, ...]:
-    """Return the atom widths that all MMAs with this class as columns have, sorted."""
+    """Return the atom widths that fit the class `c` as N: those that all MMAs with it as columns have, sorted."""
     atoms = [p.atoms for p, role in zip(o.products, c.roles, strict=True) if role == COLUMNS]
     widths = [{atom.shape[1] for atom in each} for each in atoms]
     return tuple(sorted(set.intersection(*widths))) if widths else ()
@@ -147,7 +147,10 @@ def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int
 
 
 def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
-    """Yield tiles of columns that the grid cannot split: loops, each pass of which repeats the MMA, or clusters."""
+    """Yield tiles along an N that the grid cannot split: loop tiles, or the share of a task in a cluster.
+
+    A loop with several passes computes the MMA again in each pass; its tile counts all of them.
+    """
     facts = o.facts
     if set(c.dims) & facts.scanned:
         return
@@ -242,7 +245,7 @@ def filled_box(
 
 
 def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
-    """Yield tiles of `size` elements of a class: a run of it as one number, or boxes of its digits."""
+    """Yield the tiles of `size` elements over the dimensions of a class: as a run of one flat index, or as boxes."""
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:
         box = tuple((d, min(size, extents[d]) if len(c.dims) == 1 else extents[d]) for d in c.dims)

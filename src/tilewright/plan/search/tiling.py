@@ -52,11 +52,11 @@ class Tiling:
         return self._spans[dims]
 
     def phase(self, n: ValueFacts) -> Loops:
-        """Return the loops in which a value is computed."""
+        """Return the loops in which the value `n` is computed, by class number."""
         return self.loops_over(n.dims | n.reduces | n.carried)
 
     def loops_over(self, dims: Dims) -> Loops:
-        """Return the loops over any of `dims`."""
+        """Return the loops over any of the dimensions `dims`, by class number."""
         return frozenset(self.o.class_of[d] for d in dims) & self.looped
 
     def trips(self, loops: Loops) -> int:
@@ -70,11 +70,11 @@ class Tiling:
         return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
 
     def tile_of(self, dim: str) -> AxisTile:
-        """Return the tile of the class of a dimension."""
+        """Return the tile of the class that the dimension `dim` belongs to."""
         return self.tiles[self.o.class_of[dim]]
 
     def pairs(self) -> list[tuple[DimClass, AxisTile]]:
-        """Return the classes with their tiles."""
+        """Return each class of dimensions (axis of the schedule) with its tile."""
         return list(zip(self.o.classes, self.tiles, strict=True))
 
 

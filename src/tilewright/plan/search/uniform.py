@@ -10,7 +10,7 @@ from tilewright.ir.core import Block, Op, Program
 from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
-from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, drafted, only_adds
+from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, only_adds, plan_over_dims
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
 from tilewright.plan.predicting import is_divided, neighbours_in_word
 from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
@@ -221,7 +221,7 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
         for d in kernel.widths
     }
     cuts |= {d: (Split("loop", n),) for d, n in kernel.loops.items() if d in whole and n < size(d)}
-    plan = drafted((*kernel.widths, *whole), size, cuts, kernel.widths)
+    plan = plan_over_dims((*kernel.widths, *whole), size, cuts, kernel.widths)
     names = {facts.nodes[p.node].source: p.name for p in facts.products}
     products = tuple(
         ProductUnit(names[op], None)
