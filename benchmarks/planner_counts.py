@@ -266,7 +266,7 @@ def times(sources: Sources, ran: set[str]) -> list[str]:
         kind = re.sub(r"tuple\[(\w+).*", r"\1", returns)
         plans = "Plan" in " ".join(_fields_of(sources, kind).values())
         counted = any(_reads(node, field) for field in LAUNCH) or _calls(node) & {"launch_cycles", "launching"}
-        is_other = BOUND.search(doc) or OF_LAUNCH.search(doc)
+        is_other = BOUND.search(doc) or OF_LAUNCH.search(doc) or "kernel_time" in _calls(node)
         if kind in timed and not plans and counted and not is_other and _name(path, node) in ran:
             found.append(_name(path, node))
     return sorted(found)
@@ -283,7 +283,8 @@ def rooflines(sources: Sources, ran: set[str]) -> list[str]:
     for path, node in sources.functions():
         doc = (ast.get_docstring(node) or "").lower()
         bound = re.search(r"no (schedule|plan|pipeline)\b.* (can )?beats?|moving (its|the) arguments", doc)
-        if bound and (_reads(node, "far_rate") or _calls(node) & moving) and _name(path, node) in ran:
+        asks = "roofline" in _calls(node)
+        if bound and not asks and (_reads(node, "far_rate") or _calls(node) & moving) and _name(path, node) in ran:
             found.append(_name(path, node))
     return sorted(found)
 

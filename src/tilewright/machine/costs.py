@@ -82,13 +82,15 @@ class ResidentCosts:
     The registers of a core are shared out for so many `lanes` at a time (0: that is not counted); `registers` are those
     of a lane beside what it holds of a row. What finds no register is stored and loaded again. `exchange` are the
     cycles of a reduction whose row several waves share, `uneven` is how much longer tasks take whose rows are no power
-    of two, by which lanes are dealt.
+    of two, by which lanes are dealt. `sharpness` says how much of what runs beside memory shows: the longer of both is
+    alone where it is infinite, both add up where it is 1.
     """
 
     lanes: int = 0
     registers: int = 0
     exchange: float = 0
     uneven: float = 1
+    sharpness: float = 1
 
 
 @dataclass(frozen=True)

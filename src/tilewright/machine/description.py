@@ -65,7 +65,8 @@ class Limits:
     `shared_rate` are the bytes that a core reads in a cycle from the memory that its threads share, `copy_latency`
     the cycles that a copy to it takes to arrive. `copy_shown` is what shows of the time of copies that run beside other
     work, `far_users` how many times as long copies take where all tasks run at a time and those that read the same
-    are not next to each other, `shallow_ring` how much longer steps take that too few copies run ahead of, `lone_group`
+    are not next to each other, `read_power` the power of what a raster reads more than the best one by which they take
+    longer, `shallow_ring` how much longer steps take that too few copies run ahead of, `lone_group`
     how much longer products take that one group of waves starts alone, with few of them under way. `outside_row` are
     the cycles that a copy of a box takes for each of its rows that lies outside the tensor. Rows that begin within the
     ones before them take `box_overlap` times as long in a box, `window_overlap` times where a copy counts windows.
@@ -74,7 +75,8 @@ class Limits:
     number. `round_latency` are the cycles of a round of products and what lies between them that nothing hides where
     one group of waves does it, by its square fewer where there are more; in such a round,
     matrix units take `group_latency` longer for each group of waves, lanes `lane_latency` by the number of groups, and
-    both `turn_latency` where groups take turns.
+    both `turn_latency` where groups take turns; `lone_shown` is the share of the shorter of both that shows where one
+    group does them, with products ahead.
     `working_registers` are those of a lane beside its sums (addresses, counters, what an epilogue computes),
     `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself. Such a
     lane takes `gather_cycles` for each load and store, of one word that lies within one row, and `gather_latency`
@@ -104,6 +106,7 @@ class Limits:
     copy_latency: int = 0
     copy_shown: float = 0.0
     far_users: float = 1.0
+    read_power: float = 0.0
     shallow_ring: float = 1.0
     lone_group: float = 1.0
     sector_bytes: int = 1
@@ -120,6 +123,7 @@ class Limits:
     round_latency: int = 0
     group_latency: float = 0.0
     lane_latency: float = 0.0
+    lone_shown: float = 1.0
     turn_latency: int = 0
     working_registers: int = 0
     loading_registers: int = 0

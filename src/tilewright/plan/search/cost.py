@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, gcd
 
-from tilewright.machine import Machine
+from tilewright.machine import Limits, Machine
 from tilewright.plan.model import moving
 from tilewright.plan.search.ranking import ENOUGH_STAGES
 from tilewright.plan.search.work import Phase, TaskEnd, Work
@@ -26,10 +26,6 @@ class Overlap:
     pingpong: bool = False
 
 
-HALF_HIDDEN = 0.5
-"""What shows of lanes' work beside products ahead, where one group of waves does both."""
-SHARPNESS = 4
-"""How sharply the longest of parts that overlap stands out; infinite: the others are hidden behind it wholly."""
 SAME_WAVES = Overlap(1, 0)
 """All waves run the same code: their work adds up, and the tasks of a core overlap."""
 
@@ -88,7 +84,7 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
     mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
     if p.is_dependent:
         mma, lanes = mma + limits.group_latency * o.groups, lanes + limits.lane_latency / o.groups
-    busy = max(mma, lanes) + min(mma, lanes) * _shown_share(p, o)
+    busy = max(mma, lanes) + min(mma, lanes) * _shown_share(limits, p, o)
     copies = max(p.copied / limits.l2_rate, p.l2 * share, p.gather) + more
     cycles = max(busy, p.shared / limits.shared_rate, copies) + limits.copy_shown * copies
     if not p.is_dependent and o.stages > 1 and copies:  # a stage is used, and filled again, while the others are used
@@ -98,16 +94,16 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
     return cycles + p.serial + (limits.turn_latency if o.ordered and p.is_dependent else 0)
 
 
-def _shown_share(p: Phase, o: Overlap) -> float:
+def _shown_share(limits: Limits, p: Phase, o: Overlap) -> float:
     """The share that shows of the shorter of matrix units and lanes: other groups of waves hide it, or products ahead.
 
-    With one stage no product starts ahead, and one group alone hides half of its own.
+    With one stage no product starts ahead, and one group alone hides a part of its own.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
         return 0.0 if o.ahead else 1 / o.groups
     if ahead:
-        return HALF_HIDDEN if o.groups == 1 else 0.0
+        return limits.lone_shown if o.groups == 1 else 0.0
     return 1 / o.groups**2
 
 
@@ -145,14 +141,15 @@ def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
         full = w.tasks / (cores * w.at_a_time)
         waiting = max(0.0, full - 1) * limits.copy_latency + full * w.exchange
         own = max(1.0, full) * w.moved / w.tasks / limits.far_rate  # a task waits for its own bytes, and no longer
-        return max(busy, min(together(moved, waiting + own), moved + waiting)) + w.waits, moved + w.waits
+        overlapping = together(machine.costs.resident.sharpness, moved, waiting + own)
+        return max(busy, min(overlapping, moved + waiting)) + w.waits, moved + w.waits
     return max(busy, w.latency) + w.waits, moved + w.waits
 
 
-def together(*cycles: float) -> float:
+def together(sharpness: float, *cycles: float) -> float:
     """Cycles of parts that overlap: about those of the longest, and more where others are nearly as long."""
     longest = max(cycles)
-    return longest * sum((x / longest) ** SHARPNESS for x in cycles) ** (1 / SHARPNESS) if longest else 0.0
+    return float(longest * sum((x / longest) ** sharpness for x in cycles) ** (1 / sharpness)) if longest else 0.0
 
 
 def _pipelined(machine: Machine, w: Work, o: Overlap) -> float:

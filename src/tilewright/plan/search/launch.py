@@ -11,8 +11,6 @@ from tilewright.plan.search.work import Work
 
 RASTERS = (1, 2, 4, 8, 16)
 """Tasks along the rows of C that may be walked together."""
-SHOWN_READS = 0.5
-"""The power of what is read more by which copies take longer: the L2 cache serves a part of it."""
 Side = tuple[int, int]
 """(tile, tasks) along a side of C."""
 DYNAMIC, CYCLIC = "dynamic", "cyclic"
@@ -54,7 +52,8 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
         along_rows = (min(raster, walked[0][1]) > 1) != columns_first
         is_square = rows[1] == columns[1] or 1 in (rows[1], columns[1])
         return 1.0 if is_square or along_rows == (best > 1) else t.machine.limits.far_users
-    return float(max(1.0, _read(t, walked, raster) / _read(t, (rows, columns), best)) ** SHOWN_READS)
+    more = _read(t, walked, raster) / _read(t, (rows, columns), best)
+    return float(max(1.0, more) ** t.machine.limits.read_power)
 
 
 def _sides(t: Tiling) -> tuple[Side, Side]:

@@ -46,7 +46,7 @@ COSTS = Costs(
     terms=TermCosts(load=6, result=2, task=150, waiting=2, values_in_flight=96, unrolled_products=640),
     # softmax 8192x8192 and layer norm 65536x256 in bf16 with 2 to 32 waves and 1 to 48 rows a task, on an H200; the
     # assembler is asked for registers of 1024 lanes
-    resident=ResidentCosts(lanes=1024, registers=20, exchange=1000, uneven=1.25),
+    resident=ResidentCosts(lanes=1024, registers=20, exchange=1000, uneven=1.25, sharpness=4),
     one_wave=12,
     functions=OTHERS,
 )

@@ -99,6 +99,7 @@ _HOPPER_LIMITS = Limits(
     copy_latency=800,
     copy_shown=0.28,
     far_users=1.2,  # 256x4096x4096 in 2x64 tasks, walked along either side
+    read_power=0.5,  # 4096x4096x4096 in tasks of 256x64
     shallow_ring=1.08,
     lone_group=1.045,
     sector_bytes=32,
@@ -117,6 +118,7 @@ _HOPPER_LIMITS = Limits(
     # take longer than matrix units
     group_latency=175,
     lane_latency=400,
+    lone_shown=0.5,
     turn_latency=35,
     working_registers=64,
     loading_registers=72,
