@@ -69,9 +69,8 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
     halo = _halo_tile(t, mmas)
     if halo is None and _needs_halo(t):
         return None
-    placed: set[int] = set()
     for m in mmas:
-        p = m.oriented
+        p, placed = m.oriented, set[int]()  # lowering brings what several products share for each of them
         for operand, own, is_a in ((p.a, p.rows, True), (p.b, p.columns, False)):
             for read in operand.reads:
                 n = t.facts.nodes[read]
