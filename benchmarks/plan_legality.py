@@ -759,6 +759,8 @@ def _staged(r: Reading) -> tuple[list[int], list[int]]:
             moves = not looping or bool(looping & set(operand.dims))
             if len(r.shapes.products) == 1 and not r.shapes.stated_loops:
                 moves = stepped or moves or True
+            elif stepped and looping & r.shapes.stated_loops.keys():  # steps of K within the author's loop
+                moves = bool((looping - r.shapes.stated_loops.keys()) & set(operand.dims))
             (ring if moves else once).append(size)
     return ring, once
 

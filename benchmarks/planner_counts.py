@@ -21,7 +21,7 @@ ways to match a pinned plan
 functions that return a GPU kernel's time
     Functions of P that ran in a GPU probe, return a float (or floats, or a dataclass with `cycles` and no plan) and
     count the launch (they read `launch_cycles` or `following_cycles` of the row, or call a function that does). Those
-    that give the time of a launch alone, or a bound ("at least", "no ... beats"), are none.
+    that give the time of a launch alone, a bound ("at least", "no ... beats"), or sums of `kernel_time` are none.
 rooflines
     Functions of P that divide bytes of arguments by the bandwidth of memory (`far_rate`, or a function that reads it)
     and whose docstring says that they give a bound: roofline, what no plan can beat, what moving the arguments takes.

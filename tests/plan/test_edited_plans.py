@@ -34,7 +34,9 @@ def test_plans_that_are_chosen_are_legal(number):
     assert broken(edit_cases.chosen(number), edit_cases.shapes(number), case.machine) is None
 
 
-@pytest.mark.parametrize("name", ["gemm nt", "gemm nn, bias", "gemm padded", "conv halo", "attention", "low rank"])
+@pytest.mark.parametrize(
+    "name", ["gemm nt", "gemm nn, bias", "gemm padded", "conv halo", "attention", "attention causal", "low rank"]
+)
 def test_the_checker_counts_the_shared_memory_of_the_block_text(name):
     number = number_of(name)
     reading = Reading(
