@@ -42,9 +42,10 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
         else:
             copied[name] = form
     own = replace(plan, values=tuple(line for line in plan.values if line.at != LAUNCH))
-    if not copied:
+    ways = list(repackings(facts, machine, constant, Ranking()))
+    if not copied:  # blocks of a batch, or of rows
+        facts = next((x.facts for x in ways if x.only_blocks and not x.rewrite.forms), facts)
         return _in_blocks(_rate_kernel(facts, machine, own, batch), machine, constant)
-    ways = repackings(facts, machine, constant, Ranking())
     repacked = next((x for x in ways if dict(x.rewrite.forms) == copied), None)
     if repacked is None:
         return f"no copies are {', '.join(f'`repack {name}: {form}`' for name, form in copied.items())}"
