@@ -208,6 +208,28 @@ def test_what_stands_behind_the_product_reads_its_own_elements(name: str) -> Non
     assert ("reshape %r" in found.text("host")) is (name == "added")
 
 
+@pytest.mark.parametrize("sizes", [FEW, {"M": 400, "N": 16, "K": 32}])
+def test_every_plan_of_rows_as_blocks_is_exact(sizes: Sizes) -> None:
+    """Groups of waves with several atoms of rows held what is added, and sums, in other lanes: it was not compiled."""
+    kernel = epilogue("added")
+    plans = every_plan(kernel, sizes, HOPPER, lambda plan: "block-diagonal" in str(plan))
+    assert any("tile 128x" in str(plan) and "consumer 4 waves" in str(plan) for plan in plans)
+    for plan in plans:
+        require_exact(kernel, sizes, str(plan))
+
+
+def test_many_rows_of_few_channels_are_done_four_at_a_time() -> None:
+    """The search had blocks of batches only: 72.1 us."""
+    kernel, sizes = kernels.conv((1, 1), "bf16"), {"N": 1, "H": 1080, "W": 1920, "C": 16, "F": 16}
+    found = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
+    assert "repack w: block-diagonal 4" in str(found.plan)
+    assert "so that 4 neighbours along M are one product: when it is bound" in found.explain()
+    assert "predicted 33.3 us; roofline 33.3 us" in found.explain()
+    assert "refused  a pipeline, bulk copies: 2.16 of the time" in found.explain()
+    pinned = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",), plan=str(found.plan))
+    assert "predicted 33.3 us; roofline 33.3 us" in pinned.explain()
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

@@ -89,7 +89,7 @@ def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: 
     row = {None if isinstance(x, str) else x.m for x in axes}
     if len(row) > 1 or None in row or any((x.rows, x.waves) != (how.rows, how.waves) for _, x in found):
         return None
-    atoms = {x.atom.shape[1]: x.atom for _, x in found}
+    atoms = {x.atom.shape[1] * x.blocks: x.atom for _, x in found}  # blocks on a diagonal lie one beside the other
     for atom in machine.multiply.values():
         if (atom.c.rows, atom.c.lanes, atom.c.dtype) == (c.rows, c.lanes, c.dtype):
             atoms.setdefault(atom.shape[1], atom)

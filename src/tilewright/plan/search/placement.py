@@ -72,7 +72,7 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
     if halo is None and _needs_halo(t):
         return None
     for m in mmas:
-        p, placed = m.oriented, set[int]()  # lowering brings what several products share for each of them
+        p = m.oriented
         for operand, own, is_a in ((p.a, p.rows, True), (p.b, p.columns, False)):
             for read in operand.reads:  # each product has slabs of its own, also of what others read
                 n = t.facts.nodes[read]

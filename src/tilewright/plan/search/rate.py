@@ -42,22 +42,15 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
         else:
             copied[name] = form
     own = replace(plan, values=tuple(line for line in plan.values if line.at != LAUNCH))
-    if not copied:
-        paired = _rows_in_blocks(facts, machine, constant)
-        return _in_blocks(_rate_kernel(paired, machine, own, batch), machine, constant)
-    ways = repackings(facts, machine, constant, Ranking())
+    ways = list(repackings(facts, machine, constant, Ranking()))
+    if not copied:  # blocks of a batch, or of rows
+        facts = next((x.facts for x in ways if x.only_blocks and not x.rewrite.forms), facts)
+        return _in_blocks(_rate_kernel(facts, machine, own, batch), machine, constant)
     repacked = next((x for x in ways if dict(x.rewrite.forms) == copied), None)
     if repacked is None:
         return f"no copies are {', '.join(f'`repack {name}: {form}`' for name, form in copied.items())}"
     kernel = _rate_kernel(repacked.facts, machine, own, batch)
     return kernel if isinstance(kernel, str) else _in_blocks(with_copies(kernel, repacked), machine, constant)
-
-
-def _rows_in_blocks(facts: Facts, machine: Machine, constant: Collection[str]) -> Facts:
-    """The facts of a program whose B stands in blocks: with its batch, or, of a product without one, of paired rows."""
-    if any(p.batch for p in facts.products):
-        return facts
-    return next((x.facts for x in repackings(facts, machine, constant, Ranking()) if not x.rewrite.forms), facts)
 
 
 def _in_blocks(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:

@@ -30,7 +30,9 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
     if len(facts.products) != 1 or facts.part:
         return
     (p,) = facts.products
-    if not (p.a.is_read and p.b.is_read) or not bulk_pitch(machine):
+    source = facts.nodes[p.node].source
+    is_repacked = source is not None and source.attrs.get("blocks", 1) > 1
+    if not (p.a.is_read and p.b.is_read) or not bulk_pitch(machine) or is_repacked:
         return
     reads = [facts.nodes[x.reads[0]] for x in (p.a, p.b)]
     if not all(n.place.linear and n.place.dims for n in reads):
