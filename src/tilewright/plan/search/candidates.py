@@ -39,22 +39,22 @@ def kernels_with_atoms(
 
 def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
     """Return the tilings of every orientation; only those that follow the author's wave constraints, if any do."""
-    legal: list[Tiling] = []
-    for orientation in orientations(facts, machine, ranking):
-        why = why_not_oriented(orientation) if only_lowered else ""
+    found: list[Tiling] = []
+    for o in orientations(facts, machine, ranking):
+        why = why_not_oriented(o) if only_lowered else ""
         if why:
             ranking.reject(why, LACKING)
             continue
-        for tiles, groups in tilings(orientation):
+        for tiles, groups in tilings(o):
             ranking.tilings += 1
-            tiling = Tiling(orientation, tiles, groups)
-            why = why_not_lowered(tiling) if only_lowered else ""
+            t = Tiling(o, tiles, groups)
+            why = why_not_lowered(t) if only_lowered else ""
             if why:
                 ranking.reject(why, LACKING)
             else:
-                legal.append(tiling)
-    as_stated = [tiling for tiling in legal if _shares_as_stated(tiling)] if facts.stated_waves else []
-    return as_stated or legal
+                found.append(t)
+    as_stated = [t for t in found if _shares_as_stated(t)] if facts.stated_waves else []
+    return as_stated or found
 
 
 def _shares_as_stated(t: Tiling) -> bool:
