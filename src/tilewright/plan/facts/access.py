@@ -52,7 +52,7 @@ class AccessFacts:
 
     @cached_property
     def row(self) -> LinearForm:
-        """The innermost coordinate of the memory, as a linear form."""
+        """The innermost memory coordinate as pairs (dimension, coefficient) that add up."""
         return self.coords[-1] if self.coords else ()
 
     @cached_property

@@ -84,7 +84,9 @@ class PlanTiles:
         )
 
     def _stepped(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
-        """Return the tile of a loop's iteration, with the iterations of all passes that a task needs."""
+        """Return the loop tile of a class with these tile sizes; its count is
+        the iterations over all passes of a task.
+        """
         taps = {d for d in owners if d in self.axes.axes and self.axes.axes[d].name in self.taps}
         sizes = {d: 1 if d in taps else loops.get(d, self._extent(d)) for d in owners}
         tile = self._cut(c, owners, sizes, LOOP)
