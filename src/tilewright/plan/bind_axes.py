@@ -31,8 +31,10 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
         d = kernel.dims.get(axis.name)
         if d is None:
             near = did_you_mean(axis.name, kernel.dims)
-            here = "" if kernel.machine.lanes else ", where a plan has no line `atom`"
-            raise refused(axis, f"there is no dimension {axis.name}; there are {', '.join(kernel.dims)}{here}{near}")
+            cpu_hint = "" if kernel.machine.lanes else ", where a plan has no line `atom`"
+            raise refused(
+                axis, f"there is no dimension {axis.name}; there are {', '.join(kernel.dims)}{cpu_hint}{near}"
+            )
         extent = max(1, kernel.size(d))
         if [digit.name for digit in axis.digits] != [axis.name]:
             raise refused(axis, f"{axis.name} is one number here: `({axis.name} {extent})`")

@@ -399,11 +399,11 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
     while widths[-1] > 1:
         half = -(-widths[-1] // 2)
         n = np.arange(max(1, half // 2 + 1), half + 1)
-        kept = np.ones(n.shape, bool)
+        keeps_digits = np.ones(n.shape, bool)
         for radix in radices:
-            kept &= (n % radix == 0) | (radix % n == 0)
+            keeps_digits &= (n % radix == 0) | (radix % n == 0)
         in_rows, divides = (n % ROWS == 0) | (n > 6 * ROWS), extent % n == 0
-        best = (2 * (2 * kept + in_rows) + divides)[::-1].argmax()  # of equally good ones the widest
+        best = (2 * (2 * keeps_digits + in_rows) + divides)[::-1].argmax()  # of equally good ones the widest
         widths.append(int(n[len(n) - 1 - best]))
     return widths
 

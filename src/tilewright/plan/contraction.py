@@ -275,8 +275,8 @@ def over_joined(
     """Return the table of (program dimensions, their digits) after `digits` were merged into `merged_digit`."""
     merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
     dims = tuple(d for entry in merged_entries for d in entry[0])
-    kept = [s for entry in merged_entries for s in entry[1] if s not in digits or s is digits[-1]]
-    merged = dims, tuple(merged_digit if s is digits[-1] else s for s in kept)
+    remaining = [s for entry in merged_entries for s in entry[1] if s not in digits or s is digits[-1]]
+    merged = dims, tuple(merged_digit if s is digits[-1] else s for s in remaining)
     return (*(entry for entry in over if entry not in merged_entries), merged)
 
 
@@ -487,8 +487,8 @@ class _Recogniser:
             raise NoContraction(f"what follows the sum has more than {LONGEST} steps")
         if result not in known:
             raise NoContraction("what it writes does not depend on its sum")
-        kept = set(result.type.dims)
-        if not {d for v in (write.operands[0], *(op.results[0] for op in reads)) for d in v.type.dims} <= kept:
+        result_dims = set(result.type.dims)
+        if not {d for v in (write.operands[0], *(op.results[0] for op in reads)) for d in v.type.dims} <= result_dims:
             raise NoContraction("a value after the sum has dimensions of its own")
         return reads
 

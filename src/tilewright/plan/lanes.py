@@ -267,10 +267,10 @@ def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine
 def _instructions(
     contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int, vectors: int, parted: bool
 ) -> int:
-    """Return the estimated number of instructions: the blocks that are unrolled or peeled.
+    """Return the estimated number of instructions of the program: those of all unrolled and peeled blocks.
 
-    `full_blocks` and `tail` are the whole blocks of a line and its remaining rows; `parted` says that tasks split
-    lines.
+    `full_blocks` and `tail` are the whole blocks of an image line and its remaining rows; `parted` says that tasks
+    split lines.
     """
     unrolled = 1
     for s in blocking.steps:

@@ -195,8 +195,8 @@ def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
 def types_of(op: Op, swapped: bool, machine: Machine | None) -> tuple[DType, DType, DType]:
     """Return the element types of A, B and the accumulator, as the machine has it."""
     a, b, _ = (v.type.dtype for v in op.operands)
-    wide = summed_in(op, machine)
-    return (b, a, wide) if swapped else (a, b, wide)
+    accumulator = summed_in(op, machine)
+    return (b, a, accumulator) if swapped else (a, b, accumulator)
 
 
 def names_of(program: Program) -> dict[str, Op]:
@@ -368,17 +368,17 @@ def microkernel(
     sizes: tuple[int, int, int],
     lanes: int | None = None,
     precision: str | None = None,
-    apart: int = 0,
-    cut: bool = False,
+    row_stride: int = 0,
+    is_part: bool = False,
 ) -> Microkernel | None:
     """Return the fastest microkernel of an M x N x K MMA; None if no atom takes its types.
 
-    `lanes` restricts the atoms to those of so many lanes. `apart` is the byte stride between rows of A. `cut` says that
-    N is a part of a longer dimension.
+    `lanes` restricts the atoms to those of so many lanes. `row_stride` is the bytes between rows of A. `is_part` says
+    that N is a part of a longer dimension.
     """
     cost_of = {
         candidate: cycles(
-            machine, candidate, sizes, apart if atom.a.dtype is types[0] else 0, cut
+            machine, candidate, sizes, row_stride if atom.a.dtype is types[0] else 0, is_part
         )  # panels keep rows clear
         for atom in atoms_for(machine, *types, precision)
         for candidate in _legal_tiles(machine, atom)
@@ -430,19 +430,19 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
 
 
 def cycles(
-    machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], apart: int = 0, cut: bool = False
+    machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0, is_part: bool = False
 ) -> float:
     """Return the cycles of an MMA: its accumulator tiles, ragged ones too, and packing B where the atom needs that.
 
-    `apart` is the byte stride between rows of A. `cut` says that N is a part of a longer dimension: then B is packed
+    `row_stride` is the bytes between rows of A. `is_part` says that N is a part of a longer dimension: then B is packed
     once if parts are whole tiles, otherwise again for every block of rows.
     """
     m, n, k = sizes
     total = 0.0
     for rows, row_blocks in _tile_counts(m, microkernel.rows, microkernel.atom.shape[0]).items():
         for columns, column_blocks in _tile_counts(n, microkernel.columns, microkernel.atom.shape[1]).items():
-            total += row_blocks * column_blocks * _tile_cycles(machine, microkernel, rows, columns, k, apart)
-    packings = -(-m // microkernel.rows) if cut and n % microkernel.columns else int(microkernel.group > 1)
+            total += row_blocks * column_blocks * _tile_cycles(machine, microkernel, rows, columns, k, row_stride)
+    packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.group > 1)
     packed_bytes = packings * n * k * element_bytes(microkernel.atom.b.dtype)
     return total + 2 * packed_bytes / machine.limits.copy_rate
 
@@ -461,7 +461,7 @@ def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
     return counts
 
 
-def _tile_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns: int, k: int, apart: int) -> float:
+def _tile_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns: int, k: int, row_stride: int) -> float:
     """Return the cycles of one accumulator tile over all of K: MMAs or the
     loads that feed them, and loading and storing C.
     """
@@ -474,5 +474,5 @@ def _tile_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns:
             (row_atoms + column_atoms) * microkernel.atom.load_cycles,
         )
         return steps * step + 2 * row_atoms * column_atoms * m * limits.load_cycles
-    step = vectors.step_cycles(machine, microkernel.atom, rows, column_atoms, apart, k)
+    step = vectors.step_cycles(machine, microkernel.atom, rows, column_atoms, row_stride, k)
     return steps * step + 2 * rows * column_atoms * limits.load_cycles

@@ -192,7 +192,9 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
 
 
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
-    """Return the splits of K with all of them unrolled and none split twice."""
+    """Return the splits of K with every loop unrolled; of a dimension that is
+    split twice, only the inner split is kept.
+    """
     inner = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, level="unit") for s in inner)
 

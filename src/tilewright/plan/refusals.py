@@ -16,8 +16,8 @@ def refused(lines: object, why: str) -> ArgumentError:
     >>> print(refused(("axis K = (K 9): whole", "stages 4"), "they need more shared memory than there is"))
     plan: `axis K = (K 9): whole`, `stages 4`: they need more shared memory than there is
     """
-    every = lines if isinstance(lines, tuple) else (lines,)
-    return ArgumentError(f"plan: {', '.join(f'`{line}`' for line in every)}: {why}")
+    quoted = lines if isinstance(lines, tuple) else (lines,)
+    return ArgumentError(f"plan: {', '.join(f'`{line}`' for line in quoted)}: {why}")
 
 
 def refusal_of(step: Callable[[], None]) -> str:

@@ -226,10 +226,10 @@ def smallest(program: Program) -> int:
 def _elementwise_widths(
     program: Program, widths: Mapping[Expr, int], size: Size, element_size: int, wave_elements: int, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (task widths, waves) of an elementwise program.
+    """Return (task width along each dimension, waves per task) of an elementwise program.
 
-    A task has as many elements as its lanes hold at once, fewer if otherwise a core had no task. If the program
-    transposes, tasks are square tiles along both contiguous dimensions.
+    A task has as many elements as its lanes hold at once, or fewer if otherwise some cores had no task. If the program
+    transposes, a task is a square tile along both contiguous dimensions.
     """
     tasks, word, tile_bytes = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
     max_waves, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1

@@ -358,11 +358,14 @@ class Schedule:
 
     @property
     def open(self) -> frozenset[str]:
-        """The names of digits whose extent is known only when the program runs."""
+        """The names of digits (sub-indices of an axis) whose extent is known only when the program runs."""
         return frozenset(d.name for a in self.axes for d in a.digits if d.open)
 
     def opened(self, names: Collection[str]) -> Schedule:
-        """Return the plan with the digits of these names open, and no others."""
+        """Return the plan with the digits (sub-indices) of these names open, and no others.
+
+        Open: known only at run time.
+        """
         axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
         return replace(self, axes=tuple(axes))
 

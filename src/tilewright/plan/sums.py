@@ -19,8 +19,8 @@ def summed_in(op: Op, machine: Machine | None) -> DType:
     a, b, c = (v.type.dtype for v in op.operands)
     if op.attrs.get("accumulate") == dtypes.f16.name and machine is not None and _has_f16_accumulator(machine):
         return dtypes.f16
-    wide: DType = dtypes.f64 if dtypes.f64 in (a, b) else c.accumulator
-    return wide
+    dtype: DType = dtypes.f64 if dtypes.f64 in (a, b) else c.accumulator
+    return dtype
 
 
 def wider_sums(program: Program, machine: Machine) -> Iterator[str]:

@@ -75,7 +75,7 @@ class Terms:
 
     @property
     def sums(self) -> int:
-        """The registers per lane of a box's accumulators."""
+        """The registers per lane of the accumulators of its box of results."""
         return ceil(self.results * self.values * self.wide / self.word)
 
     @property
@@ -85,7 +85,9 @@ class Terms:
 
     @property
     def held(self) -> int:
-        """The registers per lane in all: accumulators, as many again for the widened operand, and the window."""
+        """The registers per lane in all: accumulators, as many again for the
+        operand widened to their type, and the window.
+        """
         return 2 * self.sums + self.windows
 
 

@@ -397,7 +397,9 @@ def _parse_axis(name: str, digits: str, splits: str) -> Axis:
 
 
 def _parse_digits(text: str) -> tuple[Digit, ...]:
-    """Return the digits of an axis from their text, such as `p 7, q 9 of 8`."""
+    """Return the digits (sub-indices) of an axis from their text: `p 7, q 9
+    of 8` has p of 7, and q of 8 padded to 9.
+    """
     digits = []
     for part in text.split(", "):
         match = _DIGIT.fullmatch(part)

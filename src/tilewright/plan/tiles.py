@@ -205,7 +205,7 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 
 
 def _iterations(contraction: Contraction, split: Split, blocking: Blocking) -> int:
-    """Return the iterations of a split of K."""
+    """Return how many iterations (or unrolled steps) the split `split` of K makes."""
     last = contraction.depth[-1]
     if split.digit != last.name:
         return size(contraction.summed(split.digit))

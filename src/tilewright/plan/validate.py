@@ -59,7 +59,7 @@ def why_too_large(cost: Cost, machine: Machine) -> str | None:
 
 
 def _are_not_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
-    """True if the splits are not exactly one of size 1 for each digit."""
+    """True unless there is exactly one split of size 1 for each of the digits (sub-indices of K)."""
     return sorted(s.digit or "" for s in steps) != sorted(d.name for d in digits) or any(s.size != 1 for s in steps)
 
 

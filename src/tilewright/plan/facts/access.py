@@ -52,7 +52,7 @@ class AccessFacts:
 
     @cached_property
     def row(self) -> LinearForm:
-        """The innermost coordinate of the memory, as a linear form."""
+        """The innermost memory coordinate as pairs (dimension, coefficient) that add up."""
         return self.coords[-1] if self.coords else ()
 
     @cached_property
@@ -69,8 +69,8 @@ class AccessFacts:
     @cached_property
     def rows_overlap(self) -> bool:
         """True if a row of the memory starts within the row before it."""
-        wide = [stride for stride, extent in zip(self.strides[:-1], self.shape, strict=False) if extent > 1]
-        return bool(wide) and min(wide) < self.shape[-1]
+        row_strides = [stride for stride, extent in zip(self.strides[:-1], self.shape, strict=False) if extent > 1]
+        return bool(row_strides) and min(row_strides) < self.shape[-1]
 
     @property
     def elements(self) -> int:
@@ -92,10 +92,10 @@ class AccessFacts:
             return 1
         length, used = tile.get(self.contiguous, 1), {self.contiguous}
         while True:
-            more = [d for d in self.dims - used if 0 < self.steps[d] <= length and tile.get(d, 1) > 1]
-            if not more:
+            adjacent = [d for d in self.dims - used if 0 < self.steps[d] <= length and tile.get(d, 1) > 1]
+            if not adjacent:
                 return length
-            length, used = length + self.steps[more[0]] * (tile[more[0]] - 1), used | {more[0]}
+            length, used = length + self.steps[adjacent[0]] * (tile[adjacent[0]] - 1), used | {adjacent[0]}
 
     def lies_alone(self, dim: str) -> bool:
         """True if one coordinate is the dimension `dim` alone: a bulk copy can

@@ -104,8 +104,8 @@ class Facts:
             place = n.place
             elements, _ = touched.get(place.memory, (0, 0))
             touched[place.memory] = (elements + self.size(n.dims), place.elements * place.bytes)
-        each = {n.place.memory: n.place.bytes for n in (*self.reads, *self.writes)}
-        return float(sum(min(count * each[name], whole) for name, (count, whole) in touched.items()))
+        element_size = {n.place.memory: n.place.bytes for n in (*self.reads, *self.writes)}
+        return float(sum(min(count * element_size[name], whole) for name, (count, whole) in touched.items()))
 
     @cached_property
     def reduced(self) -> Dims:
@@ -160,8 +160,8 @@ class Facts:
     @cached_property
     def masked_dims(self) -> Dims:
         """The dimensions that masks depend on."""
-        every = (d for ops in self.masks.values() for op in ops for d in op.operands[0].type.dims)
-        return frozenset(map(str, every))
+        mask_dims = (d for ops in self.masks.values() for op in ops for d in op.operands[0].type.dims)
+        return frozenset(map(str, mask_dims))
 
     def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
         """Return the iterations of the loop over `axis`, by task: (iterations, masked ones of them) -> number of tasks.
@@ -171,12 +171,12 @@ class Facts:
         masks = self.masks.get(axis, ())
         dims: list[Expr] = list(dict.fromkeys(d for op in masks for d in op.operands[0].type.dims))
         rows = {d: min(tiles.get(str(d), 1), self.extents.get(str(d), 1)) for d in dims if str(d) != axis}
-        own = next((d for d in dims if str(d) == axis), None)
-        if own is None:
+        axis_dim = next((d for d in dims if str(d) == axis), None)
+        if axis_dim is None:
             return {(ceil(self.extents[axis] / tile), 0): 1}
         key = (axis, tile, tuple(rows.values()))
         if key not in self._trips:
-            self._trips[key] = count_trips(self.program, masks, own, tile, rows, numbers_of(self.sizes))
+            self._trips[key] = count_trips(self.program, masks, axis_dim, tile, rows, numbers_of(self.sizes))
         return self._trips[key]
 
     @cached_property

@@ -73,12 +73,12 @@ def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
 
 def _operand(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
     """Return how an operand is computed: the reads, MMAs and other operations behind the value."""
-    found: Mapping[str, list[int]] = {"read": [], "mma": [], "": []}
+    by_kind: Mapping[str, list[int]] = {"read": [], "mma": [], "": []}
     for i in behind(nodes, value, ("read", "mma")):
         op = nodes[i].op
-        found[op if op in found else ""].append(i)
-    between = tuple(i for i in found[""] if nodes[i].op not in RENAMING)
-    return OperandFacts(value, tuple(found["read"]), tuple(found["mma"]), between)
+        by_kind[op if op in by_kind else ""].append(i)
+    between = tuple(i for i in by_kind[""] if nodes[i].op not in RENAMING)
+    return OperandFacts(value, tuple(by_kind["read"]), tuple(by_kind["mma"]), between)
 
 
 def _accumulator(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:

@@ -107,36 +107,36 @@ def _phases(
 ) -> tuple[Phase, ...]:
     """Return the work of one iteration of each nest of loops: MMAs, lanes, copies, shared memory."""
     limits = t.machine.limits
-    every = {*phases.values(), *(x for x, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
+    nests = {*phases.values(), *(operand for operand, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
     counted = []
-    for loops in sorted(every, key=lambda x: (len(x), sorted(x))):
-        here = [m for m in mmas if phases[m.node] == loops]
+    for loops in sorted(nests, key=lambda operand: (len(operand), sorted(operand))):
+        nest_mmas = [m for m in mmas if phases[m.node] == loops]
         copied, serial = placed.copied.get(loops, 0.0), lanes.serial.get(loops, 0.0)
-        for x, p in t.o.through_shared:
-            if phases[p.node] == loops:
-                value = t.facts.nodes[x.value]
+        for operand, product in t.o.through_shared:
+            if phases[product.node] == loops:
+                value = t.facts.nodes[operand.value]
                 serial += 2 * t.span(value.dims) * value.bytes / limits.shared_rate
         gather = 0.0
         if t.o.by_threads and copied:
-            inside = _inside_k(t, here)
+            inside = _inside_k(t, nest_mmas)
             words = placed.words.get(loops, 0.0) / (bulk_waves * (t.machine.lanes or 1))
             gather = words * (limits.gather_cycles + inside * limits.gather_latency)
-        first = here[0].cycles / t.groups if here else 0.0
+        first = nest_mmas[0].cycles / t.groups if nest_mmas else 0.0
         counted.append(
             Phase(
                 t.trips(loops),
-                t.batch * sum(m.cycles for m in here),
+                t.batch * sum(m.cycles for m in nest_mmas),
                 lanes.by_phase.get(loops, 0.0),
                 lanes.masked.get(loops, 0.0),
-                t.batch * sum(m.shared_bytes for m in here),
+                t.batch * sum(m.shared_bytes for m in nest_mmas),
                 copied,
                 placed.l2.get(loops, 0.0),
                 gather,
-                any(m.node in live.dependent for m in here),
+                any(m.node in live.dependent for m in nest_mmas),
                 first,
-                bool(here)
+                bool(nest_mmas)
                 and t.groups == 1
-                and all(m.rows / m.atom.shape[0] < t.machine.shared_memory.atoms_in_flight for m in here),
+                and all(m.rows / m.atom.shape[0] < t.machine.shared_memory.atoms_in_flight for m in nest_mmas),
                 serial,
                 placed.slabs.get(loops, 1) if len(mmas) > 1 or not loops else 1,
             )
@@ -144,9 +144,9 @@ def _phases(
     return tuple(counted)
 
 
-def _inside_k(t: Tiling, here: list[MmaTile]) -> float:
+def _inside_k(t: Tiling, nest_mmas: list[MmaTile]) -> float:
     """Return the fraction of a K step that is in bounds; the rest is padding."""
-    for m in here:
+    for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
         k = next((d for d in rows if d in m.oriented.product.k), None) or max(m.oriented.product.k, default=None)
         if k is not None:

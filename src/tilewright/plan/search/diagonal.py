@@ -40,27 +40,27 @@ def padded_blocks(
     """
     a, b = reads
     k = a.place.contiguous
-    g = next((d for d in p.batch if k in p.k and a.place.steps.get(d) == facts.extents[k]), None)
+    batch_dim = next((d for d in p.batch if k in p.k and a.place.steps.get(d) == facts.extents[k]), None)
     types = {x.a.dtype: x for x in machine.multiply.values() if x.slab is not None}
     atom = types.get(a.dtype)
-    if k is None or g is None or atom is None or b.place.contiguous != k:
+    if k is None or batch_dim is None or atom is None or b.place.contiguous != k:
         return
-    extent, wide = facts.extents[k], atom.shape[2]
-    while wide < extent:
-        wide *= 2
-    if extent % atom.shape[2] == 0 or 2 * wide > (atom.slab or 1):
+    extent, padded_k = facts.extents[k], atom.shape[2]
+    while padded_k < extent:
+        padded_k *= 2
+    if extent % atom.shape[2] == 0 or 2 * padded_k > (atom.slab or 1):
         return
     accesses = {}
     for n in reads:
         coords = tuple(
-            tuple((d, c * wide // extent if d == g and k in dict(form) else c) for d, c in form)
+            tuple((d, c * padded_k // extent if d == batch_dim and k in dict(form) else c) for d, c in form)
             for form in n.place.coords
         )
-        shape = (*n.place.shape[:-1], n.place.shape[-1] * wide // extent)
+        shape = (*n.place.shape[:-1], n.place.shape[-1] * padded_k // extent)
         name = f"{n.place.memory}_rows"
         accesses[n.id] = replace(n.place, memory=name, coords=coords, shape=shape, strides=strides(shape))
     copies = [copy_of(a, accesses[a.id].shape, machine)]
     rewrite = Rewrite("K padded to whole atoms", forms=((a.place.memory, PADDED),))
-    repacked = replace(facts, nodes=with_accesses(facts, accesses), extents={**facts.extents, k: wide})
+    repacked = replace(facts, nodes=with_accesses(facts, accesses), extents={**facts.extents, k: padded_k})
     cycles = copy_cycles(machine, [c for c in copies if c.memory not in constant])
     yield Repacked(rewrite, repacked, cycles, only_blocks=True)

@@ -66,18 +66,18 @@ def _kernel(
         """Return the largest extent of `d` that a task may have."""
         return size(d) if d in facts.cut and str(d) not in facts.stated_tasks else width(d)
 
-    own, blocks = dict(widths), dict[Expr, int]()
+    own_widths, blocks = dict(widths), dict[Expr, int]()
     products = microkernels(facts, machine, width)
     if len(products) == 1:
         # one wave's atoms need no slabs of shared memory
-        alone = microkernels(facts, machine, in_task, machine.lanes if narrowed else None)
-        blocks = blocks_of(alone, facts.cut, width)
+        single_product = microkernels(facts, machine, in_task, machine.lanes if narrowed else None)
+        blocks = blocks_of(single_product, facts.cut, width)
         if any(n > width(d) for d, n in blocks.items() if str(d) in facts.stated_tasks):
             blocks = {}
-        products = alone if blocks else products
-    whole = {d: n if d in facts.opened else min(n, size(d)) for d, n in blocks.items()}
-    own |= {d: n for d, n in whole.items() if str(d) not in facts.stated_tasks}
-    return UniformKernelSchedule(facts, machine, own, 1, loops, products, blocks)
+        products = single_product if blocks else products
+    in_bounds = {d: n if d in facts.opened else min(n, size(d)) for d, n in blocks.items()}
+    own_widths |= {d: n for d, n in in_bounds.items() if str(d) not in facts.stated_tasks}
+    return UniformKernelSchedule(facts, machine, own_widths, 1, loops, products, blocks)
 
 
 def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
@@ -111,10 +111,14 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
         axes = axes_in(op, width)
         products[op] = None
         if not isinstance(axes, str):
-            apart, cut = rows_apart(facts.program, op, axes, size), width(axes.n) < size(axes.n)
+            row_stride, is_part = rows_apart(facts.program, op, axes, size), width(axes.n) < size(axes.n)
             types = types_of(op, axes.swapped, machine)
-            own = machine.lanes if axes.k in facts.opened else lanes  # slabs have whole steps, the last one known
-            products[op] = microkernel(machine, types, axes.sizes(width), own, precision_of(op), apart, cut)
+            allowed_lanes = (
+                machine.lanes if axes.k in facts.opened else lanes
+            )  # slabs have whole steps, the last one known
+            products[op] = microkernel(
+                machine, types, axes.sizes(width), allowed_lanes, precision_of(op), row_stride, is_part
+            )
     if lanes is None and len({how.atom.c.lanes for how in products.values() if how is not None}) > 1:
         return microkernels(facts, machine, width, machine.lanes)
     return products
@@ -137,20 +141,20 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     blocked = {d for x in axes if not isinstance(x, str) for d in (x.m, x.n)}
     widths = {d: size(d) for d in dims}
 
-    def most() -> int:
+    def largest_value() -> int:
         """Return the elements of the largest value that a task holds."""
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in held)
 
     around = [d for d in dims if d not in batch and d not in blocked]
     for d in (*batch, *around, *(d for d in dims if d in blocked and d not in batch)):
         for choice in width_choices(size(d), radices(facts.program, d, size)):
-            tasks, values = prod(ceil(size(x) / n) for x, n in widths.items()), most()
+            tasks, values = prod(ceil(size(x) / n) for x, n in widths.items()), largest_value()
             is_enough = tasks >= room.product_tasks and values <= room.product_elements
             if (is_enough and (d not in batch or values <= room.elements[0])) or (d in blocked and choice < ROWS):
                 break
             widths[d] = choice
-    every = {d: widths.get(d, size(d)) for d in facts.cut}
-    return every | {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
+    all_widths = {d: widths.get(d, size(d)) for d in facts.cut}
+    return all_widths | {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
 
 
 def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:

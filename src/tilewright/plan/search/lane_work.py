@@ -39,10 +39,10 @@ class LaneCycles:
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)
         between = bool(n.dims & t.between)
-        each = self.facts.lane_cycles(n, t.machine)
+        element_cycles = self.facts.lane_cycles(n, t.machine)
         if loops and between:  # every value between products passes through registers once
-            each = max(each, 1 / limits.lane_rate)
-            (self.masked if is_mask else self.by_phase)[loops] += t.span(n.dims) * each
+            element_cycles = max(element_cycles, 1 / limits.lane_rate)
+            (self.masked if is_mask else self.by_phase)[loops] += t.span(n.dims) * element_cycles
             return
         if n.op in UNTIMED or n.op in RENAMING:
             return
@@ -50,14 +50,14 @@ class LaneCycles:
             return  # of rows alone: reductions and what rescales accumulators are part of an iteration's latency
         if feeds and n.id not in self.after_product:
             cast = 1 / limits.function_rate if n.op == "cast" else 0.0
-            self.by_phase[loops] += t.span(n.dims) * (each + cast)
+            self.by_phase[loops] += t.span(n.dims) * (element_cycles + cast)
         elif feeds:
-            self.serial[loops] += t.span(n.space) * each
+            self.serial[loops] += t.span(n.space) * element_cycles
         elif n.reduces and n.op != "mma":
             self.reduces_at_end = self.reduces_at_end or not loops
         else:
             self.end += (
-                t.span(n.dims) * each
+                t.span(n.dims) * element_cycles
                 if any(n.dims >= self.facts.nodes[p.node].dims for p in self.facts.products)
                 else 0.0
             )

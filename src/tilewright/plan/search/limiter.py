@@ -30,24 +30,24 @@ def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
 def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule, machine: Machine) -> float:
     """Return the cycles of one kernel on a machine with the same atoms at other rates."""
     if isinstance(kernel, TermKernelSchedule):
-        there = replace(kernel, program=replace(kernel.program, machine=machine))
-        return kernel_time(machine, count_terms(there), SAME_WAVES).cycles
+        moved = replace(kernel, program=replace(kernel.program, machine=machine))
+        return kernel_time(machine, count_terms(moved), SAME_WAVES).cycles
     if isinstance(kernel, UniformKernelSchedule):
         products = {
             op: None if how is None else replace(how, atom=machine.multiply[how.atom.name])
             for op, how in kernel.products.items()
         }
         uniform = replace(kernel, machine=machine, products=products)
-        done, merge = count_uniform(uniform), 0.0
+        work_in_all, merge = count_uniform(uniform), 0.0
         if kernel.parts is not None:
-            done, merge = work_in_parts(uniform, kernel.parts)
-        return kernel_time(machine, done, SAME_WAVES).cycles + merge
-    there_with = _on(kernel, machine)
-    work = work_of(there_with)
+            work_in_all, merge = work_in_parts(uniform, kernel.parts)
+        return kernel_time(machine, work_in_all, SAME_WAVES).cycles + merge
+    on_machine = _on(kernel, machine)
+    work = work_of(on_machine)
     if work is None:
         return 0.0
-    work, merge = (work, 0.0) if kernel.parts is None else split_work(there_with, work, kernel.parts)
-    return time_of(there_with, work).cycles + merge
+    work, merge = (work, 0.0) if kernel.parts is None else split_work(on_machine, work, kernel.parts)
+    return time_of(on_machine, work).cycles + merge
 
 
 def _on(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:

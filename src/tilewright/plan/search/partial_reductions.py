@@ -54,10 +54,10 @@ def _reduced_dim(reduction: ValueFacts) -> str:
 
 def _single_reduction(facts: Facts) -> ValueFacts | None:
     """Return a program's single reduction, of values computed elementwise from plain reads; None if it has none."""
-    found = [n for n in facts.nodes if n.reduces]
-    if len(found) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
+    reductions = [n for n in facts.nodes if n.reduces]
+    if len(reductions) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
         return None
-    (n,) = found
+    (n,) = reductions
     source = n.source
     if n.op not in REDUCTIONS or len(n.reduces) != 1 or source is None or len(source.operands) != 1:
         return None
@@ -80,19 +80,19 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     moved = elements * source.bytes / limits.far_rate / cores
     if elements * source.bytes / limits.l2_rate / tasks_of(kernel.widths, size) <= moved + limits.launch_cycles:
         return 1
-    fewest = tasks_of(
+    fewest_tasks = tasks_of(
         beside_rows(facts.program, kernel.widths, size, machine, tasks_per_core=inf) or kernel.widths, size
     )
     extent = facts.extents[_reduced_dim(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
         """Return (relative time, uneven rest) of a number of parts."""
-        rounds = ceil(parts * fewest / cores)
-        busy = max(1, rounds * cores / (parts * fewest) / limits.far_alone)
+        rounds = ceil(parts * fewest_tasks / cores)
+        busy = max(1, rounds * cores / (parts * fewest_tasks) / limits.far_alone)
         return busy + rounds * limits.copy_latency / moved, extent % parts
 
-    most = min(2 * CROWDED * cores // fewest, elements // machine.row_tasks.part_elements)
-    return min(range(1, max(2, most + 1)), key=cost)
+    most_parts = min(2 * CROWDED * cores // fewest_tasks, elements // machine.row_tasks.part_elements)
+    return min(range(1, max(2, most_parts + 1)), key=cost)
 
 
 def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
@@ -111,11 +111,11 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
         """Return the extent of a dimension in the kernel that reduces one part."""
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 
-    every = {split: parts.count, **{d: numbers(d) for d in facts.cut}}
-    widths, waves = rows_and_waves(facts.program, every, size, machine)
-    own = {d: n for d, n in widths.items() if d is not split}
-    made = replace(kernel, widths=own, waves=waves, parts=parts, parts_of_task=widths[split])
-    return candidate_in_parts(made, parts)
+    extents = {split: parts.count, **{d: numbers(d) for d in facts.cut}}
+    widths, waves = rows_and_waves(facts.program, extents, size, machine)
+    task_widths = {d: n for d, n in widths.items() if d is not split}
+    split_kernel = replace(kernel, widths=task_widths, waves=waves, parts=parts, parts_of_task=widths[split])
+    return candidate_in_parts(split_kernel, parts)
 
 
 def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:

@@ -36,7 +36,7 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iter
     cores = limits.cores or 1
     if first.tiling.tasks >= cores:
         return
-    least, cycles = min(work.tasks for _, work in wholes), best.cycles
+    fewest_tasks, cycles = min(work.tasks for _, work in wholes), best.cycles
     for candidate, work in sorted(wholes, key=lambda x: x[0].cycles):
         kernel = candidate.kernel
         if (
@@ -46,7 +46,7 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iter
         ):
             continue
         for parts in _splits(kernel.tiling):
-            crowded = parts.count * least > CROWDED * cores
+            crowded = parts.count * fewest_tasks > CROWDED * cores
             if not crowded and (ranking.keeps_all or _least_in_parts(kernel, work, parts) < cycles):
                 split = _split_candidate(kernel, work, parts)
                 cycles = min(cycles, split.cycles)
@@ -56,10 +56,10 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iter
 def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
     """Return a lower bound of a split-K kernel's cycles: MMAs and copies, the merge, both launches."""
     t, limits = kernel.tiling, kernel.tiling.machine.limits
-    each = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
-    rounds = ceil(t.tasks * parts.count / (limits.cores or 1))
+    task_cycles = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
+    waves = ceil(t.tasks * parts.count / (limits.cores or 1))
     merge = moving(t.machine, (parts.count + 1) * state_bytes(t, t.o.class_of[parts.dim])) + limits.following_cycles
-    return rounds * each / parts.count + merge + 2 * limits.copy_latency + launch_cycles(t.machine)
+    return waves * task_cycles / parts.count + merge + 2 * limits.copy_latency + launch_cycles(t.machine)
 
 
 def _splits(t: Tiling) -> Iterator[Parts]:

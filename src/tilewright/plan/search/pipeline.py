@@ -86,24 +86,24 @@ def _name(mmas: tuple[MmaTile, ...]) -> str:
 
 
 def _waves(
-    t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, how: tuple[bool, bool]
+    t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, choice: tuple[bool, bool]
 ) -> tuple[tuple[int, int], tuple[int, int]] | str:
     """Return (waves, registers per lane) of the producer and of the consumer; or why registers do not suffice.
 
-    `how` is (A stays in registers, ping-pong).
+    `choice` is (A stays in registers, ping-pong).
     """
-    keeps, pingpong = how
+    keeps, pingpong = choice
     limits, atom = t.machine.limits, mmas[0].atom
     groups = t.groups * (1 + pingpong)
-    spare, own = consumer_registers(t.machine, atom, groups, bool(t.o.by_threads))
-    kept = sum(operand_registers(t, m) for m in placed.keepable) if keeps else 0.0
+    spare, available = consumer_registers(t.machine, atom, groups, bool(t.o.by_threads))
+    kept_registers = sum(operand_registers(t, m) for m in placed.keepable) if keeps else 0.0
     loop = live.ahead if live.dependent else live.loop
     reserve = t.machine.register_file.loop_registers if live.dependent else limits.working_registers
-    peak = max(loop + kept + reserve, live.end + (reserve if live.dependent else limits.working_registers))
-    if peak > own:
-        return f"registers: {peak:.0f} of {own}"
+    peak = max(loop + kept_registers + reserve, live.end + (reserve if live.dependent else limits.working_registers))
+    if peak > available:
+        return f"registers: {peak:.0f} of {available}"
     waves = atom.c.lanes // (t.machine.lanes or 1)
-    return (waves if t.o.by_threads else 1, spare), (waves * groups, own)
+    return (waves if t.o.by_threads else 1, spare), (waves * groups, available)
 
 
 @lru_cache
@@ -114,10 +114,14 @@ def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_thr
     limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
     assert registers is not None
     sharing, unit = groups + 1, file.role_unit  # who loads is a group too, and all begin alike
-    each = registers // file.word_bytes // atom.c.lanes // sharing // unit * unit * sharing  # of a lane of each
+    lane_registers = (
+        registers // file.word_bytes // atom.c.lanes // sharing // unit * unit * sharing
+    )  # of a lane of each
     # one that loads has two units fewer for each group
     spare = limits.gathering_registers if by_threads else limits.loading_registers - 2 * unit * groups
-    return spare, min((limits.registers - file.role_reserved) // unit * unit, (each - spare) // groups // unit * unit)
+    return spare, min(
+        (limits.registers - file.role_reserved) // unit * unit, (lane_registers - spare) // groups // unit * unit
+    )
 
 
 def _fit_stages(

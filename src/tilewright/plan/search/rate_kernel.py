@@ -88,7 +88,7 @@ def _mma(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
 
 
 def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
-    """True if the plan keeps an operand A that is read in registers."""
+    """True if the plan holds operand A in registers over the loop, although A comes from memory."""
     pairs = zip(t.o.products, units, strict=True)
     return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
 

@@ -65,9 +65,9 @@ class PlanTiles:
         """Return a tile that is a box of positions; digits that the plan does not
         split are whole and run on from line to line.
         """
-        said, extents = self.axes.boxes(d, "task"), self.facts.extents
+        task_sizes, extents = self.axes.boxes(d, "task"), self.facts.extents
         runs_on = any(digit.walked != digit.extent for digit in self.axes.axes[d].digits)
-        box = tuple((n, said.get(n, extents[n] if runs_on else 1)) for n in c.dims)
+        box = tuple((n, task_sizes.get(n, extents[n] if runs_on else 1)) for n in c.dims)
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 
     def _cut(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
@@ -77,14 +77,16 @@ class PlanTiles:
             return AxisTile(level, size, filled_box(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
         box: dict[str, int] = {}
         for d in owners:
-            own = tuple(n for n in c.dims if n in self._digits(d))
-            box |= dict(filled_box(facts, own, sizes.get(d, 1), up=True))
+            digits = tuple(n for n in c.dims if n in self._digits(d))
+            box |= dict(filled_box(facts, digits, sizes.get(d, 1), up=True))
         return AxisTile(
             level, size, tuple((n, box[n]) for n in c.dims), BOX, prod(ceil(facts.extents[n] / box[n]) for n in c.dims)
         )
 
     def _stepped(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
-        """Return the tile of a loop's iteration, with the iterations of all passes that a task needs."""
+        """Return the loop tile of a class with these tile sizes; its count is
+        the iterations over all passes of a task.
+        """
         taps = {d for d in owners if d in self.axes.axes and self.axes.axes[d].name in self.taps}
         sizes = {d: 1 if d in taps else loops.get(d, self._extent(d)) for d in owners}
         tile = self._cut(c, owners, sizes, LOOP)

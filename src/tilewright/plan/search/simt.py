@@ -106,9 +106,11 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
         return None
     else:
         values, along = 1, row
-    wide = element_bytes(summed_in(source, machine))
+    accumulator_size = element_bytes(summed_in(source, machine))
     word = machine.register_file.word_bytes
-    terms = Terms(along, values, symbol("terms", 1), read.place.bytes, wide, machine.lane_access.vector_bytes, word)
+    terms = Terms(
+        along, values, symbol("terms", 1), read.place.bytes, accumulator_size, machine.lane_access.vector_bytes, word
+    )
     digits = tuple(n for n in digits_of_dim(facts, row) if n in facts.extents)
     return TermProgram(facts, machine, terms, read.place, row, digits, summed)
 
@@ -143,16 +145,18 @@ def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
     if terms.along_rows:
         return []
     size = _sizes(program, {})
-    wide = {d: in_a_line(facts.program, size(d), program.machine) if d is terms.along else size(d) for d in facts.cut}
+    task_extents = {
+        d: in_a_line(facts.program, size(d), program.machine) if d is terms.along else size(d) for d in facts.cut
+    }
     one_term = dict.fromkeys(program.summed, 1)
-    widths, waves = rows_and_waves(facts.program, wide, lambda d: one_term.get(d) or size(d), program.machine)
+    widths, waves = rows_and_waves(facts.program, task_extents, lambda d: one_term.get(d) or size(d), program.machine)
     return [TermKernelSchedule(program, terms, widths, waves)]
 
 
 def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
     """Yield kernels whose lanes compute boxes of results that fit registers and share what they read."""
     facts, machine = program.facts, program.machine
-    file, waves, own = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
+    file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
     extents = [facts.extents[d] for d in program.digits]
     if len(extents) < 2:
         return
@@ -165,7 +169,7 @@ def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
             continue
         terms = terms_of_box(program, box, tile)
         fits = terms.sums <= file.tensor_values and terms.sums + terms.windows <= file.lane_values
-        fits = fits and terms.beside * terms.each <= own
+        fits = fits and terms.beside * terms.each <= most_bytes
         if fits and terms.window < terms.results * tile and resident_waves(machine, terms.held, waves) >= waves:
             yield _kernel_of_boxes(program, terms, box)
 
@@ -182,16 +186,16 @@ def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
     time, and its input window; no box: one result.
     """
     terms = replace(program.terms, tile=tile, sizes=tuple(box.values()))
-    taken, left = dict(box), tile
+    extents, remaining = dict(box), tile
     for d in reversed(program.summed):
-        taken[str(d)] = min(left, program.facts.extents.get(str(d), 1))
-        left = ceil(left / taken[str(d)])
-    spans = [1 + sum(abs(c) * (taken.get(d, 1) - 1) for d, c in form) for form in program.access.coords]
-    found = replace(terms, window=prod(spans))
+        extents[str(d)] = min(remaining, program.facts.extents.get(str(d), 1))
+        remaining = ceil(remaining / extents[str(d)])
+    spans = [1 + sum(abs(c) * (extents.get(d, 1) - 1) for d, c in form) for form in program.access.coords]
+    with_input = replace(terms, window=prod(spans))
     if not terms.along_rows or not box:
-        return found
+        return with_input
     step = program.access.steps.get(program.digits[-1], 0)
-    return replace(found, beside=spans[-1], apart=step * terms.sizes[-1] * terms.each)
+    return replace(with_input, beside=spans[-1], apart=step * terms.sizes[-1] * terms.each)
 
 
 def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[Terms, Expr, dict[Expr, int]]:
@@ -224,15 +228,15 @@ def count_terms(kernel: TermKernelSchedule) -> Work:
     count, widened = size(terms.summed), values if terms.each < terms.wide else 0
     rounds = ceil(count / terms.tile)
     loads = rounds * boxes * (terms.window // terms.together)
-    done = loads * costs.load + rounds * boxes * terms.window * widened
-    done += count * (boxes * terms.results * values + 1 + widened)
-    done += boxes * terms.results * (values // 2 + costs.result) + costs.task
+    instructions = loads * costs.load + rounds * boxes * terms.window * widened
+    instructions += count * (boxes * terms.results * values + 1 + widened)
+    instructions += boxes * terms.results * (values // 2 + costs.result) + costs.task
     tasks = tasks_of(kernel.widths, size)
-    own = ceil(tasks / (limits.cores or 1)) * kernel.waves
-    together = min(own, max(kernel.waves, resident_waves(machine, boxes * terms.held, kernel.waves)))
+    core_waves = ceil(tasks / (limits.cores or 1)) * kernel.waves
+    concurrent = min(core_waves, max(kernel.waves, resident_waves(machine, boxes * terms.held, kernel.waves)))
     is_unrolled = rounds <= max_unrolled_steps(terms, kernel.widths, kernel.waves, machine)
-    one = done * costs.waiting + (1 if is_unrolled else rounds) * limits.copy_latency
+    wave_cycles = instructions * costs.waiting + (1 if is_unrolled else rounds) * limits.copy_latency
     lines = min(lanes, ceil(lanes * terms.apart / machine.lane_access.line_bytes))
-    phase = Phase(1, lanes=kernel.waves * done * lanes / limits.lane_rate, gather=kernel.waves * loads * lines)
+    phase = Phase(1, lanes=kernel.waves * instructions * lanes / limits.lane_rate, gather=kernel.waves * loads * lines)
     moved = argument_bytes(kernel.program.facts)
-    return Work(tasks, (phase,), moved=moved, latency=ceil(own / together) * one, from_memory=True)
+    return Work(tasks, (phase,), moved=moved, latency=ceil(core_waves / concurrent) * wave_cycles, from_memory=True)

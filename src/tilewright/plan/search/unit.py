@@ -56,9 +56,9 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
     columns = t.span(p.columns)
     if rows % (unit * t.down):
         return None
-    own = columns / t.across
-    dividing = [x for x in p.atoms if own % x.shape[1] == 0]
-    covering = [x for x in p.atoms if x.shape[1] >= own]
+    group_columns = columns / t.across
+    dividing = [x for x in p.atoms if group_columns % x.shape[1] == 0]
+    covering = [x for x in p.atoms if x.shape[1] >= group_columns]
     if not dividing and not covering:
         return None
     atom = max(dividing, key=lambda x: x.shape[1]) if dividing else min(covering, key=lambda x: x.shape[1])
