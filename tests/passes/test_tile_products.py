@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pinned_plans import copied_by_waves, planned_as
 from tile_checks import own_cache  # noqa: F401
 
 import tilewright
@@ -72,7 +73,7 @@ def test_tasks_are_smaller_where_shared_memory_does_not_hold_their_values():
 def test_a_plan_whose_waves_copy_themselves_may_be_pinned():
     """It was tried as one in which the machine copies, and refused."""
     kernel, sizes = kernels.gemm("nt", "bf16"), {"M": 1, "N": 1000, "K": 333}
-    text = kernel_for(kernel, sizes, machine=machine("hopper")).text("plan")
+    text = planned_as(kernel, sizes, machine("hopper"), copied_by_waves).text("plan")
     assert "producer 4 waves" in text
     assert kernel_for(kernel, sizes, machine=machine("hopper"), plan=text).text("plan") == text
 
