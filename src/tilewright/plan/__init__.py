@@ -2,7 +2,7 @@
 
 | file        | subject                                                                     |
 |-------------|-----------------------------------------------------------------------------|
-| contraction | a product and sum recognised in a tile program by its accesses, in digits   |
+| contraction | a GEMM recognised in a tile program by its accesses, in digits              |
 | sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side |
 | schedule    | the schedule as data: axes, splits, grid, loops, values, products, pipeline |
 | text        | plans from their text, and what is wrong with one                           |
@@ -33,21 +33,21 @@
 | general     | plans of programs that are no single contraction                            |
 | grids       | plans of grid programs: their constraints, and how products go over K       |
 | model       | the cost model: caches, copies, the roofline                                |
-| validate    | why a plan is impossible                                                    |
+| validate    | legality of blockings on a CPU                                              |
 | planner     | all plans that fit, ranked; what was refused, and why                       |
-| computed    | factors that are computed element by element from what is read              |
-| cutting     | what a contraction's plan says, as cuts of its program over digits          |
-| epilogue    | what lanes take for an element after its product                            |
-| hiding      | rounds of a loop that a selection hides                                     |
-| limiting    | what limits a plan: one thing at a time takes time                          |
-| microkernel | which atom multiplies a product, and its block of sums                      |
+| computed    | MMA operands that are computed element by element from reads                |
+| cutting     | from a contraction's blocking to lowering parameters                        |
+| epilogue    | cycles of lanes for one element of an elementwise operation                 |
+| hiding      | loop iterations that a mask covers, so that they change nothing             |
+| limiting    | what limits a plan: the time of each resource alone                         |
+| microkernel | the atom of an MMA, and its accumulator tile                                |
 | pinned      | plans that are given; the line, the size or the name that a refusal means   |
-| predicting  | what a program on the general path should take                              |
-| ranked      | tasks and blocks of a program with one product by vectors                   |
-| rows        | tasks of programs without products on machines of many lanes                |
+| predicting  | a rough time of programs of the general lowering                            |
+| ranked      | task widths of a CPU program with a single MMA by vectors                   |
+| rows        | task widths and waves of GPU programs without MMAs                          |
 | search      | the one search of GPU kernels: rules, one cost, one ranking                 |
-| sums        | the type in which a machine sums a product                                  |
-| terms       | products that lanes do term by term                                         |
-| term_boxes  | products that lanes do term by term, as data                                |
-| tiled       | how a task goes over its blocks in tile registers                           |
+| sums        | the accumulator type of an MMA                                              |
+| terms       | SIMT products: MMAs that lanes compute without atoms                        |
+| term_boxes  | SIMT products as data: what a lane holds                                    |
+| tiled       | a single MMA in tile registers: staged lines, K loops                       |
 """

@@ -71,7 +71,7 @@ def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkerne
 
 
 def check_blocks(line: ProductUnit, how: Microkernel, n: int, k: int) -> None:
-    """Refuses a product of N x K with blocks on a diagonal of B that its atom does not multiply one by one."""
+    """Raise an error if the atom cannot multiply each diagonal block of a block-diagonal B (N x K) by itself."""
     if how.blocks == 1:
         return
     if line.transposed:

@@ -151,7 +151,7 @@ class _Builder:
         )
 
     def _online_loops(self) -> dict[str, LoopFacts]:
-        """The loops that may go over a softmax between products, which the program has whole."""
+        """Return the loops that could stream an online softmax between MMAs, where the program computes it whole."""
         ops = self.program.body.ops
         dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_chain() else set()
         online = [d for d in dims if d not in self.opened and str(d) in self.extents and str(d) not in self.loops]
@@ -159,6 +159,7 @@ class _Builder:
         return {str(d): LoopFacts(str(d), f"{MAXIMUM}+{RESCALED}", None) for d in found}
 
     def _has_chain(self) -> bool:
+        """True if the program has more than one MMA."""
         return sum(n.op == "mma" for n in self.nodes) > 1
 
     def _names(self, dim: Expr) -> tuple[str, ...]:

@@ -20,10 +20,10 @@ SAME_ELEMENTS = ("broadcast", "permute")
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """A dimension that a loop iterates over, the author's tile of it, and the values that it carries.
+    """A loop: its dimension, the author's tile size, and the values that it carries.
 
-    `merge` names how states of parts merge, None where algebra shows no way; the tile of such a loop is its meaning.
-    `source` is None where the program has no loop, but could have one.
+    `merge` names how partial states merge; None if they do not. The tile size of such a loop is part of its meaning.
+    `source` is None if the program has no loop, but could have one.
     """
 
     axis: str

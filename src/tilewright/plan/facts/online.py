@@ -37,7 +37,7 @@ class OnlineSoftmax:
 
 
 def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
-    """The softmax along a dimension that the products of a program sum; or why no loop can do it tile by tile."""
+    """Return the softmax along `dim` that the program's MMAs reduce; or why no loop can compute it tile by tile."""
     ops = program.body.ops
     reductions = [op for op in ops if op.name in REDUCTIONS and op.attrs["dim"] is dim]
     maxima = [op for op in reductions if op.name == "max"]
@@ -71,7 +71,10 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
 
 
 def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
-    """The values with exactly one factor exp(t - m); or why something depends on the maximum otherwise."""
+    """Return the values with exactly one factor exp(t - m); or why a value depends on the maximum in another way.
+
+    `along` are the operations along the dimension, `maximum` is the reduction that gives m.
+    """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:
         scaled = [v for v in op.operands if v in weights]
@@ -92,7 +95,7 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """The values that depend on others, beside those that lie along the dimension."""
+    """Return `values` and all values that depend on them, besides the operations `along` the dimension."""
     dependents = set(values)
     for op in ops:
         if op not in along and not dependents.isdisjoint(op.operands):
@@ -101,12 +104,15 @@ def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set
 
 
 def _is_zero(op: Op | None) -> bool:
+    """True if an operation fills a tile with 0."""
     return op is not None and op.name == "fill" and op.attrs["value"] == 0
 
 
 def _is_k_loop(op: Op) -> bool:
+    """True if an operation is a loop that only adds MMAs of what it reads."""
     return op.name == "iterate" and only_adds(op)
 
 
 def _has(value: Value, dim: Expr) -> bool:
+    """True if a value is a tile with this dimension."""
     return isinstance(value.type, TileType) and dim in value.type.dims

@@ -95,9 +95,10 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
 
 
 def _shown_share(limits: Limits, p: Phase, o: Overlap) -> float:
-    """The share that shows of the shorter of matrix units and lanes: other groups of waves hide it, or products ahead.
+    """Return the fraction of the shorter of MMA and lane cycles that is
+    exposed, not hidden by other groups or MMAs ahead.
 
-    With one stage no product starts ahead, and one group alone hides a part of its own.
+    With one stage no MMA starts ahead, and a single group hides half of its own.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -147,7 +148,7 @@ def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
 
 
 def together(sharpness: float, *cycles: float) -> float:
-    """Cycles of parts that overlap: about those of the longest, and more where others are nearly as long."""
+    """Return the cycles of parts that overlap: about those of the longest, and more if others are nearly as long."""
     longest = max(cycles)
     return float(longest * sum((x / longest) ** sharpness for x in cycles) ** (1 / sharpness)) if longest else 0.0
 
@@ -196,7 +197,10 @@ def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float,
 
 
 def _uneven(machine: Machine, w: Work, steps: list[float], end: float) -> float:
-    """Return the cycles of tasks of several lengths under dynamic scheduling, the longest first, each waited for."""
+    """Return the cycles of tasks of several lengths under dynamic scheduling, the longest first.
+
+    Each task waits for its first operands.
+    """
     limits, cores = machine.limits, machine.limits.cores or 1
     begin = limits.task_cycles + limits.copy_latency
     lengths = [(begin + _body(w, steps, share, masked) + end, tasks) for share, masked, tasks in w.lengths]

@@ -33,7 +33,9 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 
 
 def refusals(ranking: Ranking) -> list[Rejected]:
-    """Return why others are not chosen: the next tiles, the best of each slower family, and what no candidate does."""
+    """Return why other candidates are not chosen: the next tiles, the best of
+    each slower family, what no candidate can do.
+    """
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
     for candidate in ranking.candidates:
@@ -48,7 +50,7 @@ def refusals(ranking: Ranking) -> list[Rejected]:
 
 
 def _next_tiles(ranking: Ranking) -> list[Rejected]:
-    """The candidates of the best one's family with other tiles, the next best first."""
+    """Return the candidates of the best one's family with other tiles, the next best first."""
     best, found = ranking.best, dict[str, str]()
     for candidate in ranking.candidates[1:]:
         kernel = candidate.kernel
@@ -61,7 +63,7 @@ def _next_tiles(ranking: Ranking) -> list[Rejected]:
 
 
 def _tile(m: MmaTile, *, transposed: bool) -> str:
-    """A product's name, tile of C and atom."""
+    """Return an MMA's name, tile of C and atom, as text."""
     rows, columns = (m.columns, m.rows) if transposed else (m.rows, m.columns)
     return f"{m.oriented.product.name} {rows}x{columns}{' transposed' if transposed else ''} by {m.atom.name}"
 

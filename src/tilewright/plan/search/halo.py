@@ -41,13 +41,13 @@ class HaloWindow:
 
 
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """The window of the one product whose rows are a class; None: its operand A has no halo tile an atom could read."""
+    """Return the sliding window of operand A along the class `c`; None if A has no halo tile that an atom can read."""
     window = _sliding(o, c)
     return None if isinstance(window, str) else window
 
 
 def why_no_halo(o: Orientation) -> str:
-    """Why the one product of a program has no halo tile, though its operand A slides; else empty."""
+    """Return why the single MMA of a program has no halo tile, though its operand A slides; else empty text."""
     for c in o.classes:
         window = _sliding(o, c)
         if isinstance(window, str) and window:
@@ -56,7 +56,9 @@ def why_no_halo(o: Orientation) -> str:
 
 
 def _sliding(o: Orientation, c: DimClass) -> HaloWindow | str:
-    """The window of the one product whose rows are a class; or why there is none: empty where nothing slides there."""
+    """Return the sliding window of operand A along the class `c`; or why
+    there is none (empty text if nothing slides).
+    """
     if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
         return ""
     (p,) = o.products
@@ -71,6 +73,7 @@ def _sliding(o: Orientation, c: DimClass) -> HaloWindow | str:
 
 
 def _window(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
+    """Return the sliding window of a read of A along the class `c`; or why its coordinates have none."""
     access = facts.nodes[read].place
     source = facts.nodes[read].source
     if not access.linear or source is None or source.attrs.get("bounds") or "at" not in source.attrs:

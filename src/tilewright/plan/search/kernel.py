@@ -49,7 +49,7 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """Whether tasks cut the rows and columns of the one result: they have a raster."""
+        """True if there is a single MMA and the grid splits M and N of its result, so that tasks have a raster."""
         sides = [tile for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
         return len(self.mmas) == 1 and all(tile.level == GRID for tile in sides)
 
@@ -90,8 +90,11 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 
 
 def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
-    """Whether results have rows that leave through shared memory whole; or, from registers, whole rows of columns
-    that cannot be padded, since those of the next group of a convolution follow."""
+    """True if rows of the result can be stored.
+
+    They are whole rows of bulk copies from shared memory, or whole rows of columns that cannot be padded, since the
+    columns of the next group of a convolution follow; those are stored from registers.
+    """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
     if result.columns * result.bytes % t.machine.bulk_copy.row_bytes == 0:

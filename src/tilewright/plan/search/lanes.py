@@ -64,6 +64,8 @@ def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
 
 
 def reads_backward(facts: Facts, machine: Machine) -> bool:
-    """Whether tasks begin with the last: the kernel before wrote more than the L2 cache holds."""
+    """True if tasks should run in reverse: the kernel before wrote more than
+    L2 holds, so that its last results are cached.
+    """
     between = [n.place for n in facts.reads if n.place.memory == facts.between]
     return any(place.elements * place.bytes > l2(machine.limits) for place in between)

@@ -34,7 +34,10 @@ def raster_of(t: Tiling) -> int:
 
 
 def _read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
-    """Rows of both operands that the tasks which run at a time read, with so many of the first side together."""
+    """Return the rows of both operands that concurrent tasks read, with a raster group of `group` along the first side.
+
+    `sides` are (tile size, tasks) along the two sides of C, in the order of the grid.
+    """
     (tile, tall), (width, wide) = sides
     running = min(t.machine.limits.cores or 1, tall * wide)
     across = min(wide, ceil(running / min(group, tall)))
@@ -42,9 +45,10 @@ def _read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 
 
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
-    """How many times as long copies take as with the raster of `raster_of`, where tasks cut rows and columns of C.
+    """Return the slowdown of copies (1 or more) with this raster, compared with that of `raster_of`.
 
-    Where all tasks run at a time, it counts whether neighbours share the same operand; otherwise, how much is read.
+    If all tasks run at a time, it depends on which operand neighbours share; otherwise on the rows that are read.
+    `columns_first` says that the grid has N before M.
     """
     rows, columns = _sides(t)
     best, walked = raster_of(t), (columns, rows) if columns_first else (rows, columns)
@@ -57,7 +61,7 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 
 
 def _sides(t: Tiling) -> tuple[Side, Side]:
-    """(tile, tasks) along M and along N of C."""
+    """Return ((tile size, tasks) along M of C, the same along N)."""
     sides = []
     for role in "rc":
         grid = [tile for c, tile in t.pairs() if role in c.roles and tile.level == GRID]

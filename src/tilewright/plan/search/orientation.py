@@ -133,7 +133,9 @@ def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> b
 
 
 def _why_not_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
-    """Why bulk copies cannot read what a product's operands are, or are made of, element by element."""
+    """Return why bulk copies cannot read an MMA's operands, or the reads that
+    they are computed from; empty text if they can.
+    """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, own in ((p.a, p.rows), (p.b, p.columns)):
         for access in (facts.nodes[read].place for read in operand.reads):
@@ -146,7 +148,10 @@ def _why_not_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
 
 
 def _why_not_beside(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
-    """Why bulk copies cannot end within a row, beside another of a batch: that takes one more dimension."""
+    """Return why bulk copies cannot end within a row that other batch entries share; empty text if they can.
+
+    Ending there takes one more tensor dimension than the copy may have.
+    """
     beside = any(d not in dims for d, _ in access.row)
     ends = access.contiguous is not None and facts.extents[access.contiguous] % slab
     most, used = machine.bulk_copy.counted_dims + 1, len(access.coords) + 1
@@ -156,13 +161,16 @@ def _why_not_beside(facts: Facts, access: AccessFacts, dims: Dims, slab: int, ma
 
 
 def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
-    """Whether all of a step of K is one element of memory for each row: lanes that have the row read it."""
+    """True if a whole K step reads one element of memory for each row: the lanes that have the row load it."""
     inner = contiguous_k(facts, p)
     return access.linear and inner is not None and inner not in access.dims and facts.extents[inner] % slab == 0
 
 
 def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
-    """The dimension of K that is contiguous in what operands are made of, of that in what has most dimensions of K."""
+    """Return the dimension of K along which a read of the operands is contiguous; None if there is none.
+
+    Reads with the most dimensions of K come first.
+    """
     k = p.product.k
     places = [facts.nodes[read].place for x in (p.a, p.b) for read in x.reads]
     places.sort(key=lambda place: -len(place.dims & k))

@@ -19,7 +19,10 @@ from tilewright.plan.search.row_copies import Repacked
 
 
 def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
-    """Yield the program of a product whose rows are taken several at a time; `reads` are those of A and B."""
+    """Yield the program with several neighbouring rows of an MMA as one, if K is short.
+
+    `reads` are those of A and B.
+    """
     a, b = reads
     k = a.place.contiguous
     if k is None or p.k != {k} or p.batch or b.place.contiguous != k:
@@ -39,15 +42,14 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
 
 
 def _is_map(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
-    """True if everything with rows, but operand A, has all columns of C, and nothing after the product reduces it."""
+    """True if every value with rows, except A, has all columns of C, and nothing reduces it after the MMA."""
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)
 
 
 def _paired(facts: Facts, row: str, b: int, count: int) -> Facts | None:
-    """Return the facts with a batch of `count` neighbours along `row`, for which operand B is repeated.
-
-    None where rows of some operand or result do not lie right behind each other.
+    """Return the facts with a batch of `count` neighbours along `row`, for
+    which B is repeated; None if an access has none.
     """
     batch, nodes = f"{row}_pair", []
     for n in facts.nodes:
@@ -60,7 +62,7 @@ def _paired(facts: Facts, row: str, b: int, count: int) -> Facts | None:
 
 
 def _joined(access: AccessFacts, row: str, batch: str, count: int) -> AccessFacts | None:
-    """Return the access with `count` neighbours along `row` in one row of memory; None: they are not contiguous."""
+    """Return the access with `count` neighbours along `row` in one row of memory; None if they are not contiguous."""
     if len(access.coords) < 2 or access.can_leave or not access.linear:
         return None
     *outer, line, inner = access.coords

@@ -21,11 +21,10 @@ TIMES = 3
 
 @dataclass(frozen=True)
 class GraphCut:
-    """A program cut at a value: its name in `explain`, both parts, and the last product of the first.
+    """A program split at a value: its name in `explain`, the facts of both kernels, and the last MMA of the first.
 
-    `after` is empty where today's lowering does not cut: the first part has no product, or reduces what follows from
-    one, or a loop that carries its products has more of them, or nothing that follows from the value is a product or a
-    reduction.
+    `after` is empty if the lowering cannot split there: the first kernel has no MMA, or reduces an MMA's result, or a
+    loop that carries its accumulators has more MMAs, or no MMA or reduction follows from the value.
     """
 
     what: str
@@ -64,7 +63,7 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
 
 
 def _shares_loop(first: Facts) -> bool:
-    """Whether a loop that carries a product of the first part also has products of the second."""
+    """True if a loop that carries an accumulator of the first kernel also has MMAs of the second."""
     around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
     carrying = {
         loop

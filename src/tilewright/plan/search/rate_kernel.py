@@ -94,7 +94,7 @@ def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
 
 
 def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
-    """Whether the grid has the columns of C before its rows."""
+    """True if the plan's grid has N of C before M."""
     n, m = (
         [plan.grid.index(axis.name) for d in owners_of(facts, tuple(dims)) if (axis := axes.axes[d]).name in plan.grid]
         for dims in (facts.products[-1].n, facts.products[-1].m)

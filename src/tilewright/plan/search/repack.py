@@ -23,9 +23,10 @@ MOST_COPIED = 2
 
 
 def repackings(facts: Facts, machine: Machine, constant: Collection[str], ranking: Ranking) -> Iterator[Repacked]:
-    """Yield the ways to copy the operands of the one product first; `constant` ones are copied once, when bound.
+    """Yield the ways to repack the operands of a program's single MMA; ways
+    that it does not have are noted in `ranking`.
 
-    Ways that the program does not have are rejected in the ranking.
+    `constant` operands are repacked once, when they are bound.
     """
     if len(facts.products) != 1 or facts.part:
         return
@@ -83,7 +84,7 @@ def _line(machine: Machine) -> int:
 def _padded(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Copies in which K is longer, by zeros in both operands; or why there are none."""
+    """Return the program with K zero-padded in both operands, and the copies; or why there are none."""
     k = next((d for d in p.k if all(_is_row(n.place, d, facts) for n in reads)), None)
     if k is None:
         return "no dimension of K is a whole row of both operands"
@@ -105,7 +106,9 @@ def _is_row(place: AccessFacts, k: str, facts: Facts) -> bool:
 
 
 def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
-    """Copies of operands whose rows bulk copies refuse, with rows further apart; coordinates stay. Or why none are."""
+    """Return the program with a larger row stride of operands that bulk copies
+    refuse, and the copies; or why there are none.
+    """
     accesses, copies = {}, []
     for n in reads:
         place = n.place
@@ -184,7 +187,9 @@ def _in_runs(
 def _panels(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Copies in which all that is summed is one run of every row (im2col); or why there are none."""
+    """Return the program with all of K as one contiguous run of every row
+    (im2col), and the copies; or why there are none.
+    """
     summed = [d for d in map(str, facts.order) if d in p.k]
     if len(summed) < 2:
         return "K is one dimension"

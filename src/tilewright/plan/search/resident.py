@@ -1,4 +1,4 @@
-"""Tasks of kernels of lanes that a core has at a time: their registers, and what each waits for."""
+"""Tasks of kernels without a pipeline that run on a core at a time: their registers, and what each waits for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """The work with the tasks that a core has at a time, what each waits for, and what is moved again."""
+    """Return the work with the number of tasks that a core runs at a time,
+    their exchanges, and the bytes moved again.
+    """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:
         return work
@@ -29,14 +31,16 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
 
 
 def _results(kernel: UniformKernelSchedule) -> float:
-    """Elements of the largest result, of an iteration where loops go over it: lanes hold what it is made of."""
+    """Return the elements of the largest result, within one iteration if
+    loops iterate over it: lanes hold its inputs.
+    """
     size, facts = numbers_of(kernel.facts.sizes), kernel.facts
     most = max((facts.size(n.dims) for n in facts.writes), default=0)
     return most * prod(min(1.0, n / max(1, size(d))) for d, n in kernel.loops.items())
 
 
 def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
-    """The share of what a lane holds of a task, part of it as it is read, part in words, that has no register."""
+    """Return the fraction (0 to 1) of a lane's live values for which there are no registers."""
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     file = machine.spaces["register"].bytes
     if file is None:

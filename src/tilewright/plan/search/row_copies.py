@@ -25,7 +25,7 @@ class RowCopy:
     """Whether the operand itself can be seen so: nothing is copied."""
 
     def work(self, machine: Machine) -> Work:
-        """The work of the kernel that copies: a task for each core, lanes that place words, bytes that move."""
+        """Return the work of the copy kernel: a task for each core, cycles of lanes, bytes of memory traffic."""
         limits, cores = machine.limits, machine.limits.cores or 1
         lanes = limits.placing / limits.lane_rate / self.word * self.elements / cores
         moved = (self.given + self.elements) * self.bytes

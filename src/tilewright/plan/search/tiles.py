@@ -101,7 +101,7 @@ def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
 
 
 def can_pad(facts: Facts, dim: str) -> bool:
-    """Whether positions past the end of a dimension lie outside whatever is written."""
+    """True if every write drops the positions past the end of a dimension."""
     return all(_lies_outside(w.place, dim, facts.extents[dim]) for w in facts.writes)
 
 

@@ -103,7 +103,7 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
 
 
 def _packed_bytes(kernel: UniformKernelSchedule) -> list[float]:
-    """Bytes of every operand B that a kernel before packs: fragments of several elements along K are read in order."""
+    """Return the bytes of every operand B that a kernel packs first, so that fragments along K are contiguous."""
     facts, packed = kernel.facts, []
     for op, how in kernel.products.items():
         axes = axes_in(op, kernel.width)
