@@ -78,12 +78,12 @@ def test_whole_rows_of_scores_were_not_gone_over_tile_by_tile(change: str, exten
     assert np.array_equal(y, wanted)
 
 
-def test_a_loop_over_keys_that_is_not_written_takes_as_long_as_one_that_is():
-    program = metamorphic.pair_of(59).program  # 64 keys at a time are best
+def test_a_loop_over_keys_that_is_not_written_takes_no_longer_than_one_that_is():
+    program = metamorphic.pair_of(59).program  # its author has 64 keys at a time
     one, other = (
         metamorphic.predicted_by_search(program.written(Writing(loops=loops), large=True)) for loops in (True, False)
     )
-    assert one == other
+    assert other <= one
 
 
 @pytest.mark.parametrize("tile", [16, 32])

@@ -199,7 +199,7 @@ def test_a_plan_that_says_rows_where_there_are_none_is_refused() -> None:
 def test_small_problems_are_copied_by_waves() -> None:
     found, arrays, wanted = made("mb1ic3ih5iw5oc8kh1kw1", row=HOPPER, plan=None)
     assert "aligned rows" not in str(found.plan)
-    assert "refused  operands in aligned rows: at least " in found.explain()
+    assert "refused  operands in aligned rows" in found.explain()
     require_exact(found, arrays, wanted)
 
 

@@ -59,6 +59,8 @@ ALLOWED = {
     "plan/search/pipeline.py: STORED": _SEARCH,
     "plan/search/ranking.py: ENOUGH_STAGES": _SEARCH,
     "plan/search/repack.py: SLACK": _SHARE,
+    "plan/search/repack.py: MOST_COPIED": _SHARE,
+    "passes/tile/looping.py: LOWEST": _MEANING,
     "plan/search/search.py: KEPT": _SEARCH,
     "plan/search/search.py: KEPT_OF_FAMILY": _SEARCH,
     "plan/search/tiles.py: ATOMS": _SEARCH,

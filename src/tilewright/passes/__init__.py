@@ -13,6 +13,7 @@
 | repacking   | plans with repacked operands, bound: kernels that copy, and one on the copies |
 | rating      | what a bound plan should take                                                 |
 | notes       | the notes of `explain` on a job's plan                                        |
+| canonical   | the one writing of programs that mean the same                                |
 | tile/       | tile to block, the general way: any program, operation by operation           |
 | lower       | block to loop: the walk over a program, and what each operation becomes       |
 | places      | views as flat places: an offset and conditions, as expressions of coordinates |

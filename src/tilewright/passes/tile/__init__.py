@@ -21,6 +21,9 @@
 | rewriting    | programs written again: over other dimensions, or as two                              |
 | empty        | what has no elements is not computed                                                  |
 | unit_rows    | a dimension of extent 1 for products whose operand has no free dimension              |
+| dim_order    | tiles and products whose dimensions have one order                                    |
+| merging      | dimensions that lie behind each other as one                                          |
+| equal_reads  | reads of the same elements as one                                                     |
 | digits       | flat dimensions as the digits that accesses divide them into                          |
 | flat         | functions of elements over one dimension, where rows are no whole vectors             |
 | apart        | a program as two, where a value between products goes through memory                  |

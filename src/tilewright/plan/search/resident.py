@@ -45,7 +45,10 @@ def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> flo
     file = machine.spaces["register"].bytes
     if file is None:
         return 0.0
-    word, smallest = machine.register_file.word_bytes, min((n.place.bytes for n in facts.reads or facts.writes), default=1)
+    word, smallest = (
+        machine.register_file.word_bytes,
+        min((n.place.bytes for n in facts.reads or facts.writes), default=1),
+    )
     held = _results(kernel) / work.tasks / lanes * (smallest + word) / 2 / word
     room = file / word / max(costs.lanes, lanes) - costs.registers
     return max(0.0, 1 - room / held) if held else 0.0
