@@ -117,7 +117,7 @@ _HOPPER_LIMITS = Limits(
     # attention 2x16x4096x128 with tiles of 64, 96 and 128 keys and 1 to 3 groups of waves; with heads of 64 lanes
     # take longer than matrix units
     group_latency=175,
-    lane_latency=400,
+    lane_latency=600,
     lone_shown=0.5,
     turn_latency=35,
     working_registers=64,
