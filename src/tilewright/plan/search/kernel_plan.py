@@ -10,6 +10,7 @@ from tilewright.plan.boxes import cut_dims, numbers_of
 from tilewright.plan.general import axis_of, words_for
 from tilewright.plan.microkernel import Axes, axes_in
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
+from tilewright.plan.search.axes import COLUMNS, DEPTH
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.launch import DYNAMIC, heads_together
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
@@ -174,7 +175,21 @@ class KernelPlan:
         if tile.level == LOOP:
             box = max(dict(tile.box)[n] for n in self._names(d) if n in self.t.size)
             return (Split("loop", tile.size if self._is_inner(d, tile) else box),)
-        return ()
+        return self._steps_between(d)
+
+    def _steps_between(self, d: Expr) -> tuple[Split, ...]:
+        """Return the K steps of a product along a dimension between products that a task holds at once; () for others.
+
+        The accumulator of the product before has all of it; the other operand comes one row of shared memory at a time,
+        unless there is room for two tasks' worth of it.
+        """
+        if self.kernel.pipeline.roles.resident_stages > 1:
+            return ()
+        c = next((self.t.o.classes[self.t.o.class_of[n]] for n in self._names(d) if n in self.t.o.class_of), None)
+        if c is None or not {COLUMNS, DEPTH} <= set(c.roles) or set(c.dims) & self.facts.loops.keys():
+            return ()
+        slab = next(m.atom.slab or 1 for m, role in zip(self.kernel.mmas, c.roles, strict=True) if role == DEPTH)
+        return (Split("loop", slab),) if c.extent > slab and c.extent % slab == 0 else ()
 
     def _unit_loop(self, d: Expr) -> tuple[Split, ...]:
         """Return the loop of a reduction dimension with one element, which

@@ -35,7 +35,7 @@ def rate_pipeline(
     if isinstance(o, str):
         return o
     taps = plan.loops[1:] if roles.halo_stages else ()
-    t = Tiling(o, PlanTiles(o, axes, batch, taps).tiles(), _groups(machine, chosen, roles, batch))
+    t = Tiling(o, PlanTiles(o, axes, chosen, batch, taps).tiles(), _groups(machine, chosen, roles, batch))
     mmas = tuple(_mma(t, p, line) for p, line in zip(o.products, chosen, strict=True))
     pipeline = KernelPipeline(roles, plan.overlap, _keeps_a(t, chosen), _offsets(plan, roles))
     kernel = KernelSchedule(t, mmas, pipeline, None, plan.raster, plan.order, _columns_first(facts, plan, axes))

@@ -7,6 +7,7 @@ from math import ceil, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.plan.facts import Facts
+from tilewright.plan.schedule import ProductUnit
 from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
 from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.plan_axes import PlanAxes
@@ -16,12 +17,15 @@ from tilewright.plan.search.tiles import BOX, GRID, LOOP, RUN, WHOLE, AxisTile, 
 class PlanTiles:
     """The tiles that a plan gives to the dimension classes of an orientation.
 
-    `batch` is the number of diagonal blocks in a tile. Beside halo tiles, `taps` are the axes whose steps are separate
-    iterations, even if a stage has several.
+    `units` are the plan's lines of the products. `batch` is the number of diagonal blocks in a tile. Beside halo tiles,
+    `taps` are the axes whose steps are separate iterations, even if a stage has several.
     """
 
-    def __init__(self, o: Orientation, axes: PlanAxes, batch: int, taps: Collection[str] = ()):
+    def __init__(
+        self, o: Orientation, axes: PlanAxes, units: list[ProductUnit], batch: int, taps: Collection[str] = ()
+    ):
         self.o, self.facts, self.axes, self.batch, self.taps = o, o.facts, axes, batch, taps
+        self.columns = [line.rows if line.transposed else line.columns for line in units]
 
     def tiles(self) -> tuple[AxisTile, ...]:
         """Return the tile of every axis of the schedule (class of dimensions with the same role in all MMAs)."""
@@ -38,7 +42,7 @@ class PlanTiles:
         if boxed:
             return self._halo_box(c, boxed[0])
         if not c.is_parallel:
-            return self._stepped(c, owners, loops) if loops else self._whole(c)
+            return self._stepped(c, owners, loops) if loops and not self._is_held(c, loops) else self._whole(c)
         blocks = self.batch if COLUMNS in c.roles else 1
         tasks = {d: max(1, n // blocks) for d in owners if (n := self.axes.task(d)) is not None}
         if not loops or not {ROWS, COLUMNS} & set(c.roles):
@@ -46,6 +50,11 @@ class PlanTiles:
         block = self._cut(c, owners, tasks | loops, LOOP)
         shared = prod(ceil(tasks.get(d, self._extent(d)) / n) for d, n in loops.items())
         return AxisTile(LOOP, block.size, block.box, block.fold, shared, max(1, ceil(block.count / shared)))
+
+    def _is_held(self, c: DimClass, loops: dict[Expr, int]) -> bool:
+        """True if `loops` are K steps along a dimension of which an accumulator before has all columns."""
+        columns = {n for role, n in zip(c.roles, self.columns, strict=True) if role == COLUMNS}
+        return DEPTH in c.roles and bool(columns) and not columns & set(loops.values())
 
     def _whole(self, c: DimClass) -> AxisTile:
         """Return the tile that has the whole extent of the class `c` of dimensions."""
