@@ -26,8 +26,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from corpus_jobs import best_plan, planning_of
 from metamorphic_programs import FAMILIES, SHARES, Program, Writing, Written
-from shadow import best_plan, planning_of
 
 import tilewright
 from tilewright.compiler.native import kernel_for

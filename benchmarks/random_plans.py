@@ -38,8 +38,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from corpus_jobs import job_of
 from corpus_problems import Problem
-from shadow import job_of
 
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for

@@ -11,8 +11,8 @@ from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import Rejected, as_plan, search_facts
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
+from corpus_jobs import job_of  # noqa: E402
 from corpus_problems import Problem  # noqa: E402
-from shadow import job_of  # noqa: E402
 
 
 def every_plan(

@@ -1,4 +1,4 @@
-"""The search: agreement with today's plans where those are good, and programs that today's planners miss."""
+"""The search: recorded plans of programs that libraries have, and plans of programs that no form of theirs covers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tilewright.plan.search import Rejected, as_plan, cycles_on, explain_ranking
 from tilewright.targets.registry import gpu_machine
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
+from corpus_jobs import MACHINE, best_plan, job_of, why_not_lowered  # noqa: E402
 from corpus_plans import machine_of  # noqa: E402
 from corpus_problems import problems  # noqa: E402
 from corpus_text import read  # noqa: E402
-from shadow import MACHINE, best_plan, job_of, why_not_lowered  # noqa: E402
 
 from tilewright.plan.search import search  # noqa: E402
 

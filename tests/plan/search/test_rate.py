@@ -17,9 +17,9 @@ from tilewright.plan.search import as_plan, rate_plan, search_facts
 from tilewright.plan.text import parse_plan
 
 sys.path[:0] = [str(Path(__file__).parents[3] / "benchmarks")]
+from corpus_jobs import MACHINE, job_of  # noqa: E402
 from corpus_plans import machine_of  # noqa: E402
 from corpus_problems import problems  # noqa: E402
-from shadow import MACHINE, job_of  # noqa: E402
 
 HOPPER = machine_of(MACHINE)
 PROGRAMS = (
