@@ -172,7 +172,10 @@ def _term_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
 
 
 def _arrivals(kernel: UniformKernelSchedule) -> int:
-    """Return how often a task waits for operands: in every K step of every accumulator tile of every iteration."""
+    """Return how often a task waits for operands: in every K step of every accumulator tile of every iteration.
+
+    It waits for A and for B to arrive, and once more for both to lie in shared memory, if an atom reads them there.
+    """
     size, around = numbers_of(kernel.facts.sizes), loops_around(kernel.facts.program)
     total = 0
     for op, how in kernel.products.items():
@@ -184,7 +187,7 @@ def _arrivals(kernel: UniformKernelSchedule) -> int:
             steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs * places
         for axis in (loop.attrs["axis"] for loop in around[op]):
             steps *= ceil(size(axis) / max(1, kernel.loops[axis])) if axis in kernel.loops else 1
-        total += 2 * steps
+        total += (3 if how is not None and how.slab else 2) * steps
     return total
 
 
