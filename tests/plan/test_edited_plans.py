@@ -203,3 +203,13 @@ def test_lines_of_rows_that_do_not_slide_are_refused():
     plan = edit_cases.chosen(number).replace("a in place", "a strip at task")
     with pytest.raises(ArgumentError, match="`a strip at task`: rows do not slide"):
         edit_cases.CASES[number].kernel(plan)
+
+
+def test_a_transposed_product_without_its_line_producer_is_refused_for_that_line():
+    """The refusal quoted only the line of the product, which the edit had not touched."""
+    number = number_of("gemm split K")
+    kept = [x for x in edit_cases.chosen(number).splitlines() if not x.startswith("producer ")]
+    plan = "\n".join(re.sub(r"(axis K_part = .*): loop 64", r"\1: whole", line) for line in kept)
+    assert " transposed" in plan
+    with pytest.raises(ArgumentError, match="no line `producer` says one"):
+        edit_cases.CASES[number].kernel(plan)
