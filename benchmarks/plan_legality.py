@@ -290,7 +290,8 @@ def stated(r: Reading) -> Iterator[Broken]:
 
 def loops(r: Reading) -> Iterator[Broken]:
     """A loop's pieces are no longer than its axis, padded to whole blocks; a loop goes over what a product sums, over a
-    loop of the program, or over blocks of sums."""
+    loop of the program, or over blocks of sums. What else is reduced along an axis (a softmax of scores) needs all of
+    it: no loop goes over blocks of these sums."""
     over = {
         d for product in r.shapes.products for d in (*product.rows, *product.columns, *product.kept, *product.summed)
     }
@@ -302,6 +303,8 @@ def loops(r: Reading) -> Iterator[Broken]:
             is_part = cut.size < of  # a loop of all is no loop
             if cut.level == "loop" and is_part and not set(r.dims[each.name]) & (over | r.shapes.stated_loops.keys()):
                 yield Broken("loops", str(each), "no product and no loop of the program goes over it")
+            if cut.level == "loop" and is_part and set(r.dims[each.name]) & r.shapes.reduced_apart:
+                yield Broken("loops", str(each), "it is reduced along, which needs all of it")
             if cut.size > -(-of // unit) * unit and cut.level != "task":  # a task that is longer has all of it
                 yield Broken("loops", str(each), f"it has {of} elements")
 
@@ -669,13 +672,32 @@ def stages(r: Reading) -> Iterator[Broken]:
 
 
 def shared_memory(r: Reading) -> Iterator[Broken]:
-    """Stages of operands, halo tiles, operands that stay and results that wait fit the shared memory of a workgroup."""
+    """Stages of operands, halo tiles, operands that stay and results that wait fit the shared memory of a workgroup;
+    without roles, what a task reads again fits there, as far as lanes have no registers for it."""
     room = r.machine.spaces["shared"].bytes
-    if r.plan.pipeline is None or room is None or not r.products:
+    if room is None or not r.products:
+        return
+    if r.plan.pipeline is None:
+        used = _task_bytes(r)
+        if used > room:
+            yield Broken("shared memory", r.plan.line("grid") or str(r.products[0][0]), f"{used} bytes of {room}")
         return
     used = shared_bytes(r)
     if used > room:
         yield Broken("shared memory", str(r.plan.pipeline), f"{used} bytes of {room}")
+
+
+def _task_bytes(r: Reading) -> int:
+    """Bytes of shared memory that a task of a plan without roles takes at least: rows of both operands of an atom that
+    reads them there, and every value that is read again and is more than the registers of all lanes. Each has a place
+    of its own: nothing is computed in place, as operations read and write different tensors."""
+    lanes = max(mine.c.lanes for _, _, mine in r.products)
+    used = sum((line.rows + line.columns) * ROW for line, _, mine in r.products if mine.slab is not None)
+    for dims, each in r.shapes.values:
+        count = prod(min(r.tile(d) or r.shapes.sizes[d], r.shapes.sizes[d]) for d in dims)
+        if count > lanes * r.machine.limits.registers:
+            used += count * each
+    return used
 
 
 def shared_bytes(r: Reading) -> int:

@@ -76,10 +76,17 @@ class Shapes:
     result_bytes: int
     writes_tiles: bool
     """Whether a result has the columns of the last product: it leaves through shared memory."""
+    values: tuple[tuple[tuple[str, ...], int], ...]
+    """(dimensions, bytes of an element) of what is computed of a product and read again: by a reduction, or twice."""
     digits: Mapping[str, tuple[int, int]]
     """(extent, walked) of every digit of the printed plan."""
     printed: str
     """The text of the printed plan."""
+
+    @property
+    def reduced_apart(self) -> frozenset[str]:
+        """Dimensions along which something is reduced that is neither a product nor the program's own loop."""
+        return self.reduced - self.stated_loops.keys() - {d for product in self.products for d in product.summed}
 
     @property
     def first(self) -> Shapes:
@@ -88,6 +95,7 @@ class Shapes:
         return replace(
             self,
             products=self.products[:1],
+            values=(),
             reduced=frozenset(product.summed),
             result_bytes=SUM_BYTES,
             writes_tiles=True,
@@ -97,7 +105,7 @@ class Shapes:
     def second(self) -> Shapes:
         """The program after its first product."""
         product = self.products[0]
-        return replace(self, products=self.products[1:], reduced=self.reduced - set(product.summed))
+        return replace(self, products=self.products[1:], values=(), reduced=self.reduced - set(product.summed))
 
     def dims_of(self, digit: str) -> tuple[str, ...]:
         """The dimensions that a digit of a plan is of: `m_1` of M, `M_N` of M and N as one number; none: of no one."""
@@ -139,6 +147,7 @@ def shapes_of(program: Program, sizes: Mapping[str, int], printed: str) -> Shape
         stated["workgroup"],
         max((kind.dtype.bits // 8 for kind in written), default=4),
         _writes_tiles(program, products),
+        _values_of_products(program),
         digits,
         printed,
     )
@@ -147,6 +156,19 @@ def shapes_of(program: Program, sizes: Mapping[str, int], printed: str) -> Shape
 def _writes_tiles(program: Program, products: tuple[ProductShape, ...]) -> bool:
     tiles = [set(map(str, op.operands[0].type.dims)) for op in program.walk() if op.name in WRITES]
     return bool(products) and any(set(products[-1].columns) <= dims for dims in tiles)
+
+
+def _values_of_products(program: Program) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """What no single expression computes on the way from a product to a result: it is kept until it is read again."""
+    computed: set[Any] = set()
+    readers: dict[Any, list[str]] = {}
+    for op in program.walk():
+        for value in op.operands:
+            readers.setdefault(value, []).append(op.name)
+        if op.name == "mma" or not computed.isdisjoint(op.operands):
+            computed |= {v for v in op.results if isinstance(v.type, TileType)}
+    kept = [v for v in readers if v in computed and (len(readers[v]) > 1 or readers[v][0] in REDUCTIONS)]
+    return tuple((tuple(map(str, v.type.dims)), v.type.dtype.bits // 8) for v in kept)
 
 
 def _only_adds(op: Op) -> bool:

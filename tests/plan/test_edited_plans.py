@@ -68,6 +68,8 @@ ILLEGAL = [
     ("conv halo", "task M_0 8", "task M_0 4", "block"),
     ("conv halo", "loops K_0, K_2", "loops K_2, K_0", "order"),
     ("attention", "loop 64", "loop 128", "stated"),
+    ("two kernels", "(M 1024): task 16", "(M 1024): task 32", "shared memory"),
+    ("two kernels", "(N 1024): whole", "(N 1024): loop 512", "loops"),
 ]
 
 
@@ -86,6 +88,7 @@ LEGAL = [
     ("gemm nt, large", {"grid M, N": "grid N, M"}),
     ("gemm nt, large", {"raster 16": "raster 3, contiguous"}),
     ("conv stride 2", {"(K_1 3): loop 1": "(K_1 3): loop 3", "stages 14": "stages 3", "stages 12": "stages 3"}),
+    ("two kernels", {"(M 1024): task 16": "(M 1024): task 8"}),
     ("gemm split K", {"parts K 16": "parts K 8", "K_split 16": "K_split 8", "K_part 512": "K_part 1024"}),
 ]
 
@@ -202,4 +205,14 @@ def test_lines_of_rows_that_do_not_slide_are_refused():
     number = next(n for n, case in enumerate(edit_cases.CASES) if (case.name, case.row) == ("gemm nt", "x86.amx"))
     plan = edit_cases.chosen(number).replace("a in place", "a strip at task")
     with pytest.raises(ArgumentError, match="`a strip at task`: rows do not slide"):
+        edit_cases.CASES[number].kernel(plan)
+
+
+def test_a_transposed_product_without_its_line_producer_is_refused_for_that_line():
+    """The refusal quoted only the line of the product, which the edit had not touched."""
+    number = number_of("gemm split K")
+    kept = [x for x in edit_cases.chosen(number).splitlines() if not x.startswith("producer ")]
+    plan = "\n".join(re.sub(r"(axis K_part = .*): loop 64", r"\1: whole", line) for line in kept)
+    assert " transposed" in plan
+    with pytest.raises(ArgumentError, match="no line `producer` says one"):
         edit_cases.CASES[number].kernel(plan)

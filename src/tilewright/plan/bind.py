@@ -21,7 +21,7 @@ from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.bind_axes import axes_of, loop_of, tile_of_loop, widths_of
 from tilewright.plan.bind_pipeline import bind_pipeline
-from tilewright.plan.bind_products import bind_products
+from tilewright.plan.bind_products import bind_products, check_orientation
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import check_length
@@ -106,8 +106,8 @@ def _refuse_pipeline_lines(plan: Schedule) -> None:
         raise refused(plan.line("raster"), "only a plan with `producer` has a raster")
     for line in (*plan.values, *([plan.line("loops")] if plan.loops else [])):
         raise refused(line, "only halo tiles, copies made first and contractions on a CPU have this line")
-    for product in (p for p in plan.products if p.transposed):
-        raise refused(product, "only products of a pipeline are transposed")
+    for product in plan.products:
+        check_orientation(product)
 
 
 def _waves(plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, simt: Terms | None) -> int:

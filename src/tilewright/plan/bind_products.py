@@ -37,6 +37,12 @@ def bind_products(
     return microkernels
 
 
+def check_orientation(line: ProductUnit) -> None:
+    """Raise an error for a `transposed` MMA; the plan has no pipeline."""
+    if line.transposed:
+        raise refused(line, "only products of a pipeline are transposed, and no line `producer` says one")
+
+
 def _bind_line(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
     """Return the atom and accumulator tile of the MMA `op` from its line; raise an error that quotes an
     illegal line.
@@ -53,8 +59,7 @@ def _bind_line(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
         kinds = " by ".join(map(str, types_of(op, axes.swapped, machine)[:2]))
         names = ", ".join(x.name for x in fitting) or "none"
         raise refused(line, f"its factors are {kinds}, and {machine.name}'s atoms for them {names}")
-    if line.transposed:
-        raise refused(line, "only products of a pipeline are transposed")
+    check_orientation(line)
     microkernel, (m, n, _) = Microkernel(atom, line.rows, line.columns), atom.shape
     if line.rows % m or line.columns % n:
         raise refused(line, f"blocks are whole atoms of {m}x{n}")
