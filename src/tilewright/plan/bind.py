@@ -35,7 +35,7 @@ from tilewright.plan.term_boxes import Terms, max_unrolled_steps
 def bind(kernel: KernelProgram, plan: Schedule, simt: Terms | None = None) -> Cuts:
     """Return the lowering parameters that a plan gives for a kernel; raise an error that quotes the first illegal line.
 
-    With `simt`, lanes accumulate the products of the program themselves, without MMA atoms.
+    With `simt`, lanes accumulate the program's product themselves, without MMA atoms, as these parameters say.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -57,7 +57,8 @@ def _without_pipeline(
 ) -> Cuts:
     """Return the lowering parameters of a kernel whose waves all run the same code (no producer and consumer waves).
 
-    `widths` are the task widths, `parallel` the dimensions that the grid may split.
+    `axes` has the plan's axis of each dimension, `widths` the task widths, `parallel` the dimensions that the grid may
+    split, `simt` the parameters of a product without atoms, or None.
     """
     machine = kernel.machine
     _refuse_pipeline_lines(plan)
@@ -111,7 +112,10 @@ def _refuse_pipeline_lines(plan: Schedule) -> None:
 
 
 def _waves(plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, simt: Terms | None) -> int:
-    """Return the number of waves that a plan gives to a task; raise an error if the atoms or the machine decide it."""
+    """Return the number of waves that the plan gives to a task; raise an error if the atoms or the machine decide it.
+
+    `products` has the microkernel of each MMA, None for one without an atom.
+    """
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (
         bool(products) and simt is None
     )
@@ -129,9 +133,11 @@ def _blocks(
     parallel: tuple[Expr, ...],
     width: Size,
 ) -> dict[Expr, int]:
-    """Return the loop tile along each parallel dimension that a task loops over, outermost first.
+    """Return the loop tile along each parallel dimension that a task loops over, outermost first; {} if it loops over
+    none.
 
-    Loops of a single MMA are ordered N, M, batch: a tile of B is read again for the next rows.
+    `width` gives a task's extent along a dimension. Loops of a single MMA are ordered N, M, batch, so that a tile of B
+    is read again for the next rows.
     """
     loop_tile_of = {d: n for d, axis in axes.items() if d in parallel and (n := loop_of(axis)) is not None}
     if len(products) != 1 or not loop_tile_of:
@@ -152,8 +158,10 @@ def _check_loops(
     blocks: Mapping[Expr, int],
     width: Size,
 ) -> None:
-    """Raise an error for a loop tile longer than its axis, and on a GPU for one that differs from the
-    accumulator tile.
+    """Raise an error for a loop tile longer than its axis, and on a GPU for one that differs from the accumulator tile.
+
+    `products` has the microkernel of each MMA, `blocks` the loop tiles over parallel dimensions, `width` a task's
+    extents.
     """
     units = dict.fromkeys(axes, 1)
     lines = {line.name: line for line in plan.products}

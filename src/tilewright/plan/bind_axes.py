@@ -55,9 +55,11 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
 def widths_of(
     kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
 ) -> dict[Expr, int]:
-    """Return the width of a task along each dimension that the grid splits, in the order of the plan's line `grid`.
+    """Return the extent of a task, in elements, along each dimension that the grid splits, in the order of the line
+    `grid`.
 
-    `parallel` are the dimensions that the grid may split.
+    `parallel` are the dimensions that the grid may split. Raise an error for other ones, and for levels in a wrong
+    order.
     """
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():
@@ -85,13 +87,13 @@ def widths_of(
 
 
 def loop_of(axis: Axis) -> int | None:
-    """Return the tile size of an axis's loop level; None if the axis has no loop."""
+    """Return the tile size of an axis's loop level, in elements; None if the axis has no loop."""
     cut = axis.split("loop")
     return None if cut is None else cut.size
 
 
 def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
-    """Return the tile size of the program's loop `op`, as its axis says.
+    """Return the tile size of the program's loop `op`, as its axis says; the whole extent if it has no loop level.
 
     Raise an error if the plan changes the tile of a loop whose result depends on it.
     """

@@ -44,7 +44,7 @@ class _Lines:
         self.singles = [d.name for d in single_digits(c, self.lanes)]
 
     def blocking(self) -> Blocking:
-        """Check all lines; return the blocking that they say."""
+        """Return the blocking that the lines of the plan say; raise an error that quotes the first illegal line."""
         self._check_lines()
         self._check_names()
         self._check_tasks()
@@ -99,9 +99,9 @@ class _Lines:
                 raise refused(self.plan.axis(DEPTH), "tasks over the depth would add to one result")
 
     def _check_blocks(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
-        """Raise an error unless an axis has the levels task, loop and unit, and its loop is whole atoms.
+        """Raise an error unless an axis has the levels task, loop and unit, and its loop is a multiple of the unit.
 
-        `unit` is the atom's extent along the axis. With `within_lines` there are two loop levels.
+        `unit` is the atom's extent along the axis. With `within_lines` (rows of an image) there are two loop levels.
         """
         levels = [cut.level for cut in axis.splits]
         expected = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
@@ -155,7 +155,9 @@ class _Lines:
             raise refused(f"overlap {overlap}", f"it is for sums in tile registers; {what} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
-        """Raise an error unless each axis has the program's extents, padded to the end of the last whole block."""
+        """Raise an error unless each axis has the program's digits (mixed-radix parts), padded to the end of the last
+        block.
+        """
         expected = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
         for axis in self.plan.axes:
             wanted = expected[axis.name]

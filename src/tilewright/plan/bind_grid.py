@@ -29,7 +29,7 @@ def bind_grid(
 ) -> Cuts:
     """Return the lowering parameters that a plan gives for a grid program; raise an error that quotes an illegal line.
 
-    `free` are the loops whose tile size does not change the result; `opened` are the dimensions known only at a call.
+    `free` are the loops whose tile size does not change the result; `opened` are the dimensions known only at the call.
     """
     grid = Grid(program, sizes, machine, free, opened)
     axes, loops = _axes(grid, plan)
@@ -53,9 +53,11 @@ def bind_grid(
 
 
 def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
-    """Return (axes of workgroup dimensions, axes of loops), each by dimension name.
+    """Return (axes of the dimensions that workgroups split, axes of loops), each by the dimension's name in the
+    program.
 
-    Raise an error if a workgroup axis differs from its constraint, or if an axis is missing.
+    Raise an error if an axis is missing or unknown, has another extent, or differs from the author's constraint, and
+    for lines that no plan of a grid program has.
     """
     names = {word: name for name, word in grid.words.items()}
     task_axes: dict[str, Axis] = {}
@@ -90,7 +92,7 @@ def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]
 
 
 def _check_loop(grid: Grid, name: str, axis: Axis) -> None:
-    """Raise an error if a plan changes the tile of a loop whose result depends on it."""
+    """Raise an error if the plan's `axis` changes the tile of the loop over `name`, whose result depends on it."""
     is_free = any(str(op.attrs["axis"]) == name for op in grid.tiles)
     tile = grid.loops[name]
     if not is_free and (loop_of(axis) or tile) != tile:

@@ -16,8 +16,9 @@ from tilewright.plan.schedule import Axis, Digit, Schedule, Split
 
 
 def lane_box_of(plan: Schedule, rows: str) -> dict[str, int] | None:
-    """Return the extent of a lane's box along each digit of the axis `rows`, by digit name; None if the axis has no
-    box.
+    """Return {digit: extent} of a lane's box along the axis named `rows`; None if the axis has no box.
+
+    A box is the rectangle of neighbouring results of one lane; digits are the mixed-radix parts of the flattened rows.
     """
     axis = next((a for a in plan.axes if a.name == rows), None)
     units = {} if axis is None else {c.digit: c.size for c in axis.splits if c.level == "unit" and c.digit is not None}
@@ -26,7 +27,11 @@ def lane_box_of(plan: Schedule, rows: str) -> dict[str, int] | None:
 
 @dataclass(frozen=True)
 class BoxedRows:
-    """M as boxes of lanes: M's name in a plan, its digits, and the dimensions of the program over boxes."""
+    """M as lane boxes (a rectangle of neighbouring results per lane): M's name in a plan, its digits, and new
+    dimensions.
+
+    `outer` counts boxes, `inner` are the dimensions within one; digits are the mixed-radix parts of M.
+    """
 
     name: str
     digits: tuple[Digit, ...]
@@ -37,13 +42,13 @@ class BoxedRows:
 
     @property
     def axis(self) -> Axis:
-        """The plan's axis of M without its task level: each digit is padded to whole boxes."""
+        """The plan's axis of M without its task level: each digit (mixed-radix part) is padded to whole boxes."""
         walked = [replace(d, walked=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
         units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
         return Axis(self.name, tuple(walked), tuple(units))
 
     def to_boxed_plan(self, plan: Schedule) -> Schedule:
-        """Return a plan over M restated as a plan over boxes; raise an error if its tasks are not whole boxes."""
+        """Return a plan over M restated as a plan over lane boxes; raise an error if its tasks are not whole boxes."""
         rows_axis, box_elements = plan.axis(self.name), prod(self.sizes)
         task = rows_axis.split("task")
         if rows_axis.digits != self.axis.digits:

@@ -41,7 +41,8 @@ def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axi
     """Return the lowering parameters of a kernel with warp specialisation: producer waves copy, consumer waves
     multiply.
 
-    `axes` has the plan's axis of every dimension, `widths` the task width along those that the grid splits.
+    `axes` has the plan's axis of every dimension, `widths` the task width along those that the grid splits. Raise an
+    error that quotes the first illegal line.
     """
     return _PipelinedKernel(kernel, plan, axes, widths).cuts()
 
@@ -56,7 +57,10 @@ class _PipelinedKernel:
     widths: dict[Expr, int]
 
     def cuts(self) -> Cuts:
-        """Check all rules; return the lowering parameters."""
+        """Return the parameters of the lowering: task widths, loop tiles, the microkernel of each MMA, the pipeline.
+
+        Raise an error that quotes the line of the plan that breaks a rule.
+        """
         plan = self.plan
         self._check_lines()
         if why := why_no_pipeline(self.kernel.program, self.kernel.size, self.kernel.free) and self._why_not_chained():
@@ -102,7 +106,9 @@ class _PipelinedKernel:
 
     @cached_property
     def looped(self) -> dict[Expr, int]:
-        """The tile size of each loop that stays a loop, by dimension; other loops become the K loop of an MMA."""
+        """The tile size of each loop of the program that stays a loop, by dimension; other loops become the K loop of
+        an MMA.
+        """
         kernel = self.kernel
         stays = {
             op: d
@@ -112,12 +118,15 @@ class _PipelinedKernel:
         return {d: tile_of_loop(kernel, op, self.axes[d]) for op, d in stays.items()}
 
     def width(self, d: Expr) -> int:
-        """Return the extent of `d` within a task, or within one iteration of a loop over it."""
+        """Return the extent of `d` within a task, within one iteration of a loop over it, or else its whole extent."""
         return self.widths.get(d) or self.looped.get(d) or self.kernel.size(d)
 
     @cached_property
     def of(self) -> dict[Op, Axes]:
-        """M, N and K of every MMA. M is the row dimension along which a task has more than one element."""
+        """M, N and K of every MMA. M is the row dimension along which a task has more than one element.
+
+        Raises an error for an MMA without an accumulator tile.
+        """
         axes_of: dict[Op, Axes] = {}
         for op in self.kernel.products.values():
             product_axes = axes_in(op, self.width)
@@ -133,7 +142,9 @@ class _PipelinedKernel:
         return axes if isinstance(axes, str) else ""
 
     def _lines(self) -> list[tuple[ProductUnit, Op]]:
-        """Return the plan's line of every MMA, with the MMA; raise an error for missing and unknown names."""
+        """Return (its line of the plan, the mma operation) for every MMA; raise an error for missing and
+        unknown names.
+        """
         lines = {line.name: line for line in self.plan.products}
         for name, line in lines.items():
             if name not in self.kernel.products:
@@ -158,7 +169,10 @@ class _PipelinedKernel:
             raise refused(self.plan.line("loops"), "only halo tiles have an order of loops")
 
     def _product(self, line: ProductUnit, op: Op) -> Microkernel:
-        """Return the atom, accumulator tile, orientation and K step of the MMA `op`, as its line says."""
+        """Return the atom, accumulator tile, orientation and K step of the mma `op`, as its line of the plan says.
+
+        Raise an error if the atom cannot do it.
+        """
         machine = self.kernel.machine
         if line.atom is None:
             raise refused(line, "roles multiply by an atom")
@@ -191,7 +205,11 @@ class _PipelinedKernel:
         return how
 
     def _slabs(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
-        """Return the number of shared-memory rows that one K step has; 0 if all of K is one step."""
+        """Return how many slabs (rows of shared memory, of the atom's length) along K one K step has; 0 if K is one
+        step.
+
+        `line` is the plan's line of the mma `op`, which an error quotes.
+        """
         axes, row = self.of[op], atom.slab or 1
         if axes.k in self.looped:
             return 0
@@ -208,6 +226,8 @@ class _PipelinedKernel:
     def _taps(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
         """Return the extent of a K step along each reduction dimension besides K (filter taps); () if it is 1 along
         all.
+
+        Raise an error if steps do not divide a dimension, or if the atom reads one tap at a time.
         """
         taps = []
         for d in self.of[op].deep:
@@ -220,7 +240,9 @@ class _PipelinedKernel:
         return tuple(taps) if any(n > 1 for n in taps) else ()
 
     def _check_atom(self, line: ProductUnit, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error if the atom does not take the operands' types, or their contiguous dimensions."""
+        """Raise an error if the atom does not take the operands' types, or the dimension along which they are
+        contiguous.
+        """
         machine, axes = self.kernel.machine, microkernel.oriented(self.of[op])
         types = types_of(op, axes.swapped, machine)
         k_contiguous = [is_contiguous_along(x, axes.k, self.kernel.program) for x in axes.factors(op)]
@@ -230,7 +252,9 @@ class _PipelinedKernel:
             raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
 
     def _held(self, products: Mapping[Op, Microkernel]) -> int:
-        """Return the registers per lane of A operands that stay in registers over a loop, with all of their K."""
+        """Return the registers of a lane for A operands that stay in registers over a loop, with all of their K; 0 if
+        none do.
+        """
         registers, word = 0, self.kernel.machine.register_file.word_bits
         for op, microkernel in products.items():
             axes = microkernel.oriented(self.of[op])

@@ -25,9 +25,10 @@ from tilewright.plan.schedule import ProductUnit
 def bind_products(
     lines: tuple[ProductUnit, ...], program: Program, machine: Machine, defaults: Mapping[Op, Microkernel | None]
 ) -> dict[Op, Microkernel | None]:
-    """Return the atom and accumulator tile of every MMA: as the plan's `lines` say, and as in `defaults` for the rest.
+    """Return the atom and accumulator tile of every MMA, None for one that scalar loops compute.
 
-    None stands for an MMA that scalar loops compute.
+    MMAs with a line in `lines` have what it says, others what `defaults` says. Raise an error that quotes an illegal
+    line.
     """
     microkernels, names = dict(defaults), names_of(program)
     for line in lines:
@@ -44,8 +45,8 @@ def check_orientation(line: ProductUnit) -> None:
 
 
 def _bind_line(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
-    """Return the atom and accumulator tile of the MMA `op` from its line; raise an error that quotes an
-    illegal line.
+    """Return the atom and accumulator tile of the mma `op` from its line; raise an error that quotes an illegal
+    line.
     """
     try:
         atom = machine.multiply_atom(line.atom or "")

@@ -34,12 +34,12 @@ class LaneUnit:
 
     @property
     def name(self) -> str:
-        """The name of the unit in a plan, such as `lanes.f32`."""
+        """The name of this unit in a plan, such as `lanes.f32`."""
         return f"{LANES}.{self.dtype}"
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(M, elements of the vectorised dimension, K) of one instruction."""
+        """(M, elements of the vectorised dimension, K) of one instruction of this unit."""
         return 1, self.lanes, 1
 
 
@@ -72,17 +72,19 @@ class Blocking:
 
     @property
     def in_tiles(self) -> bool:
-        """True if accumulators are in tile registers of a matrix unit."""
+        """True if the accumulators of this blocking are in tile registers of a matrix unit."""
         return isinstance(self.atom, MultiplyAtom) and isinstance(self.atom.c, OpaqueOperand)
 
     @property
     def by_lanes(self) -> bool:
-        """True if vectors run along a dimension that A, B and the result share, such as depthwise channels."""
+        """True if vectors of this blocking run along a dimension that A, B and the result share, such as depthwise
+        channels.
+        """
         return isinstance(self.atom, LaneUnit)
 
     @property
     def vectors(self) -> int:
-        """The number of vectors, or tile registers, in one row of a block."""
+        """The number of vectors, or tile registers, in one row of this blocking's accumulator tile."""
         return self.columns // self.atom.shape[1]
 
 
@@ -96,18 +98,17 @@ def round_up(n: int, step: int) -> int:
 
 
 def kept_digit(contraction: Contraction) -> Symbol:
-    """Return the digit (sub-index) that vectors run along: one shared by A, B
-    and the result, such as depthwise channels.
-    """
+    """Return the digit (mixed-radix part of a dimension) that vectors run along: one shared by A, B and the result."""
     digit = lane_digit(contraction)
     assert digit is not None
     return digit
 
 
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
-    """Return the digits (sub-indices) of which a task has one value: the batch, and all but the last one or two of M.
+    """Return the digits (mixed-radix parts) of which a task usually has one value: the batch, and all but the last two
+    of M.
 
-    With `by_lanes` all but the last digit of M count, and the vectorised digit is left out.
+    With `by_lanes` (vectors along a shared digit) all but the last digit of M, and the vectorised digit is left out.
     """
     return [
         *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
@@ -116,7 +117,8 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return the digits (sub-indices) of each plan axis by its name: lanes, rows, columns, depth.
+    """Return the digits (mixed-radix parts) of each plan axis by its name: lanes (only with `by_lanes`), rows, columns,
+    depth.
 
     The grid splits the first two axes. `single_digits` are left out.
     """
@@ -173,7 +175,7 @@ def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
 
 
 def blocking_of(contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """Return the blocking parameters that a plan says of a contraction. `atom` is what multiplies."""
+    """Return the blocking parameters that a plan says of a contraction, unchecked. `atom` is what multiplies."""
     lanes = isinstance(atom, LaneUnit)
     rows, columns = (plan.axis(name).splits for name in (ROWS, LANES if lanes else COLUMNS))
     steps = tuple(replace(x, digit=x.digit or contraction.depth[-1].name) for x in plan.axis(DEPTH).splits)

@@ -61,10 +61,11 @@ def boxes(
     loops: Mapping[Expr, int] = NO_LOOPS,
     opened: Opened = NOTHING,
 ) -> dict[Expr, int]:
-    """Return the width of a task along each dimension that the grid splits.
+    """Return the width (extent in elements) of a task along each dimension that the grid splits; {} if it splits none.
 
-    `loops` has the tile size of each loop dimension. With `logs`, results of debug_log count as writes. `opened` are
-    sizes known only at a call: `size` gives typical numbers for them, and no proof relies on those.
+    `size` gives the extent of a dimension, `room` the goals for tasks, `loops` the tile size of each loop dimension.
+    With `logs`, results of debug_log count as writes. For `opened` sizes (known only at the call) `size` gives typical
+    numbers.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -83,7 +84,11 @@ def boxes(
 
 
 def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid may split. With `logs`, results of debug_log count as writes."""
+    """Return the dimensions that the grid may split, in the order of the first write.
+
+    With `logs`, results of debug_log count as writes. `opened` are sizes known only at the call; no proof relies on
+    them.
+    """
     dims = pointwise(program, size, opened)
     for op in program.walk() if logs else ():
         if op.name == "debug_log":
@@ -92,9 +97,7 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
 
 
 def may_overrun(d: Expr, program: Program, size: Size) -> bool:
-    """True if a task may run past the end of `d`: every write drops the
-    elements there, since they are out of bounds.
-    """
+    """True if a task may run past the end of `d`: every write is out of bounds there, and so is dropped."""
     for op in (op for op in program.walk() if op.name in WRITES):
         iterator = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(d)
         coordinates = zip(op.attrs.get("at", ()), op.operands[1].type.dims, strict=False)
@@ -107,7 +110,12 @@ def may_overrun(d: Expr, program: Program, size: Size) -> bool:
 
 
 def pointwise(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions along which the program is pointwise, in the order of its first write."""
+    """Return the dimensions along which the program is pointwise, in the order of its first write; () if there are
+    none.
+
+    Pointwise: every write has the dimension and writes separate elements, and nothing mixes elements along it. `opened`
+    are sizes known only at the call, for which `size` gives typical numbers.
+    """
     ops = list(program.walk())
     writes = [op for op in ops if op.name in WRITES]
     first = writes[0].operands[0].type.dims if writes else ()
@@ -139,7 +147,9 @@ def _dims(op: Op) -> tuple[Expr, ...]:
 
 
 def _mixed_dims(op: Op) -> set[Expr]:
-    """Return the dimensions along which an operation mixes elements, or that it needs as a whole."""
+    """Return the dimensions along which an operation mixes elements (reduces, scans, gathers), or that it needs
+    whole.
+    """
     if op.name in (*REDUCTIONS, "cumsum"):
         return {op.attrs["dim"]}
     if op.name == "topk":
@@ -165,7 +175,9 @@ def _mixed_dims(op: Op) -> set[Expr]:
 
 
 def _gathered_dims(op: Op) -> set[Expr]:
-    """Return the dimensions of index tiles that an access gathers from at other coordinates than its own."""
+    """Return the dimensions of index tiles that an access looks up at other coordinates than its own; empty without
+    lookups.
+    """
     _, kind, extra = accessed(op)
     dim_of = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
     dims: set[Expr] = set()
@@ -177,7 +189,7 @@ def _gathered_dims(op: Op) -> set[Expr]:
 def _written_separately(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: Opened) -> list[Expr]:
     """Return those of `dims` along which different coordinates write different elements of one memory argument.
 
-    `writes` and `reads` are all accesses of that argument.
+    `writes` and `reads` are all accesses of that argument; `opened` are sizes known only at the call.
     """
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -197,8 +209,9 @@ def _written_separately(dims: list[Expr], writes: list[Op], reads: list[Op], siz
 
 
 def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
-    """Return (memory coordinate, its linear form) that the dimension `dim`
-    alone determines in an access; None if none.
+    """Return (memory coordinate number, its linear form in `dim`) for the coordinate that `dim` alone determines.
+
+    None if the access has no such coordinate.
     """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
@@ -216,10 +229,11 @@ def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
 
 
 def _is_linear(op: Op, size: Size, opened: Opened) -> bool:
-    """True if a write maps each element to its own address, because the
-    address is a mixed-radix number of the coordinates.
+    """True if a write maps each element to its own address, because the address is a mixed-radix number of the
+    coordinates.
 
-    A flat index that is divided, as in [i//56, i%56, j], gives one linear offset again.
+    A flat index that is divided, as in [i//56, i%56, j], gives one linear offset again. `opened` sizes, known only at
+    the call, stay expressions.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
@@ -246,7 +260,7 @@ def _is_linear(op: Op, size: Size, opened: Opened) -> bool:
 def _are_digits(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:
     """True if linear offsets are all different: in some order, each stride exceeds the reach of all before it.
 
-    `steps` has (stride, extent) of each index. `reach` is the largest offset that smaller indices can add.
+    `steps` has (stride, extent) of each index. `reach` is the largest offset that the indices before these can add.
 
     >>> from tilewright.algebra.expr import symbol
     >>> f = symbol("F", 1)
@@ -260,7 +274,9 @@ def _are_digits(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:
 
 
 def _all_differ(op: Op, size: Size) -> bool:
-    """True if a write maps each element to its own address, shown by computing all addresses."""
+    """True if a write maps each element to its own address, shown by computing all addresses; False if they are too
+    many.
+    """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
     memory: MemoryType = op.operands[1].type
@@ -295,7 +311,7 @@ def slides(program: Program, dim: Expr) -> bool:
 
 
 def why_whole(program: Program, dim: Expr) -> str:
-    """Return why the grid does not split a dimension, as text."""
+    """Return why the grid does not split the dimension `dim`, as text."""
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):
             return "a while loop has one condition for all"
@@ -307,8 +323,9 @@ def why_whole(program: Program, dim: Expr) -> str:
 
 
 def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
-    """Return task widths that divide `dims`: a contiguous run along the
-    innermost dimension of memory, then what fits.
+    """Return task widths that divide `dims`, for a program without MMAs.
+
+    A task has a contiguous run along the innermost dimension of memory, and then as much of others as `room` allows.
     """
     spaces = [_tile_dims(op) for op in program.walk()]
     limits = room.elements
@@ -335,9 +352,9 @@ def _widths_of_products(
 ) -> dict[Expr, int]:
     """Return task widths of a program with MMAs: the widest that give enough tasks and whose values fit the L2 cache.
 
-    Dimensions that some MMA lacks stay whole if others can be split, since that MMA would be repeated. Batch dimensions
-    are split first, then other dimensions outside the accumulator tile (lines of an image), then M and N, which keep
-    some rows. A width need not divide its dimension, but keeps the digits of flat indices whole where it can.
+    `loops` has the tile size of each loop dimension. Batch dimensions are split first, then other dimensions outside
+    the accumulator tile, then M and N, which keep some rows. Dimensions that some MMA lacks stay whole if others can be
+    split.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _tile_dims(op) for op in products)]
@@ -386,10 +403,11 @@ def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
 
 
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:
-    """Return task widths to try along a dimension, widest first, each about half of the one before.
+    """Return task widths to try along a dimension of `extent` elements, widest first, each about half of the one
+    before.
 
-    `radices` are the divisors of the dimension's flat index. Widths that keep its digits whole are preferred, then
-    those of whole register tiles, then those that divide the extent.
+    `radices` are the divisors of the dimension's flat index. Widths that keep its digits (i//56, i%56) whole are
+    preferred, then those of whole register tiles, then those that divide the extent.
 
     >>> width_choices(1000, ()), width_choices(3136, (56,))
     ([1000, 500, 250, 125, 48, 16, 8, 4, 2, 1], [3136, 1568, 784, 392, 112, 56, 28, 14, 7, 4, 2, 1])
@@ -409,7 +427,7 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 
 
 def radices(program: Program, dim: Expr, size: Size) -> set[int]:
-    """Return the numbers by which accesses divide the coordinate of a dimension."""
+    """Return the numbers above 1 by which accesses divide the coordinate of a dimension, as 56 in [i//56, i%56]."""
     divisors: set[int] = set()
     for op in program.walk():
         if "at" not in op.attrs or not (op.name == "read" or op.name in WRITES):
@@ -430,7 +448,7 @@ def _tile_dims(op: Op) -> set[Expr]:
 
 
 def innermost(program: Program) -> list[Expr]:
-    """Return the dimensions that are contiguous in some memory argument, those of writes first."""
+    """Return the dimensions that are contiguous in some memory argument, those of writes first; one may occur twice."""
     accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
     return [d for op in accesses for d in contiguous_dims(op)]
 
@@ -460,7 +478,7 @@ def _divisor(size: int, most: int, least: int) -> int:
 
 
 def numbers_of(symbols: Mapping[Symbol, int]) -> Size:
-    """Return a function that evaluates an expression of sizes, where all symbols have numbers."""
+    """Return a function that gives the number of an expression of sizes; `symbols` must have every symbol in it."""
     images = Substitution(symbols)
 
     def size(e: Expr) -> int:

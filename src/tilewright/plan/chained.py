@@ -21,8 +21,7 @@ from tilewright.plan.pipelined import why_no_overrun
 def chained_axes(
     program: Program, sizes: Mapping[Symbol, int], size: Size, free: Collection[Op]
 ) -> dict[Op, Axes] | str:
-    """Return M, N and K of every MMA of a chain, all with the same M; or why intermediate values cannot stay in
-    registers.
+    """Return M, N and K of every MMA of a chain, all with the same M; or text why values between them leave registers.
 
     `free` are the loops whose tile size does not change the result. `size` gives the extent of a dimension.
     """
@@ -35,7 +34,7 @@ def chained_axes(
         return loop_tile_of
 
     def width(d: Expr) -> int:
-        """Return the tile size along `d`: a loop's tile, 1 where the grid splits `d` outside the MMA tile, else its
+        """Return the extent of `d` that a task has at a time: a loop's tile, 1 if only the grid splits it, else its
         extent.
         """
         return loop_tile_of.get(d) or (1 if d in dims and d not in tiled else size(d))
@@ -68,14 +67,17 @@ def chained_axes(
 
 
 def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid splits. An M of extent 1 is among them, since a task still owns that row."""
+    """Return the dimensions that the grid of a chain of MMAs may split, an M of extent 1 among them."""
     row_dims = [_row_dims(op) for op in names_of(program).values()]
     unit_rows = {rows[-1] for rows in row_dims if rows and all(size(d) == 1 for d in rows)}
     return cut_dims(program, lambda d: 2 if d in unit_rows else size(d))
 
 
 def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, int] | str:
-    """Return the tile size of every loop except K loops of MMAs, by dimension; or why a loop has no tile size."""
+    """Return the tile size of every loop except K loops of MMAs, by dimension; or text that says why a loop has none.
+
+    `free` are the loops whose tile size does not change the result; of those, the ones that only add MMAs are K loops.
+    """
     _, tilings = tiles_of(program, sizes)
     tiles: dict[Expr, int] = {}
     for op in program.walk():
@@ -96,21 +98,21 @@ def adds_products(loop: Op) -> bool:
 
 
 def is_read(value: Value, makers: Mapping[Value, Op]) -> bool:
-    """True if a value is read from memory, at coordinates that do not depend on data."""
+    """True if a value is read from memory, at coordinates that do not depend on data; `makers` has the operation of
+    each value.
+    """
     op = makers.get(value)
     return op is not None and op.name == "read" and not op.attrs.get("lookups")
 
 
 def _row_dims(op: Op) -> list[Expr]:
-    """Return the dimensions of an MMA that only its first operand has."""
+    """Return the dimensions that only the first operand of the mma `op` has, outermost first: M."""
     a, b, _ = (v.type.dims for v in op.operands)
     return [d for d in a if d not in b]
 
 
 def _has_wide_value(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
-    """True if a computed value has two or more dimensions (of extent > 1) other than M and those that the grid
-    splits.
-    """
+    """True if a computed value has two or more dimensions of extent > 1 besides `row` (M) and the grid's `dims`."""
     for value in (v for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results):
         if isinstance(value.type, TileType):
             others = [d for d in value.type.dims if d is not row and d not in dims]

@@ -36,10 +36,10 @@ class ComputedFactor:
     reads: tuple[Op, ...]
 
     def bytes(self, axes: Axes, step: int) -> float:
-        """Return the bytes that are copied per element of the operand, in K steps of `step` elements.
+        """Return the bytes that are copied to shared memory per element of this operand, in K steps of `step` elements.
 
-        Only reads that vary along K and along the operand's rows count. A read that repeats one element for several
-        neighbours along K counts its share.
+        `axes` are M, N and K of the MMA. Only reads that vary along K and along the operand's rows count. A read that
+        repeats one element for several neighbours along K counts its share.
         """
         total = 0.0
         for read in self.reads:
@@ -52,13 +52,16 @@ class ComputedFactor:
         return total
 
     def cycles(self, machine: Machine) -> float:
-        """Return the cycles of a core's lanes to compute one element; a cast counts as a function call."""
+        """Return the cycles of a core, with all lanes at work, to compute one element of this operand."""
         casts = sum(op.name == "cast" for op in self.ops)
         return sum(lane_cycles(op, machine) for op in self.ops) + casts / machine.limits.function_rate
 
 
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
-    """Return how an operand is computed; None if it is read directly; or why it is not computed element by element."""
+    """Return how the operand `factor` is computed from reads; None if it is read directly.
+
+    If it is not computed element by element, return text that says why.
+    """
     makers = program.makers()
     pending, ops, reads = [factor], list[Op](), list[Op]()
     while pending:
@@ -82,9 +85,9 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
 
 
 def equal_neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
-    """Return how many neighbours along K read the same element: the largest such divisor of a K step.
+    """Return how many neighbours along K read the same element: the largest such divisor of a K step, 1 if none.
 
-    `at` are the coordinates of a read in terms of `k`; `step` is the extent of a K step.
+    `at` are the coordinates of a read in terms of `k`; `step` is the elements of a K step.
 
     >>> from tilewright.algebra.expr import symbol
     >>> k = symbol("k", 0)

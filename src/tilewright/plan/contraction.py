@@ -47,7 +47,7 @@ class Operand:
 
     @cached_property
     def conditions(self) -> list[tuple[int, Expr]]:
-        """(dimension, bounds check) for every coordinate that may be out of bounds."""
+        """(memory dimension, bounds check) for every coordinate of this operand that may be out of bounds."""
         conditions = []
         for d, (c, n) in enumerate(zip(self.coordinates, self.shape, strict=True)):
             conditions += [(d, condition) for condition in (c >= 0, c < n) if not isinstance(condition, Const)]
@@ -55,7 +55,7 @@ class Operand:
 
     @property
     def loose(self) -> frozenset[int]:
-        """The dimensions whose coordinate needs a bounds check."""
+        """The memory dimensions of this operand whose coordinate needs a bounds check."""
         return frozenset(d for d, _ in self.conditions)
 
 
@@ -63,7 +63,8 @@ class Operand:
 class Contraction:
     """A GEMM-like program: out = epilogue(start + sum over depth of a * b, extras), elementwise.
 
-    `rows`, `columns`, `depth` and `batch` are the digits of M, N, K and the batch.
+    `rows`, `columns`, `depth` and `batch` are the digits (mixed-radix parts of flattened dimensions) of M, N, K and
+    batch.
     """
 
     name: str
@@ -91,17 +92,21 @@ class Contraction:
 
     @property
     def open(self) -> tuple[Symbol, ...]:
-        """The digits (sub-indices) of M whose extent is known only when the program runs."""
+        """The digits (mixed-radix parts) of M whose extent is known only at the call."""
         return tuple(d for d in self.rows if _is_open(d))
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
-        """The digits (sub-indices) of K that share a bounds check with the last one of M, such as filter taps."""
+        """The digits (mixed-radix parts) of K that share a bounds check of A with the last digit of M, such as filter
+        taps.
+        """
         shared = [x.symbols for _, x in self.a.conditions if self.rows[-1] in x.symbols]
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
-        """Return the contraction in normal form: its digits, the accesses in terms of them, and the accumulator."""
+        """Return the contraction in normal form, as lines: its digits, the accesses in terms of them, and the
+        accumulator.
+        """
         kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
         lines = [
             f"{kind} {', '.join(f'{d.name} {size(d)}' for d in digits)}" for kind, digits in kinds.items() if digits
@@ -112,31 +117,33 @@ class Contraction:
         return "\n".join([*lines, f"start {self.start} in {self.sum_dtype}"]) + "\n"
 
     def extent(self, digits: tuple[Symbol, ...]) -> int:
-        """Return the product of the digits' extents."""
+        """Return the product of the extents of digits (mixed-radix parts of a dimension); 1 for none."""
         return prod(map(size, digits))
 
     def summed(self, name: str | None) -> Symbol:
-        """Return the digit (sub-index) of K with that name."""
+        """Return the digit (mixed-radix part) of K that is named `name`."""
         return next(d for d in self.depth if d.name == name)
 
     @property
     def flops(self) -> int:
-        """The floating-point operations: two for each multiply-add."""
+        """The floating-point operations of this contraction: two for each multiply-add, without the epilogue."""
         return 2 * self.extent((*self.batch, *self.rows, *self.columns, *self.depth))
 
 
 def size(s: Symbol) -> int:
-    """Return the extent of a digit."""
+    """Return the extent of a digit (mixed-radix part of a flattened dimension); if it is open, its largest."""
     return int(s.hi) + 1
 
 
 def _is_open(digit: Symbol) -> bool:
-    """True if the extent of a digit is known only when the program runs."""
+    """True if the extent of a digit (mixed-radix part of a dimension) is known only at the call."""
     return not isinstance(digit.upper, Const)
 
 
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """Return the contraction with numbers for sizes that only a call tells; its digits are not merged any further."""
+    """Return the contraction with numbers for open sizes (known only at the call); its digits are not merged any
+    further.
+    """
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
     images = Substitution(digits)
@@ -160,14 +167,14 @@ def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> C
 
 
 def dimension(digit: Symbol) -> Symbol:
-    """Return the program dimension that stands for a digit (sub-index), in the program over digits."""
+    """Return the dimension that stands for a digit (mixed-radix part), in the program rewritten over digits."""
     return symbol(digit.name, 0)
 
 
 def merge_rows(contraction: Contraction) -> Contraction:
     """Return the contraction with all digits of M (such as n, p, q) merged into one, if contiguous in every tensor.
 
-    A 1x1 convolution becomes a GEMM. Otherwise the contraction is returned as it is.
+    A 1x1 convolution becomes a GEMM. Otherwise, and if some extent of M is known only at the call, it is unchanged.
     """
     return (
         contraction
@@ -177,17 +184,17 @@ def merge_rows(contraction: Contraction) -> Contraction:
 
 
 def merge_taps(contraction: Contraction) -> Contraction:
-    """Return the contraction with the last two digits of K (filter tap,
-    channel) merged, if contiguous in both operands.
+    """Return the contraction with the last two digits of K (filter tap, channel) merged into one.
 
-    A tap and its few channels become one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c.
+    A tap and its few channels become one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c. It is
+    unchanged if K has one digit, or if the two are not contiguous in an operand.
     """
     return contraction if len(contraction.depth) < 2 else _merge_digits(contraction, contraction.depth[-2:], "taps_0")
 
 
 def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
-    """Return the contraction with `digits` merged into one digit `name`;
-    unchanged if they are not contiguous in an operand.
+    """Return the contraction with `digits` merged into one digit `name`; unchanged if they are not contiguous in a
+    tensor.
     """
     operands, merged_digit = (
         (contraction.a, contraction.b, contraction.out, *contraction.extras),
@@ -209,9 +216,10 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
 
 
 def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
-    """Return the operand with its dimensions of `digits` merged into one; None if they are not contiguous.
+    """Return the operand with its dimensions of `digits` merged into one, which is `merged_digit`.
 
-    The first of these coordinates may have an offset.
+    It is unchanged if it has none of them, and None if they are not contiguous. The first coordinate may have an
+    offset.
     """
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
     if not used:
@@ -229,7 +237,7 @@ def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit
 
 
 def pad_k(contraction: Contraction, group: int) -> Contraction:
-    """Return the contraction with K's last digit zero-padded to a multiple of `group` in both operands.
+    """Return the contraction with K's last digit (mixed-radix part) zero-padded to a multiple of `group` in A and B.
 
     It is unchanged if `group` divides that digit, or if an operand has no dimension that is this digit alone.
     """
@@ -253,8 +261,8 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with the dimension of digit `last` as long as
-    `padded_digit`; None if no dimension is `last` alone.
+    """Return the operand with its dimension of digit `last` as long as `padded_digit`; None if no dimension is `last`
+    alone.
     """
     positions = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
     if (
@@ -272,7 +280,10 @@ def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operan
 def over_joined(
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], merged_digit: Symbol
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
-    """Return the table of (program dimensions, their digits) after `digits` were merged into `merged_digit`."""
+    """Return the table of (program dimensions, their digits) after `digits` were merged into `merged_digit`.
+
+    Digits are the mixed-radix parts that stand for the dimensions; entries that share a merged digit become one.
+    """
     merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
     dims = tuple(d for entry in merged_entries for d in entry[0])
     remaining = [s for entry in merged_entries for s in entry[1] if s not in digits or s is digits[-1]]
@@ -287,9 +298,9 @@ class NoContraction(Exception):
 def recognise(
     program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None = None
 ) -> Contraction | str:
-    """Return the contraction that a tile program computes, with the machine's accumulator type; or why it is none.
+    """Return the contraction that a tile program computes, with the machine's accumulator type; or text why it is none.
 
-    Sizes are numbers, or expressions of symbols known only at a call; only extents of M may be such expressions.
+    Sizes are numbers, or expressions of symbols known only at the call; only extents of M may be such expressions.
     """
     try:
         return _Recogniser(program, sizes, machine).run()
@@ -309,7 +320,7 @@ class _Recogniser:
         self.images = Substitution(dict(sizes))
 
     def run(self) -> Contraction:
-        """Return the contraction; raise NoContraction if the program is none."""
+        """Return the contraction that the program computes; raise NoContraction if it computes none."""
         ops, (kept, rows, columns, added), start, sum_dtype = self.structure()
         dims = [*kept, *rows, *columns, *added]
         indices = {d: index(name, self.size(d)) for d, name in _digit_names(dims).items()}
@@ -348,10 +359,11 @@ class _Recogniser:
         )
 
     def structure(self) -> tuple[tuple[Op, ...], tuple[list[Expr], ...], float, DType]:
-        """Return (accesses, dimensions, start, accumulator type) of the single MMA and its loop.
+        """Return (accesses, dimensions, start, accumulator type) of the program's single MMA and its loop.
 
         The accesses are the reads of A and B, the write, and the reads of the epilogue. The dimensions are those of
-        batch, M, N and K. `start` is the number that the accumulator starts from.
+        batch, M, N and K. `start` is the number that the accumulator starts from. Raise NoContraction if the program
+        has another form.
         """
         loops = [op for op in self.program.body.ops if op.name == "iterate"]
         products = [op for op in self.program.walk() if op.name == "mma"]
@@ -397,7 +409,10 @@ class _Recogniser:
         return ops, (batch, rows, columns, summed), float(start.attrs["value"]), summed_in(product, self.machine)
 
     def size(self, e: Expr) -> int | Expr:
-        """Return an expression of sizes as a number, or as an expression of symbols that only a call tells."""
+        """Return an expression of sizes as a number, or as an expression of symbols known only at the call.
+
+        Raise NoContraction if it has other symbols.
+        """
         value = self.images(e)
         if isinstance(value, Const):
             return value.value
@@ -406,7 +421,10 @@ class _Recogniser:
         return value
 
     def access(self, op: Op, indices: Mapping[Expr, Symbol]) -> Access:
-        """Return the access of a read or write, over the index of each dimension."""
+        """Return the access of a read or write over `indices`, which has the index of each dimension.
+
+        Raise NoContraction if its coordinates depend on data.
+        """
         memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
         if kind.extents is not None or "lookups" in op.attrs or "bounds" in op.attrs:
@@ -426,7 +444,8 @@ class _Recogniser:
     ) -> dict[Symbol, tuple[tuple[Symbol, ...], Expr]]:
         """Return, for each index, (its digits, the index in terms of them), slowest digit first.
 
-        A digit is a sub-index: i//56 and i%56 are digits of i. An index has the same digits in all accesses.
+        A digit is a mixed-radix part: i//56 and i%56 are digits of i. An index has the same digits in all accesses.
+        Raise NoContraction if accesses divide it by numbers of which none divides the other.
         """
         steps: dict[Symbol, set[int | Expr]] = {axis: {1} for axis in indices.values()}
         for access in accesses:
@@ -455,8 +474,10 @@ class _Recogniser:
         return digits_of
 
     def operand(self, op: Op, access: Access, meanings: Substitution) -> Operand:
-        """Return the tensor of a read or write with its coordinates in digits;
-        raise NoContraction if they still divide.
+        """Return the tensor of a read or write with its coordinates in digits, which `meanings` puts in place of each
+        index.
+
+        Raise NoContraction if the coordinates still divide.
         """
         coordinates = tuple(meanings(c) for c in access.coordinates)
         if any(has_division(c) for c in coordinates):
@@ -466,7 +487,11 @@ class _Recogniser:
         return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
 
     def extras(self, write: Op, result: Value) -> list[Op]:
-        """Return the reads of the epilogue: those between the accumulator `result` and the write."""
+        """Return the reads of the epilogue: those between the accumulator `result` and the write; [] if it reads
+        nothing.
+
+        Raise NoContraction if the epilogue is not elementwise, or too long.
+        """
         reads: list[Op] = []
         known: dict[Value, int] = {}
 
@@ -508,8 +533,10 @@ class _Recogniser:
 
 
 def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
-    """Return a sort key of a reduction dimension in K: sliding dimensions
-    (taps) before channels, then by memory order.
+    """Return the sort key of a reduction dimension within K: filter taps (which slide) before channels, then memory
+    order.
+
+    `axis` is the dimension's index, `access` that of operand A.
     """
     positions = [d for d, e in enumerate(access.coordinates) if axis in e.symbols]
     alone = all(access.coordinates[d].symbols == {axis} for d in positions)
@@ -517,7 +544,8 @@ def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
 
 
 def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
-    """Return [1, the divisors, extent] sorted so that each divides the next; None if there is no such order.
+    """Return [1, the divisors in `radices`, extent] sorted so that each divides the next; None if there is no such
+    order.
 
     >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
     >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)

@@ -18,9 +18,10 @@ from tilewright.plan.tiled import Depth, Tiled, Walk
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
-    """Return the contraction as its blocking stages it: a staged image's lines and positions become one row digit.
+    """Return the contraction as its blocking stages operand A: lines and positions of a staged image become one row
+    digit.
 
-    That digit counts lines at their pitch, with the padding between them. Without staging the contraction is unchanged.
+    That digit (part of M) counts lines at their pitch, with the padding between them. Without staging it is unchanged.
     """
     walk = _staged_lines(contraction, blocking)
     if walk is None or len(contraction.rows) == 1:
@@ -39,7 +40,7 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
 
 
 def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...]:
-    """Return all digits (sub-indices) of a contraction in the order of its program's tiles: batch, M, N, K.
+    """Return all digits (mixed-radix parts) of a contraction in the order of its program's tiles: batch, M, N, K.
 
     The vectorised digit, if there is one, is the last of the result.
     """
@@ -106,7 +107,7 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
 
 
 def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
-    """Return the lines that a task stages and their pitch; None if A is read in place."""
+    """Return the lines of A that a task stages and their pitch in positions; None if A is read in place."""
     if not blocking.stage:
         return None
     if len(contraction.rows) == 1:
@@ -117,7 +118,9 @@ def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
 
 
 def _tap_shifts(contraction: Contraction) -> dict[Expr, tuple[int, int]]:
-    """Return, for each filter tap, how many (lines, positions) further on it reads the staged lines."""
+    """Return {dimension of a filter tap: (lines, positions) further on in the staged lines at which its next value
+    reads}.
+    """
     halo = halo_of(contraction)
     assert halo is not None
     steps = (halo.lines, (halo.lines.step, 0)), (halo.places, (0, halo.places.step))

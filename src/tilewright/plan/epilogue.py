@@ -11,10 +11,10 @@ COMPUTED = {*ELEMENTWISE, "select"}
 
 
 def lane_cycles(op: Op, machine: Machine) -> float:
-    """Return the cycles of a core, all lanes together, for one element of an operation.
+    """Return the cycles of a core, with all lanes at work, for one element of an elementwise operation.
 
     A function counts as many simple operations, or the machine's own instruction, whichever takes longer. Operations
-    that only move or select elements cost nothing.
+    that only move or rename elements cost 0.
     """
     if op.name not in COMPUTED:
         return 0.0

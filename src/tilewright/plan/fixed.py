@@ -16,7 +16,9 @@ ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
 
 @dataclass(frozen=True)
 class Fixed:
-    """Tile sizes that a plan must have; None where the planner is free to choose."""
+    """Tile sizes in elements that the author's constraints give: a task's M and N, and the K loop; None: the planner
+    chooses.
+    """
 
     rows: int | None = None
     columns: int | None = None
@@ -30,10 +32,12 @@ class Fixed:
         row_counts: Collection[int],
         column_counts: Collection[int],
     ) -> Iterator[tuple[int, int, tuple[str, str]]]:
-        """Yield (rows of a task, columns of a task, loop order) of every task tile that the constraints allow.
+        """Yield (a task's extent along M, its columns, order of loops over blocks) of every task tile that the
+        constraints allow.
 
         `register_tile` is (rows, columns) of an accumulator tile and `row_blocks` the number of such tiles along M.
-        `row_counts` and `column_counts` are the numbers of tasks along M and N to try.
+        `row_counts` and `column_counts` are the numbers of tasks along M and N to try. The extent along M is in image
+        lines if M has several digits, else in rows.
         """
         rows, columns = register_tile
         for strip in self._strips(contraction, rows, row_blocks, row_counts):
@@ -44,7 +48,12 @@ class Fixed:
     def _strips(
         self, contraction: Contraction, block_rows: int, row_blocks: int, row_counts: Collection[int]
     ) -> list[int]:
-        """Return the task extents along M to try: lines of an image, or rows in whole register tiles."""
+        """Return a task's extents along M to try: image lines, or rows in whole register tiles; [] if the constraint
+        fits none.
+
+        `block_rows` are the rows of a register tile, `row_blocks` such tiles along M, `row_counts` the numbers of tasks
+        to try.
+        """
         single = len(contraction.rows) == 1
         if self.rows is None:
             whole, unit = (row_blocks, block_rows) if single else (size(contraction.rows[-2]), 1)
@@ -53,7 +62,11 @@ class Fixed:
         return [self.rows if single else self.rows // step] if self.rows % step == 0 else []
 
     def _task_columns(self, block_columns: int, column_blocks: int, column_counts: Collection[int]) -> list[int]:
-        """Return the task extents along N to try, in whole register tiles."""
+        """Return a task's extents along N to try, in whole register tiles; [] if the constraint fits none.
+
+        `block_columns` are the columns of a register tile, `column_blocks` such tiles along N, `column_counts` task
+        counts.
+        """
         if self.columns is None:
             return sorted({-(-column_blocks // n) * block_columns for n in column_counts if n <= column_blocks})
         return [self.columns] if self.columns % block_columns == 0 else []
@@ -63,8 +76,8 @@ FREE = Fixed()
 
 
 def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, int]) -> Fixed:
-    """Return the task and loop tiles that the author's constraints give a
-    contraction; a size without a number is free.
+    """Return the task and loop tiles that the author's constraints give a contraction; None where they give no
+    number.
     """
     tasks, loops = tiles_of(program, sizes)
     rows, columns, depth = contraction.dims
@@ -82,7 +95,9 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
 
 
 def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
-    """Return, for each dimension, into how many parts the author's constraints split a workgroup's tile among waves."""
+    """Return {dimension: number of parts} into which the author's wave constraints split a workgroup's tile among
+    waves.
+    """
     images, (workgroups, _) = Substitution(dict(sizes)), tiles_of(program, sizes)
     parts = {}
     for record in program.records:
@@ -94,7 +109,10 @@ def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
 
 
 def tiles_of(program: Program, sizes: Mapping[Symbol, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return (workgroup tiles, loop tiles) that the author's constraints give, by dimension name."""
+    """Return (workgroup tiles, loop tiles) that the author's constraints give, each by dimension name, in elements.
+
+    Tiles that are no positive number for these sizes are left out.
+    """
     images = Substitution(dict(sizes))
     tiles: dict[str, dict[str, int]] = {"workgroup": {}, "tiling": {}}
     for record in program.records:

@@ -44,7 +44,7 @@ class Followed:
         return tuple(dict.fromkeys(notes))
 
     def number(self, e: Expr | None) -> int | None:
-        """Return the value of an expression of sizes; None if a symbol has no value yet."""
+        """Return the value of an expression of sizes; None if there is none or a symbol has no value."""
         value = None if e is None else Substitution(dict(self.sizes))(e)
         return value.value if isinstance(value, Const) else None
 
@@ -54,8 +54,8 @@ class Followed:
         return str(e if number is None else number)
 
     def axis(self, dim: Expr) -> Axis | None:
-        """Return the plan's axis of a dimension, from the first of the plan's
-        kernels that has one; None if none has.
+        """Return the plan's axis of a program dimension, from the first of the plan's kernels that has one; None if
+        none has.
         """
         name = self.axes.get(str(dim), str(dim))
         plan: Schedule | None = self.plan
@@ -68,16 +68,15 @@ class Followed:
 
     @property
     def waves(self) -> int:
-        """The number of waves that compute a task."""
+        """The number of waves that compute a task of this plan; with ping-pong, half of the consumers."""
         roles = self.plan.pipeline
         if roles is None:
             return self.plan.waves
         return roles.consumer[0] // 2 if roles.pingpong else roles.consumer[0]
 
     def shared(self) -> dict[str, int] | None:
-        """Return, by dimension, into how many parts waves split a task; None if the plan does not say.
-
-        Dimensions that are not split are left out.
+        """Return {dimension: number of parts} into which waves split a task; {} for one wave, None if the plan does not
+        say.
         """
         if self.machine.waves == 1 or self.waves == 1:
             return {}
@@ -102,7 +101,8 @@ def not_followed(
 ) -> tuple[str, ...]:
     """Return one line for each constraint of a program that a plan does not follow, with the reason.
 
-    `contraction` is given if the plan has the axes rows, columns and depth of a CPU contraction.
+    `contraction` is given if the plan has the axes rows, columns and depth of a CPU contraction. `is_grid` says that
+    workgroup tiles are part of the program's meaning, so that every plan follows them.
     """
     if contraction is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
@@ -114,7 +114,7 @@ def not_followed(
 
 
 def _extent(axis: Axis) -> int:
-    """Return the extent of an axis: the product of its digits' extents."""
+    """Return the extent of an axis in elements: the product of the extents of its digits (mixed-radix parts)."""
     return prod(digit.extent for digit in axis.digits)
 
 
@@ -172,8 +172,8 @@ def _wave(followed: Followed, record: Op) -> Iterator[str]:
 
 
 def _hardware(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note for each number of waves, threads, registers or instruction
-    of a hardware constraint that is not followed.
+    """Yield a note for each part of a hardware constraint that the plan does not follow: waves, threads, instruction,
+    ...
     """
     attrs, machine = record.attrs, followed.machine
     if (threads := attrs.get("threads")) is not None and threads != machine.lanes:

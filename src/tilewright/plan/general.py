@@ -89,7 +89,7 @@ class Cuts:
 
     @property
     def summed(self) -> dict[Expr, Depth]:
-        """The outermost loop over each reduction dimension."""
+        """The outermost K loop of this kernel over each reduction dimension, by dimension."""
         return {s.dim: s for s in reversed(self.depth)}
 
 
@@ -122,7 +122,7 @@ class GeneralChoice:
     """The jobs of its kernels, where these are planned already."""
 
     def explain(self) -> str:
-        """Return the choice as text: the plan, its predicted time and roofline, notes and refusals."""
+        """Return this choice as text: the plan, its predicted time and roofline in microseconds, notes and refusals."""
         predicted_us, bound_us = us(self.cycles, self.machine), us(self.bound, self.machine)
         if self.parts:
             parts_us = " + ".join(us(part.cycles, self.machine) for part in self.parts)
@@ -150,7 +150,7 @@ class GeneralChoice:
 
 
 def room_of(machine: Machine) -> Room:
-    """Return the goals for task sizes on a machine: some tasks for each core, each within the caches."""
+    """Return the goals for task sizes on a machine: some tasks for each core, each with values that fit the caches."""
     limits = machine.limits
     least, most = limits.l1_bytes // 24, limits.l2_bytes // 128
     values = limits.l2_bytes // 16
@@ -160,9 +160,8 @@ def room_of(machine: Machine) -> Room:
 def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
     """Return the loop tiles of a task with a single MMA: its accumulator tile along N, M and batch, outermost first.
 
-    The accumulator then stays in registers over K. Loops over N come first, so that a tile of B is read again for the
-    next rows. Empty if the MMA has no atom, or the grid does not split M and N. `width` gives a task's extent along a
-    dimension.
+    `products` has that MMA, `dims` are the dimensions that the grid splits, `width` gives a task's extent along one.
+    The accumulator then stays in registers over K. {} if the MMA has no atom, or the grid does not split both M and N.
     """
     ((op, microkernel),) = products.items()
     axes = axes_in(op, width)
@@ -182,9 +181,10 @@ def only_adds(loop: Op) -> bool:
 
 
 def _loop_tile(loop: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
-    """Return the tile size of a loop whose result does not depend on it, over an axis of `extent`.
+    """Return the tile size of a free loop (same result for every tile size) over an axis of `extent` elements.
 
-    A constraint of the author (`tilings`) decides. Otherwise a K loop takes up to a limit at once, other loops less.
+    The author's constraint in `tilings` decides. Otherwise a K loop takes at most DEEPEST at once, all if its axis is
+    `opened` (known only at the call); another loop takes all of a short axis, else CHOSEN.
     """
     stated = tilings.get(str(loop.attrs["axis"]))
     if stated is not None:
@@ -207,8 +207,8 @@ def plan_general(
     """Return the plan of a logical program for these sizes on a CPU. The author's constraints fix parts of it.
 
     `free` are the loops whose tile size does not change the result. With `logs`, results of debug_log are kept.
-    `ordered` asks for elements one after another, in one task. For sizes that are `opened`, `size` gives typical
-    numbers.
+    `ordered` asks for elements one after another, in one task. For `opened` sizes (known only at the call) `size` gives
+    typical numbers.
     """
     dims = () if ordered else cut_dims(program, size, logs, opened)
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
@@ -258,7 +258,11 @@ def _round_up_widths(
     opened: Collection[Expr],
     fixed: Collection[str],
 ) -> None:
-    """Round task widths up to whole accumulator tiles, in place, except where a constraint (`fixed`) says them."""
+    """Round the task widths up to whole accumulator tiles, in place, except those named in `fixed` by a constraint.
+
+    `blocks` has the accumulator tile. A dimension in `opened` (known only at the call) along which a window slides is
+    taken out: a task has all of it.
+    """
     for d, n in blocks.items():
         longest = widths[d] + n if d in opened else size(d)
         widths[d] = min(longest, -(-widths[d] // n) * n) if str(d) not in fixed else widths[d]
@@ -267,7 +271,10 @@ def _round_up_widths(
 
 
 def _why_not_split(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
-    """Return a refusal for each of `dims`, which the grid does not split, with the reason."""
+    """Return a refusal for each of `dims` with more than one element, with the reason why the grid does not split it.
+
+    `ordered` says that elements are computed in order.
+    """
     why = "elements are worked on in order" if ordered else None
     return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)
 
@@ -283,7 +290,7 @@ def dims_of(program: Program) -> list[Expr]:
 
 
 def words_for(dims: Iterable[str]) -> dict[str, str]:
-    """Return the name of each dimension in a plan; a dimension that is an expression gets a unique identifier.
+    """Return {dimension: its name in a plan}; a dimension that is an expression gets a unique identifier.
 
     >>> words_for(["M", "2*M", "dim_2_M", "2 + M"])
     {'M': 'M', '2*M': 'dim_2_M2', 'dim_2_M': 'dim_2_M', '2 + M': 'dim_2_M3'}
@@ -307,8 +314,10 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
 def plan_over_dims(
     dims: Sequence[Expr], size: Size, splits: Mapping[Expr, tuple[Split, ...]], grid: Iterable[Expr]
 ) -> Schedule:
-    """Return a plan with an axis for each of `dims`, split as `splits` say,
-    whose grid is over the dimensions of `grid`.
+    """Return a plan with an axis for each of `dims`, split as `splits` say, whose grid is over the dimensions of
+    `grid`.
+
+    `size` gives the extent of a dimension.
     """
     words = words_for(map(str, dims))
     axes = tuple(axis_of(words[str(d)], size(d), splits.get(d, ())) for d in dims)
@@ -316,5 +325,5 @@ def plan_over_dims(
 
 
 def axis_of(word: str, extent: int, splits: tuple[Split, ...]) -> Axis:
-    """Return a plan's axis of one digit, with its extent and its splits."""
+    """Return a plan's axis named `word` of one digit (not split into sub-indices), with its extent and its splits."""
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), splits)

@@ -52,7 +52,7 @@ NOTE = "a grid program: workgroups run in order, as its constraints say, unless 
 class Grid:
     """A grid program: the workgroup tiles of its constraints, and the tile sizes of its loops.
 
-    `free` are the loops whose tile size does not change the result; `opened` are sizes known only at a call.
+    `free` are the loops whose tile size does not change the result; `opened` are sizes known only at the call.
     """
 
     program: Program
@@ -71,22 +71,25 @@ class Grid:
         self.words = words_for([*self.tasks, *self.loops])
 
     def size(self, d: Expr) -> int:
-        """Return the extent of a dimension; 1 if it is not known."""
+        """Return the extent of a dimension of this program, in elements; 1 if it is not known."""
         extent = self._bound(d)
         return max(1, extent.value if isinstance(extent, Const) else 1)
 
     def width(self, d: Expr) -> int:
-        """Return the extent of a dimension within one workgroup or one loop iteration."""
+        """Return the extent of a dimension within one workgroup or one loop iteration of this program, in elements."""
         loop_tile = next((n for op, n in self.tiles.items() if op.attrs["axis"] is d), None)
         return min(self.tasks.get(str(d)) or loop_tile or self.loops.get(str(d)) or self.size(d), self.size(d))
 
     @property
     def dims(self) -> tuple[Expr, ...]:
-        """The dimensions that workgroups split."""
+        """The dimensions of this program that workgroups split, in the order in which they occur."""
         return tuple(d for d in dims_of(self.program) if str(d) in self.tasks)
 
     def products(self, axis: Expr | None = None, tile: int = 0) -> dict[Op, Microkernel | None]:
-        """Return the atom and accumulator tile of every MMA, with the given tile size of the loop over `axis`."""
+        """Return the microkernel (atom and accumulator tile) of every MMA; None for one that scalar loops compute.
+
+        The loop over `axis` has tiles of `tile` elements; without `axis` all loops have their own.
+        """
         return products_of(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
 
     def alone(self) -> Op | None:
@@ -105,7 +108,8 @@ def plan_of_grid(
 ) -> GeneralChoice:
     """Return the plan of a grid program. Its workgroup tiles are its constraints, which are part of its meaning.
 
-    `free` are the loops whose tile size does not change the result. Sizes that are `opened` are typical numbers.
+    `free` are the loops whose tile size does not change the result. For `opened` sizes (known only at the call) `sizes`
+    has typical numbers. No time is predicted.
     """
     grid = Grid(program, sizes, machine, free, opened)
     product = grid.alone()
@@ -116,7 +120,10 @@ def plan_of_grid(
 
 
 def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Schedule:
-    """Return the plan: axes of the workgroup tiles and loops, with `blocks` as loops over accumulator tiles."""
+    """Return the plan of a grid program: axes of its workgroup tiles and loops.
+
+    `blocks` are the loop tiles of accumulators that stay in registers, {} if none do; `products` has each microkernel.
+    """
     register_tile = {str(d): n for d, n in blocks.items()}
     loop_tiles = {str(op.attrs["axis"]): n for op, n in grid.tiles.items()}
     axes = []
@@ -132,10 +139,10 @@ def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microker
 
 
 def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Return (True if the accumulator stays in registers over all of K, the microkernel of each MMA).
+    """Return (True if the accumulator stays in registers over all of K, the microkernel of each MMA), the cheapest way.
 
-    If False, the accumulator lies in memory between K tiles, and the tile size of the K loop in `grid.tiles` is set.
-    `product` is the program's single MMA.
+    `product` is the program's single MMA. If False, the accumulator lies in memory between K tiles, and the tile size
+    of the K loop is set in `grid.tiles`.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)
@@ -160,11 +167,10 @@ def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel 
 def _gemm_cost(
     grid: Grid, op: Op, axes: Axes, microkernel: Microkernel | None, k: int, k_part: int = 0
 ) -> tuple[float, bool]:
-    """Return (cycles of a workgroup's MMA, True if L2 holds what it reads for one K tile).
+    """Return (cycles of one workgroup's MMA over all of K, True if L2 holds what it reads for one K tile).
 
-    `k_part` is the K tile between which accumulators lie in memory; 0: they stay in registers over all of K. If L2 does
-    not hold the rows of A, they come from memory for every block of columns. An A of another type than the atom's is
-    converted once if accumulators go to memory, otherwise once for every block of columns.
+    `k` is the extent of K; `k_part` the K tile between which accumulators lie in memory, 0 if they stay in registers.
+    An A that L2 does not hold comes from memory for every block of columns. Without a microkernel it is (0, True).
     """
     if microkernel is None:
         return 0.0, True

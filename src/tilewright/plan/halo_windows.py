@@ -25,7 +25,10 @@ from tilewright.plan.tiled import Walk
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """The coordinates of A that slide over digits of M, one entry for each memory coordinate but the last."""
+    """The coordinates of A that slide over M, one entry for each memory coordinate but the last (channels).
+
+    Digits are the mixed-radix parts of M, such as image, line and position.
+    """
 
     digits: tuple[tuple[int, ...], ...]
     """By coordinate: the positions in M of the digits that are added there."""
@@ -33,14 +36,19 @@ class SlidingWindow:
     """By coordinate: the halo, in elements from the first filter offset to the last."""
 
     def lines(self, extents: Sequence[int]) -> Walk:
-        """Return the lines of an image in a halo tile, and their pitch: the line length plus the halo."""
+        """Return the lines of one image in a halo tile, and their pitch: the line length plus the halo, in positions.
+
+        `extents` are those of the digits (mixed-radix parts) of M; the last two are lines and positions.
+        """
         *_, count, length = extents
         return Walk(count, count, length, length + self.reach[-1])
 
 
 def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
-    """Return how the read `a` of operand A slides over the digits of M; or
-    why it has no halo tile that an atom can read.
+    """Return how the read `a` of operand A slides over M; or text that says why it has no halo tile that an atom can
+    read.
+
+    `axes` are M, N and K of the MMA, `digits` the dimensions that stand for the mixed-radix parts of M.
     """
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"
@@ -73,12 +81,12 @@ def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> S
 
 
 def operand_reads(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
-    """Return the reads of an MMA's operands A and B; None if one of them is computed."""
+    """Return the reads of operands (A, B) of the mma `op`; None if one of them is computed."""
     makers = program.makers()
     a, b = (makers.get(v) for v in axes.factors(op))
     return None if a is None or b is None or a.name != "read" or b.name != "read" else (a, b)
 
 
 def image_rows(walk: Walk, microkernel: Microkernel) -> int:
-    """Return the rows of the accumulator tile for one image whose rows run on from line to line: whole atoms."""
+    """Return the accumulator rows for one image whose rows run on from line to line, padded to whole atoms."""
     return -(-walk.width // microkernel.atom.shape[0]) * microkernel.atom.shape[0]

@@ -16,10 +16,10 @@ _Known = Value | float | None
 
 
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
-    """True if one iteration of `loop` yields the values that it carries, when
-    the operation `masked` gives `value` everywhere.
+    """True if one iteration of `loop` leaves all values that it carries unchanged, when `masked` gives `value`
+    everywhere.
 
-    `value` None: `masked` is a select that gives its last operand everywhere.
+    `masked` is an operation of its body. `value` None: it is a select that gives its last operand everywhere.
     """
     (body,) = loop.blocks
     known: dict[Value, _Known] = {a: a for a in body.args}
@@ -50,7 +50,11 @@ def last_hidden(loop: Op) -> Op | None:
 
 
 def _known_result(op: Op, operands: list[_Known]) -> _Known:
-    """Return what is known of an operation's result, from what is known of its operands, which are finite."""
+    """Return what is known of an operation's result: an equal value, a number that all elements have, or None for
+    nothing.
+
+    `operands` has the same knowledge of its operands. Operands of which nothing is known are taken to be finite.
+    """
     if op.name in ("fill", "scalar"):
         value = op.attrs["value"]
         return float(value) if isinstance(value, int | float) else None

@@ -19,7 +19,7 @@ from tilewright.plan.microkernel import names_of
 class KernelProgram:
     """A program with its sizes and its machine.
 
-    `free` are the loops whose tile size does not change the result. Sizes that are `opened` are known only at a call;
+    `free` are the loops whose tile size does not change the result. Sizes that are `opened` are known only at the call;
     `typical` has numbers for them. `logs` keeps results of debug_log. `ordered` asks for elements in order, in one
     task.
     """
@@ -35,32 +35,34 @@ class KernelProgram:
 
     @cached_property
     def size(self) -> Callable[[Expr], int]:
-        """A function that returns the extent of a dimension."""
+        """A function that returns the extent of a dimension; of one that is opened (known only at the call), a typical
+        number.
+        """
         return numbers_of({**self.sizes, **(self.typical or {})})
 
     @cached_property
     def dims(self) -> dict[str, Expr]:
-        """All dimensions of the program, by their name in a plan."""
+        """All dimensions of this program whose symbols have sizes, by their name in a plan."""
         known = [d for d in dims_of(self.program) if d.symbols <= set(self.sizes)]
         words = words_for(map(str, known))
         return {words[str(d)]: d for d in known}
 
     @cached_property
     def parallel(self) -> tuple[Expr, ...]:
-        """The dimensions that the grid may split."""
+        """The dimensions of this program that the grid may split; none if elements are computed in order."""
         return () if self.ordered else cut_dims(self.program, self.size, self.logs, self.opened)
 
     @cached_property
     def loops(self) -> dict[Op, Expr]:
-        """The loops of the program, and the dimension that each iterates over."""
+        """The loops of this program, and the dimension that each iterates over."""
         return {op: op.attrs["axis"] for op in self.program.walk() if op.name == "iterate"}
 
     @cached_property
     def stated(self) -> dict[str, int]:
-        """The tile sizes of loops that the author's constraints give, by dimension."""
+        """The tile sizes of loops that the author's constraints give, by dimension name."""
         return tiles_of(self.program, self.sizes)[1]
 
     @cached_property
     def products(self) -> dict[str, Op]:
-        """The MMAs of the program, by their name in a plan."""
+        """The MMAs of this program, by their name in a plan: mma, mma2 and so on."""
         return names_of(self.program)

@@ -28,7 +28,9 @@ ALONE = 6
 
 
 def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
-    """Return the SIMD unit of the machine for the contraction's accumulator type, with its lanes and cycles."""
+    """Return the machine's SIMD unit for the contraction's accumulator type, with its lanes and cycles per
+    multiply-add.
+    """
     dtype, costs = contraction.sum_dtype, machine.costs.lanes
     lanes = (machine.limits.vector_bytes or 0) // element_bytes(dtype)
     vector_atoms = (
@@ -39,7 +41,7 @@ def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
 
 
 def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
-    """Return why vectors cannot run along a shared dimension of the contraction; None if they can."""
+    """Return why vectors cannot run along a dimension that A, B and the result share, as text; None if they can."""
     if not contraction.batch:
         return "no digit is kept by both factors"
     digit = lane_digit(contraction)
@@ -62,7 +64,11 @@ def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
 
 
 def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
-    """Yield every blocking along a shared dimension that registers hold; none if there is no such dimension."""
+    """Yield every blocking by vectors along a shared dimension that registers hold, under the author's constraints
+    `fixed`.
+
+    Yields nothing if there is no such dimension.
+    """
     if why_no_lanes(contraction, machine) is not None:
         return
     if fixed.columns is not None and fixed.columns < contraction.extent(
@@ -88,7 +94,11 @@ def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FR
 
 
 def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine) -> bool:
-    """True if registers hold a block: accumulators, inputs kept for later taps, and filter values."""
+    """True if registers hold a block of `rows` rows by `vectors` vectors: accumulators, inputs for later taps, filter
+    values.
+
+    `steps` are the splits of K.
+    """
     kept_vectors = max(1, window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype))
     if any(contraction.rows[-1] in x.symbols for _, x in contraction.a.conditions):
         kept_vectors = max(kept_vectors, rows)
@@ -99,7 +109,11 @@ def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split,
 
 
 def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
-    """Return the task widths along an image line to try: the whole line, unless nothing else can be split (`flat`)."""
+    """Return a task's extents along an image line of `line` positions to try; [] if the constraint in `fixed` fits
+    none.
+
+    It is the whole line, unless `flat` says that nothing else can be split. `rows` are the positions of a block.
+    """
     if fixed.rows is not None:
         return [fixed.rows] if fixed.rows == line or (fixed.rows < line and fixed.rows % rows == 0) else []
     full_blocks = line // rows
@@ -117,7 +131,9 @@ def default_steps(contraction: Contraction) -> tuple[Split, ...]:
 
 
 def registers(rows: int, vectors: int) -> int:
-    """Return the vector registers of a block: accumulators, one filter vector per column, and one input."""
+    """Return the vector registers of a block of `rows` rows: accumulators, one filter value per vector, and one
+    input.
+    """
     return (rows + 1) * vectors + 1
 
 
@@ -155,22 +171,26 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
 
 
 def own_rounds(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return how many blocks at the (start, end) of an image line are peeled, because a tap may be out of bounds."""
+    """Return how many blocks at the (start, end) of an image line are peeled, because a filter tap may be out of
+    bounds.
+
+    (0, 0) if they are more than ALONE. `rows` is the number of positions in a block.
+    """
     edge_blocks = edges(contraction, rows)
     return edge_blocks if sum(edge_blocks) <= ALONE else (0, 0)
 
 
 def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
-    """Return the number of unrolled taps of the last digit of K."""
+    """Return the number of unrolled taps of the last digit (mixed-radix part) of K; 1 if it stays a loop."""
     last = contraction.depth[-1]
     return size(last) if any(s.written for s in steps if s.digit == last.name) else 1
 
 
 def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
-    """Return (inputs that `rows` positions read for the unrolled taps, the
-    most inputs held in registers for a later tap).
+    """Return (inputs that `rows` positions read for the unrolled taps, the most inputs held in registers for a later
+    tap).
 
-    A line is the last digit of M; `steps` are the splits of K.
+    Positions are those of an image line, the last digit of M; `steps` are the splits of K.
     """
     line, tap = contraction.rows[-1], contraction.depth[-1]
     taps = written_taps(contraction, steps)
@@ -199,7 +219,7 @@ def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tup
 
 
 def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the cost of a blocking, in cycles of the busiest worker."""
+    """Return the cost of a blocking by vectors along a shared dimension, in cycles of the busiest worker."""
     limits, workers = machine.limits, cores(machine)
     line, padded = size(contraction.rows[-1]), round_up(size(kept_digit(contraction)), blocking.atom.shape[1])
     full_blocks, tail = divmod(line, blocking.rows)
@@ -242,7 +262,10 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 
 
 def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
-    """Return the cycles of one block: multiply-adds or loads, the overhead of each tap loop, and the stores."""
+    """Return the cycles of one core for one block of `rows` rows by `vectors` vectors, over all of K.
+
+    They are those of multiply-adds or loads, of each tap loop, and of the stores.
+    """
     unrolled_taps, costs = written_taps(contraction, blocking.steps), machine.costs.lanes
     loads = window(contraction, rows, blocking.steps)[0]
     conversion = (
@@ -269,8 +292,8 @@ def _instructions(
 ) -> int:
     """Return the estimated number of instructions of the program: those of all unrolled and peeled blocks.
 
-    `full_blocks` and `tail` are the whole blocks of an image line and its remaining rows; `parted` says that tasks
-    split lines.
+    `full_blocks` and `tail` are the whole blocks of an image line and its remaining rows, `vectors` those of all groups
+    of columns; `parted` says that tasks split lines.
     """
     unrolled = 1
     for s in blocking.steps:

@@ -34,9 +34,10 @@ def check_roles(pipeline: Pipeline, machine: Machine) -> None:
 
 
 def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
-    """Return the number of wave groups that compute a task; each group issues the atom by itself.
+    """Return the number of consumer wave groups that compute a task; each group issues the atom by itself.
 
-    Raise an error if the plan's waves are no whole groups or too many. `products` is the number of MMAs.
+    `line` is the plan's line of the MMA and `products` the number of MMAs. Raise an error if the plan's waves are no
+    whole groups or too many.
     """
     assert machine.lanes is not None
     waves_per_atom = atom.c.lanes // machine.lanes
@@ -57,7 +58,7 @@ def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine
 
 
 def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkernel) -> None:
-    """Raise an error for an accumulator tile that wave groups cannot split into whole atoms."""
+    """Raise an error for an accumulator tile that wave groups cannot split into whole atoms; `line` is the MMA's."""
     m, n, _ = microkernel.atom.shape
     across = microkernel.columns // n if microkernel.groups > 1 and microkernel.blocks == 1 else 1
     uneven = microkernel.groups % max(1, across) or (microkernel.rows // m) % max(
@@ -71,7 +72,9 @@ def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkerne
 
 
 def check_blocks(line: ProductUnit, how: Microkernel, n: int, k: int) -> None:
-    """Raise an error if the atom cannot multiply each diagonal block of a block-diagonal B (N x K) by itself."""
+    """Raise an error if the atom of `how` cannot multiply each diagonal block of a block-diagonal B (N x K) by
+    itself.
+    """
     if how.blocks == 1:
         return
     if line.transposed:
@@ -116,9 +119,9 @@ def check_registers(
 
 
 def k_rows(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, row_elements: int) -> int:
-    """Return the rows of shared memory that a K step of `k_step` elements has, with `row_elements` in a row.
+    """Return the number of rows of shared memory that a K step of `k_step` elements has, with `row_elements` in a row.
 
-    Raise an error if it has no whole rows, or is longer than K.
+    Raise an error, which quotes `axis` and `line`, if these are no whole rows or more than `k_extent` (K) needs.
     """
     if k_step % row_elements:
         why = f"a K step of {k_step} is no multiple of a row of shared memory, {row_elements}"
@@ -131,9 +134,9 @@ def k_rows(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, row_elemen
 
 
 def check_group(plan: Schedule, rows: str) -> None:
-    """Raise an error if dynamic scheduling cannot follow the raster: it must divide the tasks of the axes before M.
+    """Raise an error for a raster group (tasks that run next to each other) that the plan's grid cannot have.
 
-    `rows` is the plan's name of M.
+    A grid of one axis has none; with dynamic order it must divide the tasks of the axes before M, whose name is `rows`.
     """
     if plan.raster > 1 and len(plan.grid) < 2:
         raise refused(tasks_line(plan), "a group is of the last two axes with a task; here is one")
@@ -151,21 +154,26 @@ def check_group(plan: Schedule, rows: str) -> None:
 
 
 def check_length(axis: Axis, tile: int, extent: int, unit: int) -> None:
-    """Raise an error for a loop tile that is longer than its axis, padded to whole units."""
+    """Raise an error for a loop tile longer than its axis of `extent` elements, padded to whole units of `unit`
+    elements.
+    """
     if tile > -(-extent // unit) * unit:
         raise refused(axis, f"`loop {tile}` is longer than the axis: it has {extent}")
 
 
 def lines_of_stages(plan: Schedule) -> tuple[str, ...]:
-    """Return the lines of a plan that determine the shared memory of its
-    stages: K steps, accumulator tiles, the pipeline.
+    """Return the lines of a plan that determine the shared memory of its stages: K steps, accumulator tiles, the
+    pipeline.
     """
     loops = [axis for axis in plan.axes if not any(cut.level == "task" for cut in axis.splits)]
     return tuple(map(str, (*loops, *plan.products, *([plan.pipeline] if plan.pipeline else []))))
 
 
 def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkernel]) -> None:
-    """Raise an error for an overlap of MMAs that do not follow each other in a loop."""
+    """Raise an error for an overlap of MMAs that do not follow each other in a loop.
+
+    `looped` says that the kernel has a loop besides K loops; `products` has the microkernel of each MMA.
+    """
     if plan.overlap == "none":
         return
     line = plan.line("overlap")

@@ -30,7 +30,7 @@ Predicted = Callable[[Machine], float]
 
 
 def with_only_resource(machine: Machine, resource: str | None) -> Machine:
-    """Return the machine with one limited resource; all others take no time. None: no resource takes time."""
+    """Return the machine with `resource` (a key of RATES, or PRODUCTS) as its only limit; None: nothing takes time."""
     limits: dict[str, Any] = {name: inf for other, names in RATES.items() if other != resource for name in names}
     limits |= {name: 0 for name, other in TIMES.items() if other != resource}
     atoms = machine.multiply
@@ -40,21 +40,27 @@ def with_only_resource(machine: Machine, resource: str | None) -> Machine:
 
 
 def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
-    """Return the cycles that each resource takes by itself, the longest first."""
+    """Return {resource: cycles that it takes by itself}, the longest first; `predicted` gives a plan's cycles on a
+    machine.
+    """
     idle = predicted(with_only_resource(machine, None))
     cycles_of = {resource: predicted(with_only_resource(machine, resource)) - idle for resource in (PRODUCTS, *RATES)}
     return dict(sorted(cycles_of.items(), key=lambda item: -item[1]))
 
 
 def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
-    """Return (tasks of the grid, waves of tasks over all cores, the fraction of cores that the last wave uses)."""
+    """Return (tasks of the grid, rounds of one task per core, the fraction of cores that the last round uses)."""
     tasks, cores = prod(plan.axis(name).tasks for name in plan.grid), machine.limits.cores or 1
     waves = ceil(tasks / cores)
     return tasks, waves, (tasks - (waves - 1) * cores) / cores
 
 
 def limiting(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
-    """Return the lines of `explain` that say what limits a plan: the bottleneck, the other resources, the last wave."""
+    """Return the lines of `explain` that say what limits a plan: the bottleneck, the other resources, the last round of
+    tasks.
+
+    `predicted` gives the plan's cycles on a machine.
+    """
     (bottleneck, longest), *rest = cycles_alone(machine, predicted).items()
     others = ", ".join(f"{resource} {us(cycles, machine)}" for resource, cycles in rest)
     tasks, waves, fill = last_wave(machine, plan)

@@ -53,32 +53,30 @@ class Microkernel:
 
     @property
     def waves(self) -> tuple[int, int]:
-        """(wave groups along the rows of the accumulator tile, wave groups along its columns)."""
+        """(wave groups along the rows of this accumulator tile, wave groups along its columns)."""
         across = self.columns // self.atom.shape[1] if self.groups > 1 and self.blocks == 1 else 1
         return self.groups // across, across
 
     @property
     def sums(self) -> int:
-        """The registers per lane of the accumulator tile."""
+        """The registers of a lane that this accumulator tile takes."""
         m, n, _ = self.atom.shape
         return self.atom.c.values * (self.rows // m) * (self.columns // n) // self.groups
 
     @property
     def held_a(self) -> bool:
-        """True if the atom takes A from registers and B from shared memory."""
+        """True if this atom takes A from registers and B from shared memory."""
         return isinstance(self.atom.a, RegisterOperand) and isinstance(self.atom.b, MemoryOperand)
 
     @property
     def slab(self) -> int | None:
-        """The elements of K in one row of shared memory, for an atom that
-        reads operands there; None for other atoms.
-        """
+        """The slab (elements of K in one row of shared memory) of this atom; None if it reads no operand there."""
         return self.atom.slab
 
     def deep(self, k: int) -> int:
-        """Return how much of K lies in shared memory at once, in elements, for an atom that reads operands there.
+        """Return the elements of K that lie in shared memory at once (one K step), of `k` in all.
 
-        Rows along K are whole.
+        With `at_once` it is all of K, padded to whole rows along K; otherwise `slabs` rows.
         """
         row = self.slab or 1
         unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
@@ -86,28 +84,33 @@ class Microkernel:
 
     @property
     def along_k(self) -> tuple[bool, bool]:
-        """(True if rows of A in shared memory run along K, the same of B); otherwise they run along M, or N."""
+        """(True if rows of A in shared memory run along K, the same of B); otherwise they run along M, or N.
+
+        True in registers.
+        """
         a, b = self.atom.forms
         return a is None or a[0], b is None or b[0]
 
     @property
     def whole(self) -> bool:
-        """True if operands are loaded to registers first, as tiles or fragments; vector atoms load as they multiply."""
+        """True if this atom's operands are loaded to registers first, as tiles or fragments; vector atoms load as they
+        multiply.
+        """
         return self.atom.shape[0] > 1
 
     @property
     def group(self) -> int:
-        """The neighbours along K that are contiguous in packed B, for each element of N."""
+        """The neighbours along K that are contiguous in packed B, for each element of N, as this atom reads it."""
         m, _, k = self.atom.shape
         return k // m if isinstance(self.atom.c, OpaqueOperand) else k
 
     @property
     def tile(self) -> tuple[int, int]:
-        """(rows, columns) of C that the accumulator tile has."""
+        """(rows, columns) of C that this accumulator tile has; `rows` and `columns` themselves are the atom's."""
         return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
 
     def oriented(self, axes: Axes) -> Axes:
-        """Return an MMA's dimensions as the atom sees them: M along the atom's rows."""
+        """Return the dimensions `axes` of an MMA as this atom sees them: with M and N exchanged if it is transposed."""
         return axes.transposed if self.transposed else axes
 
     def __str__(self) -> str:
@@ -143,11 +146,13 @@ class Axes:
     swapped: bool
 
     def sizes(self, width: Size) -> tuple[int, int, int]:
-        """Return the extents of M, N and K, by the function `width`."""
+        """Return the extents (M, N, K) of this MMA; `width` gives the extent of a dimension."""
         return width(self.m), width(self.n), width(self.k)
 
     def factors(self, op: Op) -> tuple[Value, Value]:
-        """Return the operands of the mma `op`, A first."""
+        """Return (A, B) of the mma `op`, the operand with M and the one with N: its two operands, exchanged if
+        `swapped`.
+        """
         a, b, _ = op.operands
         return (b, a) if self.swapped else (a, b)
 
@@ -158,10 +163,10 @@ class Axes:
 
 
 def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
-    """Return M, N, K and the other dimensions of an MMA from those of its operands; or why it has no accumulator tile.
+    """Return M, N, K and the other dimensions of an MMA; or text that says why it has no accumulator tile.
 
-    N is the last dimension of C, along which vectors and tiles lie; the operand that has it is B. `width` gives the
-    extent of a dimension.
+    `a`, `b` and `c` are the dimensions of its operands and of its result, `width` gives the extent of a dimension in a
+    task. N is the last dimension of C, along which vectors and tiles lie; the operand that has it is B.
     """
     if not c:
         return "its sum is a single number"
@@ -182,18 +187,24 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
 
 
 def axes_in(op: Op, width: Size) -> Axes | str:
-    """Return M, N, K and the other dimensions of the mma `op`; or why it has no accumulator tile."""
+    """Return M, N, K and the other dimensions of the mma `op`; or text that says why it has no accumulator tile.
+
+    `width` gives the extent of a dimension in a task or an iteration: M and K are the last with more than one element.
+    """
     a, b, c = (v.type.dims for v in op.operands)
     return axes_of(a, b, c, width)
 
 
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
-    """Return the dimension that tiles split: the last one with more than one element, since it is contiguous."""
+    """Return the dimension that tiles split: the last one with more than one element, or the last if all have one."""
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
 
 def types_of(op: Op, swapped: bool, machine: Machine | None) -> tuple[DType, DType, DType]:
-    """Return the element types of A, B and the accumulator, as the machine has it."""
+    """Return the element types (A, B, accumulator) of the mma `op`, as the machine accumulates.
+
+    `swapped` says that A is the second operand of `op`.
+    """
     a, b, _ = (v.type.dtype for v in op.operands)
     accumulator = summed_in(op, machine)
     return (b, a, accumulator) if swapped else (a, b, accumulator)
@@ -215,9 +226,9 @@ def products_of(
 ) -> dict[Op, Microkernel | None]:
     """Return the microkernel of every MMA of a program; None for one that runs as scalar loops.
 
-    `width` gives the tile's extent along a dimension, `size` the whole extent. All atoms span the same number of lanes:
-    one wave, if no wider atom fits all MMAs. An MMA whose K is `opened` runs on one wave, since the last K step in
-    shared memory must be known.
+    `width` gives a task's extent along a dimension, `size` the whole extent, `lanes` how many lanes an atom must span,
+    None for any. All atoms span the same number: one wave, if no wider atom fits all MMAs, or if K is `opened` (known
+    only at the call).
     """
     microkernels: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
@@ -247,7 +258,7 @@ def products_of(
 
 
 def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
-    """Return the bytes between neighbouring rows of an MMA's A, as it lies in memory.
+    """Return the bytes between neighbouring rows of A of the mma `op`, as it lies in memory.
 
     0 if A is computed (it then goes to a padded panel), or if the stride is no single number.
     """
@@ -266,7 +277,7 @@ def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
 
 
 def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[ProductUnit, ...]:
-    """Return the lines of a plan for the microkernels of a program."""
+    """Return the plan's `mma` lines for the microkernels of a program, in program order."""
     return tuple(
         ProductUnit(name, None)
         if microkernel is None
@@ -276,7 +287,10 @@ def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tupl
 
 
 def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
-    """Return (registers that an accumulator tile and the operands of one K step take, registers available)."""
+    """Return (registers that an accumulator tile and the operands of one K step take, registers available).
+
+    They are tile registers, vector registers, or registers of a lane, by the kind of atom.
+    """
     m, n, _ = microkernel.atom.shape
     row_atoms, column_atoms = microkernel.rows // m, microkernel.columns // n
     if isinstance(microkernel.atom.c, OpaqueOperand):
@@ -296,10 +310,10 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
 
 
 def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | None = None) -> list[MultiplyAtom]:
-    """Return the atoms that take operands of types `a` and `b` and an accumulator of type `c`.
+    """Return the atoms of kernels without a pipeline that take operands of types `a` and `b` and accumulate in `c`.
 
-    Operands may be converted to the accumulator type if that is lossless. Atoms that round operands count only if the
-    MMA asks for their `precision`.
+    Only if none takes these types exactly, and `c` holds both losslessly, are they the atoms with operands of type `c`.
+    Atoms that round operands count only if `precision` names their rounding. [] if there are none.
     """
     fitting = [x for x in _usable_atoms(machine) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
@@ -309,7 +323,7 @@ def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | N
 
 
 def precision_of(op: Op) -> str | None:
-    """Return the reduced precision that an MMA asks for, such as tf32; None for that of its type."""
+    """Return the reduced precision that the mma `op` asks for, such as "tf32"; None for that of its type."""
     precision: str | None = op.attrs.get("precision")
     return precision
 
@@ -336,7 +350,8 @@ def shared_atoms(
 ) -> tuple[MultiplyAtom, ...]:
     """Return the atoms of these types that read both operands from shared memory; with `held_a`, A from registers.
 
-    `along_k` says for A and B whether their rows in shared memory run along K, or along M and N.
+    `types` are those of A, B and the accumulator. `along_k` says for A and B whether their rows in shared memory run
+    along K, or along M and N. Atoms that round operands count only if `precision` names their rounding.
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
     candidates = [
@@ -371,10 +386,10 @@ def microkernel(
     row_stride: int = 0,
     is_part: bool = False,
 ) -> Microkernel | None:
-    """Return the fastest microkernel of an M x N x K MMA; None if no atom takes its types.
+    """Return the fastest microkernel of an MMA; None if no atom takes its types.
 
-    `lanes` restricts the atoms to those of so many lanes. `row_stride` is the bytes between rows of A. `is_part` says
-    that N is a part of a longer dimension.
+    `types` are those of A, B and the accumulator, `sizes` M, N and K. `lanes` restricts the atoms to those of so many
+    lanes. `row_stride` is the bytes between rows of A. `is_part` says that N is a part of a longer dimension.
     """
     cost_of = {
         candidate: cycles(
@@ -398,7 +413,7 @@ def microkernel(
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
-    """Return the waves of a workgroup with these microkernels: as many as the widest atom takes."""
+    """Return the waves of a workgroup with these microkernels: as many as the widest atom takes; 1 without atoms."""
     lanes = [microkernel.atom.c.lanes * microkernel.groups for microkernel in products if microkernel is not None]
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
@@ -432,10 +447,11 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
 def cycles(
     machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0, is_part: bool = False
 ) -> float:
-    """Return the cycles of an MMA: its accumulator tiles, ragged ones too, and packing B where the atom needs that.
+    """Return the cycles of one core for an MMA: its accumulator tiles, ragged ones too, and packing B if the atom needs
+    that.
 
-    `row_stride` is the bytes between rows of A. `is_part` says that N is a part of a longer dimension: then B is packed
-    once if parts are whole tiles, otherwise again for every block of rows.
+    `sizes` are M, N and K, `row_stride` the bytes between rows of A. `is_part`: N is a part of a longer dimension; B is
+    then packed once if parts are whole tiles, otherwise again for every block of rows.
     """
     m, n, k = sizes
     total = 0.0
@@ -448,7 +464,8 @@ def cycles(
 
 
 def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
-    """Return the number of tiles by tile size that cover `size`: whole ones, and a ragged tail padded to the atom.
+    """Return {tile size: number of tiles} that cover `size`: whole ones of `block`, and a tail padded to the atom's
+    `unit`.
 
     >>> dict(_tile_counts(70, 32, 8))
     {32: 2, 8: 1}
@@ -462,8 +479,10 @@ def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
 
 
 def _tile_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns: int, k: int, row_stride: int) -> float:
-    """Return the cycles of one accumulator tile over all of K: MMAs or the
-    loads that feed them, and loading and storing C.
+    """Return the cycles of one core for one accumulator tile over all of K.
+
+    They are those of MMAs or of the loads that feed them, and of loading and storing C. `row_stride` is the bytes
+    between rows of A.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

@@ -43,7 +43,7 @@ class Cost:
 
     @property
     def cycles(self) -> float:
-        """The sum of all causes, in cycles."""
+        """The predicted cycles of the busiest worker, over all causes."""
         return self.products + self.memory + self.staging + self.storing + self.launch
 
     def parts(self) -> dict[str, float]:
@@ -61,7 +61,7 @@ class Roofline:
 
     @property
     def cycles(self) -> float:
-        """The larger of both bounds, in cycles."""
+        """The lower bound of the problem's cycles: the larger of compute and memory."""
         return max(self.compute, self.memory)
 
 
@@ -105,11 +105,11 @@ def cores(machine: Machine) -> int:
 
 
 def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between: float) -> float:
-    """Return the cycles of reading `read_bytes` bytes `passes` times, with `bytes_between` other bytes read between two
-    passes.
+    """Return the cycles of one core for reading `read_bytes` bytes `passes` times, with `bytes_between` others in
+    between.
 
     The first pass comes from L2 if everything fits there, else from memory. Later passes are free if L1 holds both
-    amounts.
+    amounts, and otherwise cost the same.
     """
     reuse_bytes = read_bytes + bytes_between
     rate = limits.l2_rate if reuse_bytes <= l2(limits) else limits.far_rate
@@ -120,7 +120,7 @@ def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between:
 
 
 def moving(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -> float:
-    """Return the cycles in which all cores together move `moved_bytes`.
+    """Return the cycles in which all cores together move `moved_bytes` to and from memory.
 
     The bytes move at the faster L2 rate if L2 holds them, unless `from_memory` says that they come from DRAM.
     """
@@ -130,7 +130,9 @@ def moving(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -
 
 
 def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> float:
-    """Return the cycles of a kernel that copies tensor `source` to `target`, which has another type or zero padding."""
+    """Return the cycles, with launch, of a kernel that copies tensor `source` to `target` of another type or
+    padding.
+    """
     limits, workers = machine.limits, cores(machine)
     moved = operand_bytes(source) + operand_bytes(target)
     rate = limits.copy_rate if moved <= workers * l2(limits) else min(limits.copy_rate, limits.far_rate)
@@ -138,7 +140,7 @@ def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> fl
 
 
 def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[MultiplyAtom | LaneUnit]) -> Roofline:
-    """Return the lower bounds of the cycles of a contraction, with the fastest of the given atoms."""
+    """Return the lower bounds of a contraction's cycles on all cores, with the fastest of the given atoms."""
     fastest_atom = min(atoms, key=_cycles_of_product)
     workers = cores(machine)
     compute = contraction.flops / 2 * _cycles_of_product(fastest_atom) / workers
@@ -148,7 +150,7 @@ def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[Multipl
 
 
 def _cycles_of_product(atom: MultiplyAtom | LaneUnit) -> float:
-    """Return the cycles that an atom takes for one multiply-add."""
+    """Return the cycles of one core that an atom takes for one multiply-add."""
     m, n, k = atom.shape
     return atom.cycles / (m * n * k)
 

@@ -21,11 +21,11 @@ _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
 def naming(
     refusal: ArgumentError, given_plan: Schedule, chosen_plan: Schedule | None, known: Known | None = None
 ) -> ArgumentError:
-    """Return the error `refusal` with the line of the plan that it is about at its end.
+    """Return the error `refusal` with the line of the given plan that it is about at its end.
 
-    That line is the axis which the error names; otherwise it is every line that differs from `chosen_plan`, the
-    search's own plan. A plan for other sizes gets an error that says so. A misspelt name gets a suggestion from the
-    names in `known`.
+    That line is the axis which the error names; otherwise every line that differs from `chosen_plan`, the search's own.
+    A plan for other sizes gets an error that says so; a misspelt name gets a suggestion from `known`, the names that
+    exist. The refusal is unchanged if it quotes a line already.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan = parse_plan("axis m = (m 8): task 3; axis n = (n 9): whole; grid m")
@@ -57,9 +57,10 @@ class Known:
 
 
 def other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str, int]) -> str:
-    """Return the refusal of a plan that is for other sizes; empty text if its sizes are right.
+    """Return the refusal of a plan that is for other sizes, as text; empty if its sizes are right.
 
-    A size is right if it is the program's or, since dimensions may be padded, that of `chosen_plan`.
+    `sizes` are the program's. A size is right if it is the program's or, as dimensions may be padded, that of
+    `chosen_plan`.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis rows = (m_1 4, m_0 {n}): whole") for n in (128, 125))
@@ -98,13 +99,13 @@ def other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str,
 
 
 def _digits_text(digits: Mapping[str, int], names: Iterable[str]) -> str:
-    """Return the digits of these names with their extents, as text."""
+    """Return the digits (mixed-radix parts of an axis) in `names`, each with its extent, as text."""
     return ", ".join(f"{name} {digits[name]}" for name in names)
 
 
 def _extents(plan: Schedule) -> dict[str, dict[str, int]]:
-    """Return the extents of a plan's digits (sub-indices such as `m_1`),
-    grouped by the dimension that they belong to (`m`).
+    """Return {dimension: {digit: extent}} of a plan; digits are the mixed-radix parts such as `m_1` of the dimension
+    `m`.
     """
     extents: dict[str, dict[str, int]] = {}
     for digit in (d for axis in plan.axes for d in axis.digits):
@@ -113,12 +114,14 @@ def _extents(plan: Schedule) -> dict[str, dict[str, int]]:
 
 
 def _dim_of(digit: str) -> str:
-    """Return the dimension's name from that of its digit, in lower case: `M_1` is a digit of `m`."""
+    """Return the dimension's name from that of its digit (mixed-radix part), in lower case: `M_1` is a digit of `m`."""
     return _PART.sub("", digit, count=1).lower()
 
 
 def near_names(given_plan: Schedule, chosen_plan: Schedule, known: Known) -> str:
     """Return the end of a refusal: for each name that the program or machine does not have, a near one that it has.
+
+    `known` has the names that exist. Empty text if no name is near to another.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis {name} = (n 9): whole") for name in ("colums", "columns"))

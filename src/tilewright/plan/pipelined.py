@@ -20,7 +20,7 @@ from tilewright.plan.model import Size
 def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
     """Return why a program is not a single MMA whose accumulator tiles are tasks; empty text if it is.
 
-    `free` are the loops whose tile size does not change the result.
+    `size` gives the extent of a dimension; `free` are the loops whose tile size does not change the result.
     """
     product = product_of(program, size, free)
     if isinstance(product, str):
@@ -31,7 +31,10 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
 
 
 def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
-    """Return a program's single MMA with its M, N and K; or why producer and consumer waves cannot compute it."""
+    """Return (a program's single mma, its M, N and K); or text why producer and consumer waves cannot compute it.
+
+    `free` are the loops whose tile size does not change the result; other loops are refused.
+    """
     products = names_of(program)
     if len(products) != 1:
         return f"it has {len(products)} products"
@@ -52,9 +55,10 @@ def why_no_overrun(program: Program) -> str:
 
 
 def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid of an MMA's kernel splits, those of its accumulator last.
+    """Return the dimensions that the grid of the kernel of mma `op` may split, those of its accumulator last.
 
-    Dimensions of the accumulator with extent 1 are among them.
+    Dimensions of the accumulator with extent 1 are among them. `size` gives extents; for `opened` sizes (known only at
+    the call) typical ones.
     """
     parallel = cut_dims(program, size, opened=opened)
     accumulator: tuple[Expr, ...] = op.operands[2].type.dims
@@ -63,8 +67,9 @@ def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) ->
 
 
 def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[MultiplyAtom, ...] | str:
-    """Return the atoms that take an MMA's operands from shared memory, or A
-    from registers if it is computed; or why none do.
+    """Return the atoms that take the operands of mma `op` from shared memory, A from registers if it is computed.
+
+    If none does, or B is computed, return text that says why. `axes` are its M, N and K.
     """
     types, (a, b) = types_of(op, axes.swapped, machine), axes.factors(op)
     k_contiguous = is_contiguous_along(a, axes.k, program), is_contiguous_along(b, axes.k, program)
@@ -82,7 +87,9 @@ def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[Mu
 
 
 def is_contiguous_along(operand: Value, k: Expr, program: Program) -> bool:
-    """True if an operand is contiguous along K in memory; a computed operand is stored so."""
+    """True if an operand is contiguous along the dimension `k` in memory; also if it is computed, since it is stored
+    so.
+    """
     op = program.makers().get(operand)
     if op is None or op.name != "read":
         return True

@@ -37,7 +37,7 @@ class Candidate:
 
     @cached_property
     def plan(self) -> Schedule:
-        """The plan that says the blocking."""
+        """The plan that says this candidate's blocking."""
         return plan_of(self.contraction, self.blocking)
 
 
@@ -76,8 +76,8 @@ class Choice:
         return (*_illegal_neighbours(self.best, self.machine), *_slower_kinds(self), *self.unfit)
 
     def explain(self) -> str:
-        """Return the choice as text: the plan, its predicted time and roofline,
-        plans that may be as good, and refusals.
+        """Return this choice as text: the plan, its time and roofline in microseconds, plans that may be as good, and
+        refusals.
         """
         best, bound, machine = self.best, self.bound, self.machine
         if best is None or bound is None:
@@ -101,7 +101,7 @@ class Choice:
 
 
 def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
-    """Return the legal plans of a contraction on a machine, ranked by predicted time.
+    """Return the legal plans of a contraction on a CPU, ranked by predicted time; no candidates if none is legal.
 
     All follow the author's constraints (`fixed`), unless no plan does.
     """
@@ -133,8 +133,9 @@ def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> C
 
 
 def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
-    """Return the contraction as an atom takes it: few channels are merged
-    with their filter taps to fill K of a tile.
+    """Return the contraction as an atom takes it: with few channels, these are merged with their filter taps to fill K.
+
+    It is unchanged for other atoms than those of tile registers.
     """
     has_few_channels = isinstance(atom.c, OpaqueOperand) and 2 * size(contraction.depth[-1]) <= atom.shape[2]
     return merge_taps(contraction) if has_few_channels else contraction
@@ -143,7 +144,9 @@ def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
 def _candidates(
     contraction: Contraction, atoms: list[MultiplyAtom], machine: Machine, fixed: Fixed
 ) -> Iterator[Candidate]:
-    """Yield the legal blockings of every atom and of the SIMD unit, with their costs."""
+    """Yield the legal blockings of every atom and of the SIMD unit, with their costs, under the author's constraints
+    `fixed`.
+    """
     listed = []
     for atom in atoms:
         list_blockings, variant_of = (
@@ -192,15 +195,15 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
 
 
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
-    """Return the splits of K with every loop unrolled; of a dimension that is
-    split twice, only the inner split is kept.
-    """
+    """Return the splits of K with every loop unrolled; of a digit that is split twice, only the inner split is kept."""
     inner = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, level="unit") for s in inner)
 
 
 def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
-    """Yield the best plan of each other kind that the model predicts to be clearly slower."""
+    """Yield the best plan of each other kind (atom, tile, tasks, staging) that the model predicts to be clearly
+    slower.
+    """
     best = choice.best
     assert best is not None
     seen = set(_kinds(best))
@@ -216,7 +219,9 @@ def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
 
 
 def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
-    """Return what distinguishes plans: the atom, the accumulator tile, the number of tasks, and where A is staged."""
+    """Return (name, value) of what distinguishes plans: the atom, the accumulator tile, the task count, where A is
+    staged.
+    """
     blocking = candidate.blocking
     block = blocking.rows, blocking.columns
     kinds: list[tuple[str, object]] = [("atom", blocking.atom.name), ("block", block), ("tasks", candidate.cost.tasks)]

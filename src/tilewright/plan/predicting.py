@@ -19,9 +19,9 @@ from tilewright.plan.rows import tasks_of
 def predict_cycles(
     program: Program, sizes: Mapping[Symbol, int], size: Size, machine: Machine, widths: Mapping[Expr, int]
 ) -> tuple[float, float]:
-    """Return (cycles of a program on a CPU, cycles of moving its arguments alone).
+    """Return (cycles of a program on a CPU with its launch, cycles of moving its arguments alone on all cores).
 
-    `widths` has the tile size of a task along each dimension that the grid splits.
+    `size` gives the extent of a dimension, `widths` the extent of a task along each dimension that the grid splits.
     """
     limits, workers = machine.limits, cores(machine)
     lanes = (limits.vector_bytes or 16) // 4
@@ -56,7 +56,7 @@ def is_divided(op: Op, size: Size) -> bool:
 
 
 def neighbours_in_word(op: Op, size: Size, machine: Machine) -> int:
-    """Return how many adjacent elements of a read one vector access of a lane can load.
+    """Return how many adjacent elements of a read one vector access of a lane can load; at least 1.
 
     It is the largest count that divides the access width, the row length and every divisor in the coordinates.
     """

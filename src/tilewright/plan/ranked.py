@@ -20,8 +20,8 @@ from tilewright.plan.vectors import vector_blockings, vector_cost
 def rank_vector_blockings(
     program: Program, parallel: Collection[Expr], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
-    """Return (task widths, loop tiles, microkernel) of a single MMA that the
-    cost model of contractions predicts to be fastest.
+    """Return (task widths, loop tiles, microkernel) of a program's single MMA that the cost model predicts to be
+    fastest.
 
     None if no vector atom takes its types, or if its tiles split dimensions other than `parallel`.
     """
@@ -65,9 +65,9 @@ def rank_vector_blockings(
 def _contraction(
     program: Program, op: Op, axes: Axes, dims: tuple[list[Expr], list[Expr]], size: Size, machine: Machine
 ) -> Contraction:
-    """Return the MMA as a contraction over the row and batch dimensions `dims`, for the cost model.
+    """Return the mma `op` as a contraction over (row, batch) dimensions `dims`, for the cost model.
 
-    It has the MMA's sizes, bytes and the row stride of A, but no accesses.
+    It has the MMA's sizes, bytes and the row stride of A, but no accesses. `axes` are its M, N and K.
     """
     rows, batch = dims
     makers = program.makers()

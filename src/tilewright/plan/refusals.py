@@ -36,10 +36,12 @@ def refusal_of(step: Callable[[], None]) -> str:
 
 
 def tasks_line(plan: Schedule) -> str:
-    """Return the plan's line `grid`; without one, the line of its last axis."""
+    """Return the plan's line `grid`, as text for a refusal; without one, the line of its last axis."""
     return plan.line("grid") or plan.lines()[len(plan.axes) - 1]
 
 
 def raster_line(plan: Schedule) -> str:
-    """Return the plan's line `raster` (grouping and order of tasks); without one, its line `grid`."""
+    """Return the plan's line `raster` (grouping and order of tasks), as text for a refusal; without one, its line
+    `grid`.
+    """
     return plan.line("raster") or tasks_line(plan)

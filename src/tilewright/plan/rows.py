@@ -31,10 +31,10 @@ FEW, ROUNDS = 1.5, 4
 def rows_and_waves(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (width of a task along each parallel dimension, number of waves
-    that compute it) for a program without MMAs.
+    """Return (extent of a task along each parallel dimension, number of waves of a task) for a program without MMAs.
 
-    `widths` has the parallel dimensions. Waves without work are dropped.
+    `widths` has the parallel dimensions as keys, and what a task may have of each at most. Waves without work are
+    dropped.
     """
     task_widths, waves = _choose_widths(program, widths, size, machine)
     row_tasks = machine.row_tasks
@@ -45,7 +45,9 @@ def rows_and_waves(
 
 
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the elements of the longest row: a tile along the dimensions that the grid does not split."""
+    """Return the elements of the longest row: a tile's extent along the dimensions that are not in `widths` (the
+    grid's).
+    """
     tiles = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
     return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)
 
@@ -53,7 +55,7 @@ def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> in
 def _choose_widths(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (task widths, waves) before idle waves are dropped.
+    """Return (task width along each dimension in `widths`, waves of a task) before idle waves are dropped.
 
     Short rows are several to a task; a long row is split over as many waves as can hold it. If memory is contiguous
     across rows, a task has a cache line's worth of neighbouring rows.
@@ -82,7 +84,7 @@ def _choose_widths(
 def _contiguous_row_widths(
     machine: Machine, row_elements: int, wave_elements: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
-    """Return (task widths, waves) where rows are contiguous in memory.
+    """Return (task widths, waves of a task) for rows of `row_elements` that are contiguous in memory.
 
     A wave holds `wave_elements`. `traffic` is the bytes (read, written) per element; `extents` are the parallel
     dimensions.
@@ -109,7 +111,8 @@ def _contiguous_row_widths(
 def widths_of_rows(
     machine: Machine, row_elements: int, element_size: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
-    """Return (task widths, waves) for rows of `row_elements` that are contiguous in memory.
+    """Return (task widths, waves of a task) for rows of `row_elements` that are contiguous in memory, without idle
+    waves.
 
     `element_size` is the bytes of the smallest element, `traffic` the bytes (read, written) per element, `extents` the
     parallel dimensions.
@@ -126,10 +129,11 @@ def widths_of_rows(
 
 
 def _waves(wave_elements: int, element_traffic: int, machine: Machine) -> int:
-    """Return how many waves compute a task, with `wave_elements` elements per
-    wave and `element_traffic` bytes per element.
+    """Return the number of waves of a task: the machine's lower number if a task then still moves enough bytes, else
+    its usual.
 
-    Fewer are better, as long as a task's memory traffic takes longer than starting a workgroup.
+    Enough means that they take LONGER times as long as starting a workgroup. A wave has `wave_elements` elements, and
+    `element_traffic` is the bytes moved per element.
     """
     start_bytes = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
     tasks = machine.row_tasks
@@ -141,7 +145,9 @@ def _waves(wave_elements: int, element_traffic: int, machine: Machine) -> int:
 
 
 def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
-    """Return the bytes (read, written) per element, by those accesses that have as many elements as the largest."""
+    """Return the bytes (read, written) of memory per element, counting the accesses with as many elements as the
+    largest.
+    """
     accesses: dict[tuple[Value, bool], tuple[int, int]] = {}
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
         memory, tile, _ = accessed(op)
@@ -159,7 +165,7 @@ def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
 
 
 def _rows_per_task(size: int, most: int) -> int:
-    """Return how many rows of a dimension a task has, at most `most`.
+    """Return how many rows of a dimension of `size` a task has, at most `most`.
 
     It is a power of two, as lanes are, if that divides the dimension or there are many tasks.
 
@@ -175,7 +181,7 @@ def _rows_per_task(size: int, most: int) -> int:
 def beside_rows(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine, tasks_per_core: float = FEW
 ) -> dict[Expr, int]:
-    """Return the task widths where memory is contiguous across rows; empty if rows are contiguous themselves.
+    """Return the task widths where memory is contiguous across rows; {} if rows are contiguous themselves.
 
     A task has as much of the contiguous dimension as a wave loads at once; less, down to a cache line, if that gives
     fewer than `tasks_per_core` tasks per core.
@@ -194,10 +200,10 @@ def beside_rows(
 
 
 def _even_width(size: int, most: int, word_elements: int) -> int:
-    """Return a task width of about `most` that gives equal tasks, if there is
-    one: whole words that divide `size`, or all.
+    """Return a task width of about `most` elements that gives equal tasks, if there is one: whole words that divide
+    `size`.
 
-    Otherwise the last task is narrower, and there is code for both kinds.
+    Otherwise all of `size` if that is at most twice as much, else `most`: the last task is then narrower.
 
     >>> _even_width(3000, 64, 8), _even_width(8192, 256, 8), _even_width(333, 256, 8), _even_width(333, 128, 8)
     (64, 256, 333, 111)
@@ -214,7 +220,7 @@ def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
 
 
 def in_a_line(program: Program, extent: int, machine: Machine) -> int:
-    """Return how many elements of a dimension one cache line holds."""
+    """Return how many elements of a dimension one cache line holds, at most its `extent`."""
     return min(extent, machine.lane_access.line_bytes // smallest(program))
 
 
@@ -226,10 +232,11 @@ def smallest(program: Program) -> int:
 def _elementwise_widths(
     program: Program, widths: Mapping[Expr, int], size: Size, element_size: int, wave_elements: int, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (task width along each dimension, waves per task) of an elementwise program.
+    """Return (task width along each dimension, waves of a task) of an elementwise program.
 
-    A task has as many elements as its lanes hold at once, or fewer if otherwise some cores had no task. If the program
-    transposes, a task is a square tile along both contiguous dimensions.
+    `element_size` is the bytes of the smallest element, `wave_elements` what a wave holds. A task has what its lanes
+    hold at once, or less if otherwise cores had no task. If the program transposes, a task is a tile along both
+    contiguous dimensions.
     """
     tasks, word, tile_bytes = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
     max_waves, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1
@@ -269,7 +276,7 @@ def _elementwise_widths(
 
 
 def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
-    """Return the dimensions that are contiguous in the accesses of tiles with rows."""
+    """Return the dimensions that are contiguous in accesses of tiles with rows (more than the grid's `widths`)."""
     contiguous: list[Expr] = []
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
         dims = accessed(op)[1].dims
@@ -284,7 +291,7 @@ def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: 
 
 
 def _has_unit_stride(e: Expr, axis: Symbol) -> bool:
-    """True if a step along an axis is a step of 1 in the expression `e`, or if `e` is not linear in it."""
+    """True if a step along `axis` is a step of 1 in the coordinate `e`; also if `e` is not linear in it."""
     form = linear_form(e, [axis])
     return form is None or form[0].get(axis) is ONE
 

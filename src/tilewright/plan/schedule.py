@@ -97,9 +97,9 @@ LAUNCHES = ("plain", "early")
 
 @dataclass(frozen=True)
 class Digit:
-    """One number of a mixed-radix axis: its extent, and its padded extent `walked`.
+    """One mixed-radix part of an axis: its extent, and its padded extent `walked`.
 
-    An open digit is known only when the program runs; its extent is then the one that the plan was made for: `m_1 56?`.
+    An open digit is known only at the call; its extent is then the one that the plan was made for: `m_1 56?`.
     """
 
     name: str
@@ -134,13 +134,13 @@ class Split:
 
     @property
     def written(self) -> bool:
-        """True if its iterations are unrolled instead of a loop."""
+        """True if the iterations of this split are unrolled instead of a loop."""
         return self.level == "unit"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A dimension, or several digits as one number, and its splits, outermost first."""
+    """A dimension, or several digits (mixed-radix parts) as one number, and its splits, outermost first."""
 
     name: str
     digits: tuple[Digit, ...]
@@ -154,19 +154,23 @@ class Axis:
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
 
     def split(self, level: str, digit: str | None = None) -> Split | None:
-        """Return the first split at a level, of the digit `digit` if one is named; None if there is none."""
+        """Return this axis's first split at a level, of the digit (mixed-radix part) `digit` if named; None if there is
+        none.
+        """
         return next(
             (split for split in self.splits if split.level == level and (digit is None or split.digit == digit)), None
         )
 
     @property
     def walked(self) -> int:
-        """The padded extent: the product of those of its digits."""
+        """The padded extent of this axis in elements: the product of those of its digits (mixed-radix parts)."""
         return prod(d.walked for d in self.digits)
 
     @property
     def tasks(self) -> int:
-        """The number of tasks along the axis: boxes of its digits, or tiles of the whole."""
+        """The number of tasks along this axis: boxes (rectangles) of its digits, or tiles of the whole; without a task
+        level all.
+        """
         boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}
         if boxes:
             return prod(ceil(d.walked / boxes[d.name]) for d in self.digits if d.name in boxes)
@@ -337,7 +341,7 @@ class Schedule:
         return f"parse_plan({str(self)!r})"
 
     def axis(self, name: str) -> Axis:
-        """Return the axis of that name; raise an error if there is none."""
+        """Return this plan's axis of that name; raise an error if there is none."""
         axis = next((a for a in self.axes if a.name == name), None)
         if axis is None:
             names = [a.name for a in self.axes]
@@ -347,7 +351,7 @@ class Schedule:
         return axis
 
     def operand(self, name: str) -> ValuePlacement:
-        """Return the placement of the operand of that name; raise an error if there is none."""
+        """Return this plan's placement of the operand of that name; raise an error if there is none."""
         placement = next((p for p in self.values if p.name == name), None)
         if placement is None:
             names = [p.name for p in self.values]
@@ -358,13 +362,12 @@ class Schedule:
 
     @property
     def open(self) -> frozenset[str]:
-        """The names of digits (sub-indices of an axis) whose extent is known only when the program runs."""
+        """The names of this plan's digits (mixed-radix parts of an axis) whose extent is known only at the call."""
         return frozenset(d.name for a in self.axes for d in a.digits if d.open)
 
     def opened(self, names: Collection[str]) -> Schedule:
-        """Return the plan with the digits (sub-indices) of these names open, and no others.
-
-        Open: known only at run time.
+        """Return the plan with the digits (mixed-radix parts) of these names open (known only at the call), and no
+        others.
         """
         axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
         return replace(self, axes=tuple(axes))
@@ -381,7 +384,9 @@ class Schedule:
         return self._statements().get(word, "")
 
     def _statements(self) -> dict[str, str]:
-        """Return the statements that a schedule has at most once, by their first word."""
+        """Return {first word: statement} of the statements that this plan has; only those that a plan has at
+        most once.
+        """
         raster = [*([str(self.raster)] if self.raster > 1 else []), *([self.order] if self.order != CYCLIC else [])]
         rest_of = {
             "grid": ", ".join(self.grid),

@@ -22,7 +22,7 @@ class Slide:
 
     @property
     def reach(self) -> int:
-        """The distance from the first tap to the last, in elements."""
+        """The distance from the first filter tap of this coordinate to the last, in elements; 0 without a tap."""
         return 0 if self.tap is None else (size(self.tap) - 1) * self.step
 
 
@@ -39,15 +39,17 @@ class Halo:
 
 
 def lane_digit(contraction: Contraction) -> Symbol | None:
-    """Return the digit (sub-index) that A, B and the result share and along
-    which A is contiguous; None if there is none.
+    """Return the digit (mixed-radix part) that A, B and the result share and along which A is contiguous; None
+    if none.
     """
     last = contraction.a.coordinates[-1]
     return last if isinstance(last, Symbol) and last in contraction.batch else None
 
 
 def rows_apart(contraction: Contraction) -> int | None:
-    """Return the elements between neighbouring rows of A in memory; None if that is not one number."""
+    """Return the elements between neighbouring rows (last digit of M) of A in memory; None if that is not one
+    number.
+    """
     if "rows_apart" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["rows_apart"] = step_along(
             contraction.rows[-1], contraction.a.coordinates, contraction.a.shape
@@ -59,9 +61,9 @@ def rows_apart(contraction: Contraction) -> int | None:
 def step_along(
     symbol: Symbol, at: Sequence[Expr], shape: Sequence[Any], strides: Sequence[int] | None = None
 ) -> int | None:
-    """Return the stride of a tensor along a symbol, in elements; None if it is not one number.
+    """Return the stride of a tensor along an index `symbol`, in elements; None if it is not one number.
 
-    `at` are the tensor's coordinates in terms of the symbol. Without `strides` the tensor is contiguous.
+    `at` are the tensor's coordinates in terms of the index, `shape` its extents. Without `strides` it is contiguous.
 
     >>> from tilewright.algebra.expr import index
     >>> p, c = index("p", 14), index("c", 64)
@@ -80,7 +82,9 @@ def step_along(
 
 
 def halo_of(contraction: Contraction) -> Halo | None:
-    """Return the sliding window of a contraction whose last two row digits slide over an image; None if they do not."""
+    """Return the sliding window of a contraction whose last two digits of M slide over an image; None if they
+    do not.
+    """
     if "halo" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["halo"] = _compute_halo(contraction)
     halo: Halo | None = contraction.__dict__["halo"]
@@ -88,7 +92,10 @@ def halo_of(contraction: Contraction) -> Halo | None:
 
 
 def _compute_halo(contraction: Contraction) -> Halo | None:
-    """Compute `halo_of`: each row digit has at most one filter tap, and a coordinate of A to itself."""
+    """Return the result of `halo_of`, not cached: the sliding window, or None.
+
+    Each of the two digits must have a coordinate of A to itself, with at most one filter tap.
+    """
     if len(contraction.rows) < 2:
         return None
     slides: dict[Symbol, Slide] = {}
@@ -114,14 +121,19 @@ def _compute_halo(contraction: Contraction) -> Halo | None:
 
 
 def _line_pitch(slide: Slide, image_width: int) -> int:
-    """Return the positions from one staged line to the next: zeros that end a line also begin the next."""
+    """Return the positions from one staged line to the next; zeros that end a line also begin the next.
+
+    `slide` is the coordinate along a line, `image_width` the extent of the tensor there.
+    """
     window_width, left_padding = size(slide.digit) + slide.reach, max(0, -slide.shift)
     right_padding = max(0, window_width - left_padding - image_width)
     return max(size(slide.digit), window_width - min(left_padding, right_padding))
 
 
 def is_direct(contraction: Contraction, k_step: int) -> bool:
-    """True if tile registers can load A in place: contiguous along K, in whole K steps, and without bounds checks."""
+    """True if tile registers can load A in place: contiguous along K, in whole steps of `k_step`, without bounds
+    checks.
+    """
     last = contraction.depth[-1]
     inner = contraction.a.coordinates[-1]
     return (

@@ -22,7 +22,10 @@ busy are."""
 
 @dataclass(frozen=True)
 class Terms:
-    """How lanes compute a product without MMA atoms: what a lane holds, and which dimension runs along lanes."""
+    """How lanes compute a product without MMA atoms (SIMT): what a lane holds, and which dimension runs along lanes.
+
+    `summed` is the dimension of K and `tile` its elements in one K step.
+    """
 
     along: Expr
     """The dimension along lanes: one that A, B and the result share, or the rows."""
@@ -53,40 +56,42 @@ class Terms:
 
     @property
     def along_rows(self) -> bool:
-        """True if neighbouring lanes have neighbouring rows, instead of vectors
-        along a dimension that A, B and the result share.
+        """True if neighbouring lanes have neighbouring rows, instead of vectors along a dimension of A, B and the
+        result.
         """
         return self.values == 1
 
     @property
     def schedule(self) -> str:
-        """The order of tasks: contiguous for boxes, since the windows of neighbouring tasks overlap in the cache."""
+        """The order of tasks of this product: contiguous with boxes, as windows of neighbouring tasks overlap; else
+        cyclic.
+        """
         return "contiguous" if self.box else "cyclic"
 
     @property
     def results(self) -> int:
-        """The number of results in a lane's box."""
+        """The number of results in a lane's box, for each element of its vector; 1 without boxes."""
         return prod(self.sizes)
 
     @property
     def together(self) -> int:
-        """The positions of a window that one vector load reads."""
+        """The positions of a lane's input window that one vector load reads."""
         return gcd(self.beside, self.vector // self.each)
 
     @property
     def sums(self) -> int:
-        """The registers per lane of the accumulators of its box of results."""
+        """The registers of a lane that the accumulators of its box of results take."""
         return ceil(self.results * self.values * self.wide / self.word)
 
     @property
     def windows(self) -> int:
-        """The registers per lane of the input window of a box."""
+        """The registers of a lane that the input window of its box, for one K step, takes."""
         return ceil(self.window * self.values * self.each / self.word)
 
     @property
     def held(self) -> int:
-        """The registers per lane in all: accumulators, as many again for the
-        operand widened to their type, and the window.
+        """The registers of a lane in all: accumulators, as many again for the operand widened to their type, and the
+        window.
         """
         return 2 * self.sums + self.windows
 
@@ -94,7 +99,7 @@ class Terms:
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
     """Return `terms` with the window of input positions that a lane's box of results reads in one K step.
 
-    `read` is the read of operand A. `digits` are the sub-indices of its rows, along which boxes extend.
+    `read` is the read of operand A, `digits` are the mixed-radix parts of its rows, along which boxes extend.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
@@ -117,10 +122,10 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
 
 
 def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) -> int:
-    """Return how many waves run on a core at a time, in workgroups of
-    `workgroup_waves`, with `lane_registers` live per lane.
+    """Return how many waves run on a core at a time, in whole workgroups of `workgroup_waves`; 0 if registers do not
+    suffice.
 
-    The widened operand counts as live; half of the registers that lanes otherwise use for such values hold addresses.
+    A lane has `lane_registers` live, and half of the machine's working registers for addresses.
     """
     file_bytes = machine.spaces["register"].bytes
     if file_bytes is None:
@@ -133,7 +138,7 @@ def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) 
 
 
 def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine) -> tuple[dict[Expr, int], int]:
-    """Return (width of a task along each dimension, waves that compute it): every lane has one box of one vector.
+    """Return (width of a task along each dimension, waves of a task) where every lane has one box of one vector.
 
     `element_size` is the bytes of the smallest element of an argument; neighbouring lanes share a cache line of these.
     """
@@ -176,8 +181,11 @@ def _padded_lanes(vectors: int) -> int:
 
 
 def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """Return how many K steps are unrolled at most: as many as registers
-    hold or, with boxes, as keep the code short.
+    """Return how many K steps (of `terms.tile` elements) are unrolled at most, by the machine's costs; 0 if not even
+    one.
+
+    Without boxes it is as many as have their loads in the registers of a lane, for tasks of `widths` on `waves` waves.
+    With boxes it is as many as keep the code short.
     """
     costs = machine.costs.terms
     if terms.box:

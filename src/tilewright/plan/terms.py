@@ -25,7 +25,9 @@ from tilewright.plan.term_boxes import Terms
 
 @dataclass(frozen=True)
 class TermProduct:
-    """A product that lanes can compute without atoms: its parameters, the read of operand A, and A's row dimensions."""
+    """A product that lanes can compute without atoms (SIMT): its parameters, the read of its larger operand,
+    its rows.
+    """
 
     terms: Terms
     read: Op
@@ -35,9 +37,10 @@ class TermProduct:
 def product_by_terms(
     program: Program, free: Collection[Op], size: Size, numbers: Substitution, machine: Machine
 ) -> TermProduct | str:
-    """Return a program's single product if lanes can compute it without MMA atoms; or why they cannot.
+    """Return a program's single product if lanes can compute it without MMA atoms (SIMT); or text that says why not.
 
-    `free` are the loops whose tile size does not change the result; `numbers` replaces sizes by their values.
+    `free` are the loops whose tile size does not change the result; `size` gives extents, `numbers` replaces sizes by
+    them.
     """
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(names_of(program).values())
@@ -72,7 +75,10 @@ def product_by_terms(
 
 
 def _contiguous_dim(read: Op, numbers: Substitution) -> Expr | None:
-    """Return the dimension along which a read is contiguous in memory; None if there is none, or more than one."""
+    """Return the dimension along which a read is contiguous in memory; None if there is none, or more than one.
+
+    `numbers` replaces sizes by their values.
+    """
     dims = read.result.type.dims
     if not read.operands[0].type.dims:
         return None

@@ -153,7 +153,7 @@ Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupanc
 
 
 def _parse_kernel(statements: list[str]) -> Schedule:
-    """Return the plan of one kernel from its statements."""
+    """Return the plan of one kernel from its statements; raise an error for an illegal or repeated one."""
     axes: dict[str, Axis] = {}
     values: dict[str, ValuePlacement] = {}
     products: dict[str, ProductUnit] = {}
@@ -210,7 +210,9 @@ def _parse_kernel(statements: list[str]) -> Schedule:
 
 
 def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
-    """Raise an error for axes, loops of axes, and copy points that the plan does not have."""
+    """Raise an error for axes, loops of axes, and copy points that the plan does not have; `lines` has statements by
+    word.
+    """
     axes = {axis.name: axis for axis in plan.axes}
     for value in (v for v in plan.values if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
         points = (*POINTS, *axes)
@@ -230,7 +232,7 @@ def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
 
 
 def _parse_or_suggest(statement: str) -> list[Statement]:
-    """Return the parts of a statement; the error for an unreadable one suggests a near statement."""
+    """Return the parts of the plan that a statement says; the error for an unreadable one suggests a near statement."""
     try:
         return _parse_statement(statement)
     except ArgumentError as fault:
@@ -243,12 +245,12 @@ def _parse_or_suggest(statement: str) -> list[Statement]:
 
 
 def _parse_statement(statement: str) -> list[Statement]:
-    """Return the parts of a statement; one of version 1 may give two."""
+    """Return the parts of the plan that a statement says: one, or two for some statements of version 1."""
     return [_parse_part(part) for part in as_version_2(statement) or [statement]]
 
 
 def _parse_part(statement: str) -> Statement:
-    """Return the part of a plan that a statement of version 2 says."""
+    """Return the part of a plan that a statement of version 2 says; raise an error if it is none."""
     if match := _AXIS.fullmatch(statement):
         return _parse_axis(*match.group(1, 2, 3))
     for pattern, value_of in _VALUES:
@@ -294,7 +296,9 @@ def _parse_between(match: re.Match[str]) -> ValuePlacement:
 
 
 def _parse_copied(match: re.Match[str]) -> ValuePlacement:
-    """Return the placement of a value that is copied in a form, at a point or over a route."""
+    """Return the placement of a value that is copied in a form, at a point or over a route; raise an error without
+    either.
+    """
     name, form, at, hops, reuse, hint = match.groups()
     if form is None:
         form, at = PACKED, BIND
@@ -331,7 +335,9 @@ def _parse_hop(text: str, statement: str) -> Hop:
 
 
 def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
-    """Return the producers, consumers and stages of a pipeline statement."""
+    """Return the producers, consumers and stages of a pipeline statement; `statement` is its text, which errors
+    quote.
+    """
     counts: dict[str, int] = {}
     flags: set[str] = set()
     for part in match[5].removeprefix(", ").split(", "):
@@ -397,8 +403,8 @@ def _parse_axis(name: str, digits: str, splits: str) -> Axis:
 
 
 def _parse_digits(text: str) -> tuple[Digit, ...]:
-    """Return the digits (sub-indices) of an axis from their text: `p 7, q 9
-    of 8` has p of 7, and q of 8 padded to 9.
+    """Return the digits (mixed-radix parts) of an axis from their text: `p 7, q 9 of 8` is p of 7, and q of 8 padded to
+    9.
     """
     digits = []
     for part in text.split(", "):
@@ -435,7 +441,7 @@ def _splits(text: str) -> tuple[Split, ...]:
 
 
 def _parse_box(text: str, part: str) -> tuple[int, ...]:
-    """Return the extents of a box from their text, such as `4x48`; `part` is quoted by errors."""
+    """Return the extents of a box from their text, such as `4x48`; () for empty text. `part` is quoted by errors."""
     return tuple(_parse_count(side, part) for side in text.split("x")) if text else ()
 
 

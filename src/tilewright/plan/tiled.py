@@ -29,17 +29,17 @@ class Walk:
 
     @property
     def width(self) -> int:
-        """The distance between tasks, in positions."""
+        """The distance between tasks of this walk, in positions, with the padding of all lines."""
         return self.lines * self.pitch
 
     @property
     def walked(self) -> int:
-        """The positions of one task, up to the end of its last line."""
+        """The positions of one task of this walk, up to the end of its last line."""
         return self.width - self.pitch + self.length
 
     @property
     def extent(self) -> int:
-        """The positions of all tasks; the last one may run past the last line."""
+        """The positions of all tasks of this walk; the last task may run past the last line."""
         return -(-self.of // self.lines) * self.width
 
     def valid_position(self) -> Expr:

@@ -22,8 +22,8 @@ WRITTEN = 72
 def tile_blockings(
     contraction: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE
 ) -> Iterator[Blocking]:
-    """Yield the blockings of a contraction to try with an atom of tile
-    registers, under the author's constraints `fixed`.
+    """Yield the blockings of a contraction to try with an atom of tile registers, under the author's constraints
+    `fixed`.
     """
     workers, height = cores(machine), size(contraction.rows[-1])
     lines = size(contraction.rows[-2 if len(contraction.rows) > 1 else -1])
@@ -62,8 +62,10 @@ def registers(rows: int, columns: int) -> int:
 
 
 def stages(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
-    """Return the ways in which tile registers can read A: in place (""),
-    from staged lines ("strip"), from a "panel".
+    """Return the ways in which tile registers can read A: in place (""), from staged lines ("strip"), from a "panel"
+    (im2col).
+
+    In place excludes the others.
     """
     if is_direct(contraction, atom.shape[2]):
         return [""]
@@ -71,7 +73,7 @@ def stages(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
 
 
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
-    """Return the splits of K, unrolled up to a limit."""
+    """Return the splits of K, outermost first: unrolled up to WRITTEN steps, else with loops, or as `fixed` says."""
     last, depth = contraction.depth[-1], atom.shape[2]
     chunks, taps = -(-size(last) // depth), contraction.extent(contraction.depth[:-1])
     taps_unrolled = tuple(Split("unit", 1, t.name) for t in contraction.depth[:-1])
@@ -91,8 +93,10 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 def _streamed_operand(
     contraction: Contraction, atom: MultiplyAtom, rows: int, columns: int, order: tuple[str, str], machine: Machine
 ) -> str:
-    """Return the operand ("a" or "b") whose loads bypass L1: the one that the
-    inner loop changes, if the other fits there.
+    """Return the operand ("a" or "b") whose loads bypass L1: the one that the inner loop changes, if L1 holds the
+    other.
+
+    If it does not, it is the other. `rows` and `columns` are those of a block, `order` are the loops over blocks.
     """
     outer_is_b = order[0] == COLUMNS
     kept_elements = (
@@ -105,7 +109,7 @@ def _streamed_operand(
 
 
 def rows_of(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int]:
-    """Return (tasks along M, rows that the largest task computes, bytes that it stages)."""
+    """Return (tasks along M, rows that the largest task computes, bytes that it stages; 0 if A is read in place)."""
     last, element_size = contraction.rows[-1], element_bytes(contraction.a.dtype)
     k_padded = round_up(size(contraction.depth[-1]), blocking.atom.shape[2])
     taps = contraction.extent(contraction.depth[:-1])
@@ -205,7 +209,7 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 
 
 def _iterations(contraction: Contraction, split: Split, blocking: Blocking) -> int:
-    """Return how many iterations (or unrolled steps) the split `split` of K makes."""
+    """Return how many iterations (or unrolled steps) the split `split` of K makes, within the splits around it."""
     last = contraction.depth[-1]
     if split.digit != last.name:
         return size(contraction.summed(split.digit))

@@ -33,7 +33,9 @@ def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the cost of a blocking, in cycles of the busiest worker."""
+    """Return the cost of a blocking, in cycles of the busiest worker, by the model of its kind: tiles, vectors or
+    lanes.
+    """
     cost = lanes.lane_cost if blocking.by_lanes else tiles.tile_cost if blocking.in_tiles else vectors.vector_cost
     return cost(contraction, blocking, machine)
 
@@ -59,7 +61,7 @@ def why_too_large(cost: Cost, machine: Machine) -> str | None:
 
 
 def _are_not_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
-    """True unless there is exactly one split of size 1 for each of the digits (sub-indices of K)."""
+    """True unless `steps` has exactly one split of size 1 for each of `digits` (mixed-radix parts of K)."""
     return sorted(s.digit or "" for s in steps) != sorted(d.name for d in digits) or any(s.size != 1 for s in steps)
 
 

@@ -27,7 +27,10 @@ WIDE = (1, 2, 3, 4)
 def vector_blockings(
     contraction: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE
 ) -> Iterator[Blocking]:
-    """Yield the blockings of a contraction to try with a vector atom, under the author's constraints `fixed`."""
+    """Yield the blockings of a contraction to try with a vector atom, under the author's constraints `fixed`.
+
+    Yields nothing if the atom cannot compute it.
+    """
     if why_no_vectors(contraction, atom) is not None:
         return
     lanes = atom.shape[1]
@@ -50,7 +53,7 @@ def vector_blockings(
 
 
 def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
-    """Return why a vector atom cannot compute a contraction; None if it can."""
+    """Return why a vector atom cannot compute a contraction, as text; None if it can."""
     last, group = contraction.depth[-1], atom.shape[2]
     if size(last) % group:
         return f"it adds {group} neighbours at once, which do not divide the {size(last)} of {last.name}"
@@ -60,7 +63,7 @@ def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
-    """Return the vector registers of a block: accumulators, vectors of B, and elements of A.
+    """Return the vector registers of a block of `rows` rows by `vectors` vectors: accumulators, B, and elements of A.
 
     If the atom picks A by lane, every row has a register of A, and vectors of B for the next K step are loaded ahead.
     """
@@ -83,11 +86,11 @@ def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
 def step_cycles(
     machine: Machine, atom: MultiplyAtom, rows: int, vectors: int, row_stride: int, k_extent: int | None = None
 ) -> float:
-    """Return the cycles of one K step of a block: its multiply-adds, or the loads that feed them, or their latency.
+    """Return the cycles of one core for one K step of a block of `rows` rows by `vectors` vectors.
 
-    `row_stride` is the bytes between rows of A. If L1 does not keep a line of each row, lines of A and vectors of B
-    come from L2 at each use. B comes from memory if L2 does not hold a block's B for a K of `k_extent`; None: that is
-    counted elsewhere.
+    They are those of its multiply-adds, of the loads that feed them, or the latency. `row_stride` is the bytes between
+    rows of A: if L1 does not keep a line of each row, A and B come from L2 at each use. B comes from memory if L2 does
+    not hold a block's B for a K of `k_extent`; None: that is counted elsewhere.
     """
     limits, (_, lanes, group) = machine.limits, atom.shape
     busy = max(rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles)
@@ -101,8 +104,8 @@ def step_cycles(
 
 
 def _row_choices(line: int, most_rows: int) -> list[int]:
-    """Return the row counts of a block to try: the most that fit, and those
-    that split a line with few rows left over.
+    """Return the row counts of a block to try, at most `most_rows`: the most, and those that leave few of `line` rows
+    over.
     """
     most_rows = max(1, min(line, most_rows))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}
@@ -110,7 +113,10 @@ def _row_choices(line: int, most_rows: int) -> list[int]:
 
 
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
-    """Return the splits of K: taps one by one, then a loop over K that is unrolled by a few of the atom's steps."""
+    """Return the splits of K, outermost first: taps one by one, then a loop over K of a few unrolled steps of the atom.
+
+    `fixed` may give the size of that loop.
+    """
     last, group = contraction.depth[-1], atom.shape[2]
     unroll_limit = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
     unroll = max(n for n in range(1, unroll_limit + 1) if size(last) % (n * group) == 0)

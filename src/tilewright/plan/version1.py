@@ -62,7 +62,7 @@ def as_version_2(statement: str) -> list[str] | None:
 
 
 def _hint(word: str) -> str:
-    """Return the end of a statement that gives a cache hint; `keep` is the default and gives empty text."""
+    """Return the end of a statement that gives the cache hint `word`; empty text for `keep`, which is the default."""
     return "" if word == "keep" else f", {word}"
 
 

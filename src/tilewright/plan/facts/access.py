@@ -33,7 +33,7 @@ class AccessFacts:
 
     @cached_property
     def steps(self) -> dict[str, int]:
-        """The stride along each dimension, in elements."""
+        """The stride of this access along each dimension of its tile, in elements of the memory."""
         steps: dict[str, int] = {}
         for form, stride in zip(self.coords, self.strides, strict=False):
             for dim, coefficient in form:
@@ -42,22 +42,22 @@ class AccessFacts:
 
     @cached_property
     def dims(self) -> Dims:
-        """The dimensions that the address depends on."""
+        """The dimensions of the tile that the address of this access depends on."""
         return frozenset(dim for form in self.coords for dim, _ in form)
 
     @cached_property
     def contiguous(self) -> str | None:
-        """The dimension with a stride of 1; None if there is none."""
+        """The dimension along which this access has a stride of 1 element; None if there is none."""
         return next((dim for dim, step in self.steps.items() if step == 1), None)
 
     @cached_property
     def row(self) -> LinearForm:
-        """The innermost memory coordinate as pairs (dimension, coefficient) that add up."""
+        """The innermost coordinate of this access, as pairs (dimension, coefficient) that add up; () if it has none."""
         return self.coords[-1] if self.coords else ()
 
     @cached_property
     def pitch(self) -> int:
-        """The bytes between rows of the memory, or their greatest common divisor."""
+        """The bytes between rows of the memory: the greatest common divisor of all strides but the innermost."""
         rows = gcd(*self.strides[:-1]) if len(self.strides) > 1 else self.shape[-1] if self.shape else 0
         return rows * self.bytes
 
@@ -74,19 +74,21 @@ class AccessFacts:
 
     @property
     def elements(self) -> int:
-        """The number of distinct elements of the memory."""
+        """The elements of memory from the first to the last one of the tensor, overlapping rows counted once."""
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     def footprint(self, tile: Mapping[str, int]) -> int:
-        """Return the distinct elements of memory that a tile touches. `tile` has its extent along each dimension."""
+        """Return the distinct elements of memory that a tile touches; `tile` maps each dimension to its extent (default
+        1).
+        """
         spans = (1 + sum(abs(c) * (tile.get(dim, 1) - 1) for dim, c in form) for form in self.coords)
         dense = prod(min(span, extent) if span > 1 else 1 for span, extent in zip(spans, self.shape, strict=False))
         return min(dense, prod(tile.get(dim, 1) for dim in self.dims))
 
     def run(self, tile: Mapping[str, int]) -> int:
-        """Return the length of a contiguous run within a tile, in elements.
+        """Return the elements of the longest contiguous run of memory within a tile; 1 if nothing is contiguous.
 
-        `tile` has its extent along each dimension.
+        `tile` maps each dimension to its extent.
         """
         if self.contiguous is None:
             return 1
@@ -98,17 +100,20 @@ class AccessFacts:
             length, used = length + self.steps[adjacent[0]] * (tile[adjacent[0]] - 1), used | {adjacent[0]}
 
     def lies_alone(self, dim: str) -> bool:
-        """True if one coordinate is the dimension `dim` alone: a bulk copy can
-        then load a box of it, with rows out of bounds.
+        """True if one coordinate of memory is `dim` alone, with coefficient 1.
+
+        A bulk copy can then load a tile of it that runs past the end.
         """
         return any(form == ((dim, 1),) for form in self.coords)
 
     def along(self, k: Dims) -> bool:
-        """True if rows of memory run along one of the reduction dimensions `k`, or if there is a single element."""
+        """True if contiguous rows of memory run along one of the K dimensions `k`, or if the access is a single
+        element.
+        """
         return not self.dims or any(dim in k for dim, _ in self.row) or self.contiguous in k
 
     def renamed(self, names: Mapping[str, str]) -> AccessFacts:
-        """Return the same access over dimensions with other names; `names` maps old names to new ones."""
+        """Return this access over dimensions with other names; `names` maps every old name to a new one."""
         coords = tuple(tuple((names[dim], c) for dim, c in form) for form in self.coords)
         return AccessFacts(
             self.memory, self.bytes, coords, self.shape, self.strides, self.can_leave, self.linear, self.is_open

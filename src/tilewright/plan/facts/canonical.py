@@ -46,9 +46,9 @@ def facts_of(
 ) -> Facts:
     """Return the facts of a program in canonical form, for these sizes.
 
-    `free` are the loops whose tile size does not change the result. For sizes that are `opened` (known only at a call),
-    `sizes` has typical numbers. `logs` keeps results of debug_log. `in_order` asks for all elements in order, in one
-    task.
+    `free` are the loops whose tile size does not change the result. For sizes that are `opened` (known only at the
+    call), `sizes` has typical numbers. `logs` keeps results of debug_log. `in_order` asks for all elements in order, in
+    one task.
     """
     builder = _Builder(program, sizes, free, opened or {})
     cut = () if in_order else cut_dims(program, builder.size, logs, builder.opened)
@@ -58,7 +58,8 @@ def facts_of(
 def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
     """Return the digits (name, stride, extent) of every dimension that an access divides, as in [i//56, i%56].
 
-    A digit is a sub-index of a flat dimension. Dimensions that anything but an access depends on are left whole.
+    Digits are the mixed-radix parts of a flattened dimension. Dimensions that other operations than accesses need whole
+    are left out, as are loops that are not `free` (their tile size changes the result).
     """
     numbers = Substitution(sizes)
     stuck: set[Expr] = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free}
@@ -84,7 +85,7 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
 
 
 def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
-    """True if an access uses the remainder of dividing a dimension, not only the quotient."""
+    """True if the access `op` uses the remainder of dividing the dimension `dim`, not only the quotient."""
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
         return False
@@ -94,7 +95,10 @@ def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
 
 
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
-    """Return the numbers by which an access divides a dimension; {0}, which is in no chain, if it divides a sum."""
+    """Return the numbers by which the access `op` divides the dimension `dim`; empty if it does not.
+
+    It is {0}, which no chain of divisors contains, if the access divides a sum.
+    """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
         return set()
@@ -128,7 +132,7 @@ class _Builder:
         self.equal_reads: dict[tuple[AccessFacts, Dims], int] = {}
 
     def facts(self, cut: tuple[Expr, ...]) -> Facts:
-        """Return the facts of the program. `cut` are the dimensions that the grid may split."""
+        """Return the facts of the program. `cut` are the program dimensions that the grid may split."""
         self._block(self.program.body)
         parallel = [name for d in cut for name in self._names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
@@ -163,11 +167,15 @@ class _Builder:
         return sum(n.op == "mma" for n in self.nodes) > 1
 
     def _names(self, dim: Expr) -> tuple[str, ...]:
-        """Return the names of a dimension's digits, or its own name if it has none."""
+        """Return the names of a dimension's digits (mixed-radix parts), outermost first; its own name if it has
+        none.
+        """
         return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)
 
     def _dims(self, dims: Collection[Expr]) -> Dims:
-        """Return the canonical dimensions of a tile, and record their extents; extents of 1 are dropped."""
+        """Return the canonical dimensions of a tile, by name, and record their extents; dimensions with one element are
+        dropped.
+        """
         names = set()
         for dim in dims:
             digits = self.split.get(dim) or ((str(dim), 1, self.size(dim)),)
@@ -178,7 +186,10 @@ class _Builder:
         return frozenset(names)
 
     def _add(self, op: str, dims: Dims, dtype: DType, args: tuple[int, ...] = (), **more: Any) -> int:
-        """Add a node to the graph and return its number; an equal read that exists already is returned instead."""
+        """Add a node to the graph and return its number; for a read equal to an earlier one, return the number of that.
+
+        `more` are further fields of ValueFacts.
+        """
         key = (more["access"], dims) if op == "read" and not args else None
         if key is not None and key in self.equal_reads:
             return self.equal_reads[key]
@@ -188,7 +199,7 @@ class _Builder:
         return self.nodes[-1].id
 
     def _block(self, block: Block) -> tuple[int, ...]:
-        """Add the nodes of a block of operations; return those that it yields."""
+        """Add the nodes of a block of operations; return the nodes that it yields, () if it yields nothing."""
         for op in block.ops:
             if op.name == "yield":
                 return tuple(self.node_of[v] for v in op.operands)
@@ -212,7 +223,10 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _compute(self, op: Op) -> None:
-        """Add the node of any other operation, with the dimensions that it reduces and the loops that it depends on."""
+        """Add the node of any other operation, with the dimensions that it reduces and the loops that it depends on.
+
+        Operations whose result is no tile are left out.
+        """
         args = tuple(self.node_of[v] for v in op.operands if v in self.node_of)
         result = op.results[0].type if op.results else None
         if not isinstance(result, TileType):
@@ -226,7 +240,9 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _loop(self, op: Op) -> None:
-        """Add the nodes of a loop: one that only accumulates becomes reductions, others become states of a loop."""
+        """Add the nodes of a loop: a free one (same result for every tile size) is dissolved, others carry
+        STATE nodes.
+        """
         (body,) = op.blocks
         if op in self.free:
             self.node_of |= {arg: self.node_of[init] for arg, init in zip(body.args, op.operands, strict=True)}
@@ -246,7 +262,9 @@ class _Builder:
     # -- accesses ---------------------------------------------------------------------------------------------
 
     def _access(self, op: Op) -> AccessFacts:
-        """Return where a read or a write lies in memory."""
+        """Return where a read or a write lies in memory; if a coordinate is not linear, only the dimensions
+        that count.
+        """
         memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
         shape = tuple(1 if d is None else self.size(d) for d in kind.sizes)

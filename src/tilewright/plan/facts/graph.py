@@ -68,7 +68,7 @@ class Facts:
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
-        """The values that use each value."""
+        """The nodes that use each node as an operand, by node number."""
         users: dict[int, list[int]] = {n.id: [] for n in self.nodes}
         for n in self.nodes:
             for arg in n.args:
@@ -87,17 +87,20 @@ class Facts:
 
     @cached_property
     def products(self) -> tuple[ProductFacts, ...]:
-        """All MMAs, in program order."""
+        """All MMAs of the program, in program order."""
         return products_of(self.nodes)
 
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
-        """Yield a value and all values that it is computed from, back to operations named in `stop_at`."""
+        """Yield the node `value` and all nodes that it is computed from, back to operations named in `stop_at`
+        (included).
+        """
         return behind(self.nodes, value, stop_at)
 
     @cached_property
     def moved_bytes(self) -> float:
-        """The distinct bytes of memory that are read and written: all of each
-        argument, or the accessed part if that is less.
+        """The distinct bytes of memory that the program reads and writes.
+
+        Each argument counts whole, or by the elements that are accessed if those are fewer.
         """
         touched: dict[str, tuple[int, int]] = {}
         for n in (*self.reads, *self.writes):
@@ -123,8 +126,10 @@ class Facts:
         return {d: self._passes(d) for d in self.extents}
 
     def _passes(self, dim: str) -> int:
-        """Return the passes over the tiles of a dimension: one more after each
-        reduction that a later value depends on.
+        """Return how many passes over its tiles a task needs along `dim`: one, and one more after each reduction along
+        it.
+
+        A reduction counts only if a value along `dim` depends on it. Loops whose states merge need one pass.
         """
         level: dict[int, int] = {}
         loop = self.loops.get(dim)
@@ -145,7 +150,9 @@ class Facts:
         return maximum.op == "max" and dim in maximum.reduces and maximum.args[0] == difference.args[0]
 
     def lane_cycles(self, n: ValueFacts, machine: Machine) -> float:
-        """Return the cycles of a core, all lanes together, for one element of the value `n`."""
+        """Return the cycles of a core, with all lanes at work, for one element of the value `n`; 0 for what lanes do
+        not compute.
+        """
         if n.op in REDUCTIONS or n.op in SCANS:
             return 1 / machine.limits.lane_rate
         return lane_cycles(n.source, machine) if n.source is not None and n.op in COMPUTED else 0.0
@@ -154,7 +161,9 @@ class Facts:
 
     @cached_property
     def masks(self) -> dict[str, tuple[Op, ...]]:
-        """The masks of each loop: selects that make iterations over a fully masked tile change nothing."""
+        """The masks of each loop, by axis: select operations that make an iteration over a fully masked tile change
+        nothing.
+        """
         return {axis: masks_of(loop.source) for axis, loop in self.loops.items() if loop.source is not None}
 
     @cached_property
@@ -164,9 +173,9 @@ class Facts:
         return frozenset(map(str, mask_dims))
 
     def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
-        """Return the iterations of the loop over `axis`, by task: (iterations, masked ones of them) -> number of tasks.
+        """Return {(iterations, partly masked ones of them): number of tasks} of the loop over `axis`.
 
-        `tile` is the loop's tile size, `tiles` the task width along each dimension.
+        `tile` is the loop's tile size, `tiles` the task width along each dimension. Without masks all tasks are equal.
         """
         masks = self.masks.get(axis, ())
         dims: list[Expr] = list(dict.fromkeys(d for op in masks for d in op.operands[0].type.dims))
@@ -181,7 +190,7 @@ class Facts:
 
     @cached_property
     def kept_share(self) -> dict[str, float]:
-        """The share of each loop's elements that masks keep, from 0 to 1."""
+        """The share (0 to 1) of each loop's elements that masks keep, by axis, counted in tiles of COARSE elements."""
         shares = {}
         for axis in self.loops:
             counted = self.trips(axis, COARSE, dict.fromkeys(self.masked_dims, COARSE))
@@ -190,5 +199,5 @@ class Facts:
         return shares
 
     def kept(self, dims: Dims) -> float:
-        """Return the share of elements over `dims` that masks keep, from 0 to 1."""
+        """Return the share (0 to 1) of elements over `dims` that masks keep; 1 if no masked loop is among them."""
         return prod(share for axis, share in self.kept_share.items() if axis in dims)

@@ -58,13 +58,15 @@ class _CarriedValues:
         self.maxima = self._maxima()
 
     def merge(self) -> str | None:
-        """Return how all carried values merge, their kinds joined by "+"; None if one does not."""
+        """Return how all carried values of the loop merge, their kinds sorted and joined by "+"; None if one
+        does not.
+        """
         kinds = [self._kind(arg, end) for arg, end in zip(self.body.args, self.ends, strict=True)]
         return "+".join(sorted({kind for kind in kinds if kind})) if all(kinds) else None
 
     def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
-        """Return (accumulation over the loop's axis that makes `value`, its
-        accumulator input); None if `value` is none.
+        """Return (operation that makes `value` by accumulating over the loop's axis, its accumulator input); None if
+        none does.
         """
         op = self.maker.get(value)
         if op is None:
@@ -76,7 +78,7 @@ class _CarriedValues:
         return None
 
     def _maxima(self) -> dict[Value, Value]:
-        """Return the running maxima (or minima): value carried in -> value carried out."""
+        """Return the running maxima (or minima) of the loop, as {value carried in: value carried out}."""
         maxima = {}
         for arg, end in zip(self.body.args, self.ends, strict=True):
             step = self._accumulation(end)
@@ -89,7 +91,7 @@ class _CarriedValues:
         return bool(self.carried_in.get(value))
 
     def _kind(self, arg: Value, end: Value) -> str | None:
-        """Return how one carried value merges; None if it does not.
+        """Return how one carried value merges: "sum", "max" or "rescaled"; None if it does not.
 
         `arg` is the value carried in, `end` the one carried out.
         """
@@ -112,7 +114,9 @@ class _CarriedValues:
         return RESCALED
 
     def _rescaled_by(self, value: Value) -> Value | None:
-        """Return the running maximum m of a factor g(m - m'); None if `value` is no such factor."""
+        """Return the running maximum m, as carried in, if `value` is a factor g(m - m'), g being exp or exp2; else
+        None.
+        """
         op = self.maker.get(value)
         while op is not None and op.name in SAME_ELEMENTS:
             op = self.maker.get(op.operands[0])
@@ -125,7 +129,10 @@ class _CarriedValues:
         return before if before in self.maxima and self.maxima[before] is after else None
 
     def _is_homogeneous(self, value: Value, maximum: Value) -> bool:
-        """True if a value has exactly one factor g(t - m'), and depends on no other carried value."""
+        """True if a value has exactly one factor g(t - m'), g being exp or exp2, and depends on no other carried value.
+
+        `maximum` is the running maximum as carried in; m' is what it becomes.
+        """
         op = self.maker.get(value)
         if op is None:
             return False

@@ -31,7 +31,10 @@ def masks_of(loop: Op) -> tuple[Op, ...]:
 
 
 def hides(loop: Op, selection: Op) -> bool:
-    """True if an iteration leaves all carried values unchanged when `selection` gives its last operand everywhere."""
+    """True if an iteration leaves all values that the loop carries unchanged when `selection` is masked everywhere.
+
+    Masked means that the select gives its last operand.
+    """
     (body,) = loop.blocks
     known: dict[Value, Known] = {arg: arg for arg in body.args}
     for op in body.ops:
@@ -50,9 +53,10 @@ def hides(loop: Op, selection: Op) -> bool:
 
 
 def _result(op: Op, operands: Sequence[Known]) -> Known:
-    """Return what is known of an operation's result, from what is known of its operands.
+    """Return what is known of an operation's result: an equal value, a number that all elements have, or None for
+    nothing.
 
-    Unknown operands are finite.
+    `operands` has the same knowledge of its operands. Operands of which nothing is known are taken to be finite.
     """
     first, second = (*operands, None, None)[:2]
     if op.name in ("fill", "scalar"):
@@ -80,10 +84,10 @@ def _result(op: Op, operands: Sequence[Known]) -> Known:
 def count_trips(
     program: Program, masks: Sequence[Op], axis: Expr, tile: int, rows: Mapping[Expr, int], size: Size
 ) -> Trips:
-    """Return the iterations of a loop over `axis`, by task: (iterations, masked ones of them) -> number of tasks.
+    """Return {(iterations, partly masked ones of them): number of tasks} of a loop over `axis`.
 
-    `tile` is the loop's tile size, `rows` the task width along each other masked dimension. Conditions are linear, so
-    one holds somewhere in a box if it holds at a corner.
+    `tile` is the loop's tile size, `rows` the task width along each other masked dimension. Conditions are taken to be
+    linear, so that one holds somewhere in a box if it holds at a corner; conditions on data mask nothing.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]
@@ -106,7 +110,10 @@ def count_trips(
 
 
 def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:
-    """Return a condition on coordinates, evaluated at the arrays `at`; None if it depends on anything else."""
+    """Return a condition's value at the coordinates `at` (an array per dimension); None if it depends on anything else.
+
+    `makers` maps a value to the operation that makes it.
+    """
     op = makers.get(value)
     if op is None:
         return None

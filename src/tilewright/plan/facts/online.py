@@ -71,9 +71,10 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
 
 
 def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
-    """Return the values with exactly one factor exp(t - m); or why a value depends on the maximum in another way.
+    """Return the values with exactly one factor exp(t - m); or text that says why there is no such set.
 
-    `along` are the operations along the dimension, `maximum` is the reduction that gives m.
+    `along` are the operations along the dimension, in order; `maximum` is the reduction that gives m. The reason names
+    a value that uses m in another way, or says that exp and exp2 are mixed.
     """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:
@@ -95,7 +96,7 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return `values` and all values that depend on them, besides the operations `along` the dimension."""
+    """Return `values` and all values that depend on them through operations that are not in `along`."""
     dependents = set(values)
     for op in ops:
         if op not in along and not dependents.isdisjoint(op.operands):

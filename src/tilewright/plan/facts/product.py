@@ -20,7 +20,7 @@ class OperandFacts:
 
     @property
     def is_read(self) -> bool:
-        """True if it is one read of memory, without any computation."""
+        """True if this operand is one read of memory, without any computation."""
         return not self.between and len(self.reads) == 1 and not self.products
 
 
@@ -50,7 +50,7 @@ class ProductFacts:
 
 
 def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
-    """Return all MMAs of a graph, in order. Their names are those of plans: mma, mma2 and so on."""
+    """Return all MMAs of a graph, in order. They are named as in plans: mma, mma2 and so on."""
     products: list[ProductFacts] = []
     for node in (n for n in nodes if n.op == "mma"):
         a, b, c = (nodes[i] for i in node.args)
@@ -72,7 +72,7 @@ def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
 
 
 def _operand(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
-    """Return how an operand is computed: the reads, MMAs and other operations behind the value."""
+    """Return how the operand with node number `value` is computed: the reads, MMAs and other operations behind it."""
     by_kind: Mapping[str, list[int]] = {"read": [], "mma": [], "": []}
     for i in behind(nodes, value, ("read", "mma")):
         op = nodes[i].op
@@ -82,7 +82,10 @@ def _operand(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
 
 
 def _accumulator(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
-    """Return the MMA whose accumulator is the value `start`, perhaps rescaled in place; None if there is none."""
+    """Return the MMA (node number) whose accumulator is the node `start`, perhaps rescaled; None if there is none.
+
+    `dims` are the accumulator's dimensions: only operands with the same ones are followed.
+    """
     value: int | None = start
     while value is not None and nodes[value].op != "mma":
         value = next((i for i in nodes[value].args if nodes[i].dims == dims), None)

@@ -29,7 +29,9 @@ class _Signing:
         self.number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._place))}
 
     def whole(self) -> Signature:
-        """Return the signature: extents, parallel dimensions, loops, and the expression tree of each write."""
+        """Return the signature: (extents, parallel dimensions, loops, expression trees of the writes), all without
+        names.
+        """
         facts = self.facts
         extents = sorted((self.number[run[-1]], facts.size(run)) for run in self.runs)
         loops = sorted((self.number[self.inner[axis]], loop.merge or "") for axis, loop in facts.loops.items())
@@ -37,8 +39,8 @@ class _Signing:
         return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value(w.id) for w in facts.writes))
 
     def _place(self, run: tuple[str, ...]) -> tuple[object, ...]:
-        """Return the sort key of a group of dimensions that are one number:
-        strides in writes, extent, strides in reads.
+        """Return the sort key of a run (dimensions that form one flat index): strides in writes, extent, strides in
+        reads.
         """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
@@ -46,11 +48,15 @@ class _Signing:
         return (not any(written), *written, facts.size(run), tuple(read))
 
     def _dims(self, dims: frozenset[str]) -> tuple[int, ...]:
-        """Return the sorted numbers that stand for the names of dimensions in a signature."""
+        """Return the sorted numbers that stand for dimension names in a signature; merged dimensions have one
+        number.
+        """
         return tuple(sorted({self.number[self.inner[d]] for d in dims}))
 
     def _value(self, value: int) -> Signature:
-        """Return the expression tree of a value, without names; operands of an MMA are sorted."""
+        """Return the expression tree of the node `value`, without names; A and B of an MMA are sorted, renamings are
+        left out.
+        """
         n = self.facts.nodes[value]
         if n.op in PASSED_OVER and n.args:
             return self._value(n.args[0])
@@ -60,7 +66,9 @@ class _Signing:
         return (n.op, str(n.dtype), self._dims(n.dims), self._dims(n.reduces), self._access(n), *args)
 
     def _access(self, n: ValueFacts) -> Signature:
-        """Return the strides and sizes of a value's access, by dimension number; () if it is no access."""
+        """Return (bytes, strides by dimension number, elements, may leave bounds, linear) of an access; () if `n` is
+        none.
+        """
         if n.access is None:
             return ()
         steps = {self.number[self.inner[d]]: n.access.steps[self.inner[d]] for d in n.access.dims}
@@ -78,7 +86,7 @@ def _merged(facts: Facts) -> list[tuple[str, ...]]:
 
 
 def _lies_behind(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
-    """True if `outer` and `inner` form one flat index in all values and accesses."""
+    """True if the dimensions `outer` and then `inner` form one flat index in all values and accesses that have them."""
     a, b = outer[-1], inner[-1]
     special = set(facts.loops) | facts.scanned | facts.masked_dims
     if {a, b} & special or (a in facts.parallel) != (b in facts.parallel):

@@ -37,25 +37,25 @@ class ValueFacts:
 
     @property
     def bytes(self) -> int:
-        """The bytes of one element."""
+        """The bytes of one element of this value."""
         return element_bytes(self.dtype)
 
     @property
     def space(self) -> Dims:
-        """The dimensions that it is computed over: its own and those that it reduces."""
+        """The dimensions that this value is computed over: its own and those that it reduces."""
         return self.dims | self.reduces
 
     @property
     def place(self) -> AccessFacts:
-        """The access of a read or a write."""
+        """The access of this read or write; only these have one."""
         assert self.access is not None
         return self.access
 
 
 def behind(nodes: Sequence[ValueFacts], start: int, stop_at: Collection[str] = ()) -> Iterator[int]:
-    """Yield a value and all values that it is computed from, back to operations named in `stop_at`.
+    """Yield the node `start` and all nodes that it is computed from, each once.
 
-    Values of those operations are yielded too, but not what they are computed from.
+    Nodes of operations named in `stop_at` are yielded too, but not what they are computed from.
     """
     todo, seen = [start], set()
     while todo:

@@ -13,8 +13,9 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, plan_of_unifor
 
 
 def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
-    """Return the plan of a candidate, with its repacked operands and its
-    second kernel; or why the lowering cannot do it.
+    """Return the plan of a candidate, with its repacked operands and the plan of its second kernel, if it has one.
+
+    If the lowering cannot do some part of it, return a Rejected that names what the lowering lacks.
     """
     kernel = candidate.kernel
     plan: Schedule | Rejected

@@ -27,7 +27,7 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """True if every MMA has it as a batch dimension, or does not have it."""
+        """True if every MMA of the program has this class as batch dimensions, or does not have it at all."""
         return set(self.roles) <= {BATCH, NONE}
 
 

@@ -21,10 +21,12 @@ from tilewright.plan.search.work import Work
 def kernels_with_atoms(
     facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
 ) -> Iterator[PlanCandidate]:
-    """Yield the candidates of a program whose MMAs all run on atoms of a pipeline.
+    """Yield the candidates of a program whose MMAs all run on atoms (MMA instructions) fed by a pipeline, split-K among
+    them.
 
-    `best` is the time of the best candidate so far, in cycles: slower ones are pruned. `only_lowered` drops those that
-    the lowering cannot do.
+    `best` is the time of the best candidate so far, in cycles: tilings whose lower bound exceeds it are skipped.
+    `only_lowered` drops those that the lowering cannot do. Yields nothing without an MMA, or if a result is not plainly
+    written; that is noted in `ranking`.
     """
     if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
         if not facts.part:
@@ -41,7 +43,11 @@ def kernels_with_atoms(
 
 
 def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
-    """Return the tilings of every orientation; only those that follow the author's wave constraints, if any do."""
+    """Return the tilings of every orientation (which of M and N lies on the atom's rows).
+
+    If the author's constraints state how waves split a tile and some tilings follow them, only those are returned.
+    `only_lowered` drops tilings that the lowering cannot do, and notes them in `ranking`.
+    """
     found: list[Tiling] = []
     for o in orientations(facts, machine, ranking):
         why = why_not_oriented(o) if only_lowered else ""
@@ -63,7 +69,7 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
 
 
 def _shares_as_stated(t: Tiling) -> bool:
-    """True if waves split a tile as the author's constraints say: all of them along the atom's rows."""
+    """True if waves split a task's tile as the author's wave constraints say, all of them along the atom's rows."""
     p = t.o.products[0]
     rows = {owner for owner in t.facts.stated_waves if p.rows & {owner, *t.facts.digits.get(owner, ())}}
     waves = t.groups * p.atoms[0].c.lanes // (t.machine.lanes or 1)

@@ -39,32 +39,31 @@ class KernelTime:
 
 
 def launch_cycles(machine: Machine) -> float:
-    """Return the cycles of a launch; with programmatic dependent launch, less."""
+    """Return the cycles of launching one kernel: less if the machine has programmatic dependent launch."""
     limits = machine.limits
     early = "programmatic" in machine.launches
     return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
 
 
 def roofline(machine: Machine, mma: float, lanes: float, moved: float) -> float:
-    """Return the least cycles of any schedule: MMA atoms or lanes on all cores, or memory; plus a launch.
+    """Return the fewest cycles of any schedule: the longest of MMAs, lanes and memory traffic, plus a launch.
 
-    `mma` and `lanes` are cycles of one core for all work, `moved` the bytes to and from memory.
+    `mma` and `lanes` are the cycles of one core for all of the program's work, spread here over all cores; `moved` are
+    the bytes to and from global memory.
     """
     cores = machine.limits.cores or 1
     return max(mma / cores, lanes / cores, moving(machine, moved)) + launch_cycles(machine)
 
 
 def line_factor(machine: Machine, row: int, pitch: int) -> float:
-    """Return the slowdown of L2 (1 or more) for rows of `row` bytes with a
-    stride of `pitch` bytes: they cross lines.
-    """
+    """Return the slowdown (1 or more) of L2 for rows of `row` bytes, `pitch` bytes apart, that cross cache lines."""
     return 1 + (machine.limits.crossing - 1) * (1 - gcd(row, pitch) / row)
 
 
 def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) -> float:
-    """Return the cycles of L2 for one row of all of K, copied in slabs of `slab` elements of `element` bytes.
+    """Return the cycles of L2 for one operand row of `k` elements, copied in slabs (rows of shared memory).
 
-    `pitch` is the bytes between rows; 0: rows are aligned.
+    A slab has `slab` elements of `element` bytes. `pitch` is the bytes between rows in global memory; 0 means aligned.
     """
     limits, row = machine.limits, slab * element
     whole, rest = divmod(k, slab)
@@ -76,9 +75,11 @@ def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) ->
 
 
 def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: float = 0.0) -> float:
-    """Return the cycles of one iteration: the slowest of MMAs, lanes, shared memory and copies, and what nothing hides.
+    """Return the cycles of one iteration: the longest of MMAs, lanes, shared memory and copies, plus what nothing
+    hides.
 
-    `share` is the fraction of cores at work; `more` are further cycles of copies.
+    `p` is the work of the iteration, `o` what overlaps. `share` is the fraction of the machine's cores at work; `more`
+    are further cycles of copies.
     """
     limits = machine.limits
     mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
@@ -95,10 +96,9 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
 
 
 def _shown_share(limits: Limits, p: Phase, o: Overlap) -> float:
-    """Return the fraction of the shorter of MMA and lane cycles that is
-    exposed, not hidden by other groups or MMAs ahead.
+    """Return the fraction (0 to 1) of the shorter of MMA and lane cycles that stays exposed in an iteration.
 
-    With one stage no MMA starts ahead, and a single group hides half of its own.
+    The rest is hidden by other wave groups, or by MMAs that start an iteration ahead. With one stage none starts ahead.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -109,7 +109,10 @@ def _shown_share(limits: Limits, p: Phase, o: Overlap) -> float:
 
 
 def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
-    """Return the cycles of a task's epilogue: results through shared memory to global memory."""
+    """Return the cycles of one task's epilogue `e`: results through shared memory to global memory.
+
+    `groups` is the number of wave groups that compute the task.
+    """
     limits = machine.limits
     stored = e.outputs * machine.register_file.word_bytes / limits.shared_rate
     way_out = stored + e.lanes if e.reduces else max(stored, e.lanes)
@@ -118,7 +121,10 @@ def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
 
 
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
-    """Return the predicted time of a kernel from its work and its overlap, with its launch."""
+    """Return the predicted cycles of a kernel with its launch, from its work `w` and its overlap `o`.
+
+    With stages, copies overlap MMAs; with zero stages, all waves run the same code and their work adds up.
+    """
     limits = machine.limits
     if o.stages:
         total, least = _pipelined(machine, w, o), moving(machine, w.moved)
@@ -128,9 +134,10 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
 
 
 def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
-    """Return (cycles by lanes, atoms or loads; cycles by memory) of a kernel whose waves all run the same code.
+    """Return (cycles by lanes, atoms and loads; cycles by memory bandwidth) of a kernel whose waves all run the same
+    code.
 
-    Cores run several tasks at a time, so that all of them keep memory busy until the end.
+    Both count all tasks, without the launch. Where a core runs several tasks at a time, their waits overlap.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     rounds = ceil(w.tasks / cores)
@@ -148,13 +155,18 @@ def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
 
 
 def together(sharpness: float, *cycles: float) -> float:
-    """Return the cycles of parts that overlap: about those of the longest, and more if others are nearly as long."""
+    """Return the cycles of parts that overlap: about those of the longest, and more if others are nearly as long.
+
+    `sharpness` is the exponent of the norm that joins them; the larger, the closer to the maximum. No cycles: 0.
+    """
     longest = max(cycles)
     return float(longest * sum((x / longest) ** sharpness for x in cycles) ** (1 / sharpness)) if longest else 0.0
 
 
 def _pipelined(machine: Machine, w: Work, o: Overlap) -> float:
-    """Return the cycles of a kernel whose operands are copied while others are multiplied."""
+    """Return the cycles of a kernel with a pipeline (operands copied ahead of their use), without launch and memory
+    bound.
+    """
     limits, cores = machine.limits, machine.limits.cores or 1
     share = min(w.tasks, cores) / cores
     steps = [step_cycles(machine, p, o, share) for p in w.phases]
@@ -172,9 +184,10 @@ def _pipelined(machine: Machine, w: Work, o: Overlap) -> float:
 
 
 def _body(w: Work, steps: list[float], share: float, masked: float) -> float:
-    """Return the cycles of all iterations of a task.
+    """Return the cycles of all iterations of one task.
 
-    `steps` are the cycles per iteration of each phase; `share` scales the trips of masked loops.
+    `steps` are the cycles of an iteration of each phase (loop nest). `share` is the fraction of the trips that the
+    task's masks leave, `masked` the number of its partly masked trips.
     """
     total = 0.0
     for p, step in zip(w.phases, steps, strict=True):
@@ -183,7 +196,11 @@ def _body(w: Work, steps: list[float], share: float, masked: float) -> float:
 
 
 def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
-    """Return the cycles of tasks of equal length: whole waves of tasks over all cores."""
+    """Return the cycles of tasks of equal length: rounds of one task for each core, with ping-pong if `o` says so.
+
+    `steps` are the cycles of an iteration of each phase, `end` those of an epilogue, `share` the fraction of cores at
+    work.
+    """
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
     body = _body(w, steps, of_trips, masked)
@@ -199,7 +216,8 @@ def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float,
 def _uneven(machine: Machine, w: Work, steps: list[float], end: float) -> float:
     """Return the cycles of tasks of several lengths under dynamic scheduling, the longest first.
 
-    Each task waits for its first operands.
+    `steps` are the cycles of an iteration of each phase, `end` those of an epilogue. Each task waits for its first
+    operands.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     begin = limits.task_cycles + limits.copy_latency
@@ -209,7 +227,9 @@ def _uneven(machine: Machine, w: Work, steps: list[float], end: float) -> float:
 
 
 def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
-    """Return the extra cycles of tasks at edges, which copy rows that are out of bounds."""
+    """Return the extra cycles, over all of a core's tasks at edges, of copying rows that are out of bounds; 0 without
+    edges.
+    """
     if not w.edges:
         return 0.0
     p = max((p for p in w.phases if p.copied), key=lambda p: p.trips)

@@ -20,7 +20,9 @@ from tilewright.plan.search.work import Phase, TaskEnd, Work
 
 @dataclass(frozen=True)
 class ResultRows:
-    """The results of a task as rows of memory: rows and columns, bytes per element, bytes between rows."""
+    """The results of one task as rows of memory: their number, elements in each, bytes per element, bytes
+    between rows.
+    """
 
     rows: int
     columns: int
@@ -36,9 +38,10 @@ def count_work(
     phases: dict[int, Loops],
     bulk_waves: int,
 ) -> Work | None:
-    """Return the work of a kernel; None if no MMA's result is written.
+    """Return the counts of a kernel's work, per task and per iteration; None if no MMA's result is written.
 
-    `phases` has the loops around each MMA, `bulk_waves` the waves that copy if lanes have to.
+    `mmas` are the MMA tiles, `live` the live registers, `placed` the shared memory of operands, `phases` the loops
+    around each MMA by its node. If lanes copy operands, `bulk_waves` is the number of waves that do.
     """
     lanes = LaneCycles(t, phases)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
@@ -64,7 +67,7 @@ def count_work(
 
 
 def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
-    """Return the rows of memory that a task writes. `last` is the MMA that computes them."""
+    """Return the rows of memory that one task writes, from the tile of `last`, the MMA that computes the result."""
     accesses = [w.place for w in t.facts.writes]
     flip = t.o.flips[t.o.products.index(last.oriented)]
     rows, columns = (last.columns, last.rows) if flip else (last.rows, last.columns)
@@ -73,9 +76,11 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
 
 
 def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks: int, reduces: bool) -> TaskEnd:
-    """Return the work of a task's epilogue: outputs, lane cycles, stores.
+    """Return the work of one task's epilogue: output elements, lane cycles, L2 cycles and narrow stores.
 
-    `lanes` are cycles of elementwise work after the MMA, `blocks` the accumulator tiles of a task.
+    `last` is the MMA that computes the result, `result` the rows that the task writes. `lanes` are the lane cycles
+    after the MMA for one accumulator tile, `blocks` the accumulator tiles of a task, `reduces` whether lanes reduce
+    results.
     """
     machine, limits, widths = t.machine, t.machine.limits, store_widths(t.machine)
     width = result.columns * result.bytes
@@ -92,7 +97,9 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 
 @lru_cache
 def store_widths(machine: Machine) -> tuple[int, ...]:
-    """Return the row widths that bulk copies from shared to global memory can store, in bytes, widest first."""
+    """Return the row widths that bulk copies from shared to global memory can store, in bytes, widest first; () without
+    them.
+    """
     return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 
 
@@ -105,7 +112,11 @@ def _phases(
     lanes: LaneCycles,
     bulk_waves: int,
 ) -> tuple[Phase, ...]:
-    """Return the work of one iteration of each nest of loops: MMAs, lanes, copies, shared memory."""
+    """Return the work of one iteration of each phase (loop nest): MMAs, lanes, copies, shared memory; fewest loops
+    first.
+
+    The arguments are those of `count_work`; `lanes` has the cycles of elementwise work by loop nest.
+    """
     limits = t.machine.limits
     nests = {*phases.values(), *(operand for operand, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
     counted = []
@@ -145,7 +156,10 @@ def _phases(
 
 
 def _inside_k(t: Tiling, nest_mmas: list[MmaTile]) -> float:
-    """Return the fraction of a K step that is in bounds; the rest is padding."""
+    """Return the fraction (0 to 1) of K that is in bounds once K is padded to whole slabs (rows of shared memory).
+
+    It is that of the first MMA with a K dimension; 1 if none has any.
+    """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
         k = next((d for d in rows if d in m.oriented.product.k), None) or max(m.oriented.product.k, default=None)
@@ -156,7 +170,10 @@ def _inside_k(t: Tiling, nest_mmas: list[MmaTile]) -> float:
 
 
 def _edges(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
-    """Return (out-of-bounds rows that a task at both edges copies per step, number of such tasks per core)."""
+    """Return (out-of-bounds rows that a task at the edges of M and N copies per K step, number of such tasks per core).
+
+    Both are 0 if lanes copy operands, or if a task has several MMAs.
+    """
     if t.o.by_threads or is_chained(t):
         return 0.0, 0
     per_core = ceil(t.tasks / (t.machine.limits.cores or 1))
@@ -176,7 +193,10 @@ def _edges(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
 
 
 def _lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
-    """Return (share of the trips, masked trips, number of tasks) for each kind of task; one entry if all are equal."""
+    """Return (share of the loop's trips, partly masked trips, number of tasks) for each length of task.
+
+    Without masks all tasks are equal: one entry with all trips.
+    """
     for axis, masks in t.facts.masks.items():
         number = t.o.class_of.get(axis)
         if masks and number in t.looped:
@@ -187,12 +207,15 @@ def _lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
 
 
 def has_cluster(t: Tiling) -> bool:
-    """True if tasks of a cluster exchange values."""
+    """True if some dimension is split over the tasks of a cluster, which then exchange values."""
     return any(tile.level == CLUSTER for tile in t.tiles)
 
 
 def state_bytes(t: Tiling, number: int) -> float:
-    """Return the bytes of all values that a loop over class `number` carries, such as accumulators."""
+    """Return the bytes of all values, over all tasks, that the loop over class `number` carries, such as accumulators.
+
+    A class is a set of dimensions with the same role in all MMAs; `number` is its index in the orientation.
+    """
     facts, dims = t.facts, set(t.o.classes[number].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)
     if loop is not None:

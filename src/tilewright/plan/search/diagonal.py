@@ -15,9 +15,10 @@ from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, co
 
 
 def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
-    """Return the candidate with B repacked to block-diagonal form first, if its tile has several GEMMs of a batch.
+    """Return the candidate with operand B repacked to block-diagonal form first, and the time of that copy added.
 
-    `constant` are arguments that are repacked only once, so that their copy costs nothing.
+    It is returned unchanged unless its tile has several GEMMs of a batch. Arguments named in `constant` are repacked
+    only once, so that their copy costs nothing.
     """
     kernel = candidate.kernel
     if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
@@ -34,9 +35,11 @@ def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collect
 def padded_blocks(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
 ) -> Iterator[Repacked]:
-    """Yield the program with K padded to whole atoms, so that several GEMMs of a batch fill a row of shared memory.
+    """Yield the program with K zero-padded to whole atoms, so that several GEMMs of a batch share a row of shared
+    memory.
 
-    `p` is the MMA, `reads` are those of its operands, `constant` the arguments that are repacked only once.
+    `p` is the MMA, `reads` are its A and B, `constant` names the arguments that are repacked only once. Yields nothing
+    if K is a multiple of the atom's already, or if two padded K exceed a row.
     """
     a, b = reads
     k = a.place.contiguous

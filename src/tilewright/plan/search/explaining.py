@@ -19,7 +19,10 @@ NEXT = 3
 
 
 def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
-    """Return the lines of `explain` for a ranking."""
+    """Return the lines of `explain`: predicted time and roofline, what limits the best candidate, and all refusals.
+
+    Without a candidate, return "no plan" and the refusals.
+    """
     best = ranking.best
     if best is None:
         return ["no plan", *(f"refused  {r.what}: {r.why}" for r in refusals(ranking))]
@@ -33,8 +36,8 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 
 
 def refusals(ranking: Ranking) -> list[Rejected]:
-    """Return why other candidates are not chosen: the next tiles, the best of
-    each slower family, what no candidate can do.
+    """Return the choices that are not made, with reasons: the next tiles, the best of each slower family, what is
+    illegal.
     """
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
@@ -50,7 +53,9 @@ def refusals(ranking: Ranking) -> list[Rejected]:
 
 
 def _next_tiles(ranking: Ranking) -> list[Rejected]:
-    """Return the candidates of the best one's family with other tiles, the next best first."""
+    """Return the next best candidates of the best one's family with other tiles, at most NEXT; [] without a
+    best one.
+    """
     best, found = ranking.best, dict[str, str]()
     for candidate in ranking.candidates[1:]:
         kernel = candidate.kernel
@@ -63,13 +68,13 @@ def _next_tiles(ranking: Ranking) -> list[Rejected]:
 
 
 def _tile(m: MmaTile, *, transposed: bool) -> str:
-    """Return an MMA's name, tile of C and atom, as text."""
+    """Return an MMA's name, its tile of C and its atom, as text; `transposed` says that N lies on the atom's rows."""
     rows, columns = (m.columns, m.rows) if transposed else (m.rows, m.columns)
     return f"{m.oriented.product.name} {rows}x{columns}{' transposed' if transposed else ''} by {m.atom.name}"
 
 
 def _summed_up(rejected: list[Rejected]) -> list[Rejected]:
-    """Return the refusals with those that lack the same resource merged into one."""
+    """Return the refusals with those that lack the same resource (the word before the colon) merged into one."""
     alike: dict[str, list[Rejected]] = {}
     for each in rejected:
         resource, colon, _ = each.why.partition(":")

@@ -35,7 +35,10 @@ SHALLOWEST = 32
 
 
 def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield kernels of a program with MMAs whose waves all run the same code, for several task widths and K tiles."""
+    """Yield kernels with MMAs and without a pipeline, for several task widths and K tiles.
+
+    All waves run the same code. Yields nothing without MMAs, or on a machine without lanes.
+    """
     if not facts.products or machine.lanes is None:
         return
     tiles = loop_tiles(facts)
@@ -52,9 +55,10 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
 def _kernel(
     facts: Facts, machine: Machine, widths: Mapping[Expr, int], loops: dict[Expr, int], *, narrowed: bool
 ) -> UniformKernelSchedule:
-    """Return the kernel with these task widths and loop tiles; a single MMA gets one accumulator tile per task.
+    """Return the kernel with these task widths (extents of a task's tile) and loop tiles.
 
-    `narrowed` restricts the atoms to those of one wave, which need no shared memory.
+    A program with a single MMA gets one accumulator tile per task. `narrowed` restricts atoms to those of one wave,
+    which need no shared memory.
     """
     size = numbers_of(facts.sizes)
 
@@ -81,7 +85,11 @@ def _kernel(
 
 
 def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield the loop tiles, and then smaller tiles of K loops, which need less shared memory."""
+    """Yield the loop tiles as given, and then with one K loop's tile halved again and again, which needs less shared
+    memory.
+
+    Loops that carry other values and loops whose tile the author states keep theirs.
+    """
     yield tiles
     for axis, extent in tiles.items():
         tile = extent
@@ -91,7 +99,9 @@ def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr
 
 
 def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield smaller task widths, which need less shared memory: the widest one is halved each time."""
+    """Yield up to NARROWED smaller task widths, which need less shared memory: the widest dimension is halved each
+    time.
+    """
     for _ in range(NARROWED if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
         widths = {**widths, widest: ceil(widths[widest] / 2)}
@@ -99,10 +109,10 @@ def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
 
 
 def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
-    """Return the atom and accumulator tile of every MMA; None where lanes multiply without an atom.
+    """Return the atom and accumulator tile of every MMA; None for an MMA that lanes do without an atom.
 
-    `width` gives the tile's extent along a dimension. All atoms span the same number of lanes: one wave, if no wider
-    atom fits all MMAs.
+    `width` gives the extent of a task's tile along a dimension; `lanes` is how many lanes an atom must span, None for
+    any. If atoms of different MMAs would span different numbers of lanes, all take those of one wave.
     """
     size, products = numbers_of(facts.sizes), dict[Op, Microkernel | None]()
     for p in facts.products:
@@ -125,11 +135,12 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
 
 
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
-    """Return the task width along each parallel dimension: the widest with
-    enough tasks and values that fit the L2 cache.
+    """Return the extent of a task's tile along each parallel dimension: the widest with enough tasks, whose values fit
+    L2.
 
-    Dimensions that some MMA lacks stay whole if others can be split, since that MMA would be repeated. The batch is
-    split first, then other dimensions outside the accumulator tile, then M and N, which keep some rows.
+    `loops` are the tile sizes of loops. The batch is split first, then dimensions outside the accumulator tile, then M
+    and N, which keep some rows. Dimensions that some MMA lacks stay whole if others can be split. The author's widths
+    hold.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]
@@ -158,12 +169,13 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
 
 
 def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:
-    """Return the names of the digits (sub-indices) that a program dimension
-    was split into; its own name if it was not.
+    """Return the digits (sub-indices i//56, i%56 of a flattened dimension) of a program dimension, by name.
+
+    A dimension that was not split has its own name only.
     """
     return frozenset(facts.digits.get(str(d), (str(d),)))
 
 
 def _program_dims(facts: Facts, n: ValueFacts) -> list[Expr]:
-    """Return the dimensions of the program that a value has."""
+    """Return the dimensions of the program, before they were split into digits (sub-indices), that a value has."""
     return [d for d in facts.order if _digits_of(facts, d) & n.dims]

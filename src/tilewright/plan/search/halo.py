@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HaloWindow:
-    """The sliding window of operand A over positions: its access, and the reach of filter taps along each coordinate.
+    """The sliding window of operand A: its access, its node, and the reach of filter taps along each memory coordinate.
 
     The last coordinate, the channels, is left out.
     """
@@ -27,27 +27,36 @@ class HaloWindow:
     reach: tuple[int, ...]
 
     def image(self, box: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the extents of the halo tile that a box of positions reads, without channels."""
+        """Return the extents of the halo tile that a box of output positions reads, one per coordinate, without
+        channels.
+
+        `box` maps each position dimension to its extent in the box.
+        """
         forms = zip(self.access.coords[:-1], self.reach, strict=True)
         return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
 
     def fits(self, box: Mapping[str, int], machine: Machine) -> bool:
-        """True if one bulk copy loads the halo tile of a box."""
+        """True if one bulk copy can load the halo tile of a box (extents by dimension) of output positions."""
         return max(self.image(box)) <= machine.bulk_copy.box_extent
 
     def lines(self, box: Mapping[str, int]) -> int:
-        """Return the number of rows of a box's halo tile, each with all channels of a K step."""
+        """Return the number of rows of the halo tile of a box of output positions; a row has the channels of one K
+        step.
+        """
         return prod(self.image(box))
 
 
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the sliding window of operand A along the class `c`; None if A has no halo tile that an atom can read."""
+    """Return the sliding window of operand A along the class `c` of dimensions.
+
+    None if nothing slides there, or if no halo tile can be copied in bulk and read by an atom.
+    """
     window = _sliding(o, c)
     return None if isinstance(window, str) else window
 
 
 def why_no_halo(o: Orientation) -> str:
-    """Return why the single MMA of a program has no halo tile, though its operand A slides; else empty text."""
+    """Return why a program's single MMA has no halo tile although its operand A slides; else empty text."""
     for c in o.classes:
         window = _sliding(o, c)
         if isinstance(window, str) and window:
@@ -56,8 +65,9 @@ def why_no_halo(o: Orientation) -> str:
 
 
 def _sliding(o: Orientation, c: DimClass) -> HaloWindow | str:
-    """Return the sliding window of operand A along the class `c`; or why
-    there is none (empty text if nothing slides).
+    """Return the sliding window of operand A along the class `c` of dimensions, or why it has no halo tile.
+
+    The reason is empty text if A does not slide along it, if M does not lie on the atom's rows, or with several MMAs.
     """
     if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
         return ""
@@ -73,7 +83,10 @@ def _sliding(o: Orientation, c: DimClass) -> HaloWindow | str:
 
 
 def _window(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
-    """Return the sliding window of a read of A along the class `c`; or why its coordinates have none."""
+    """Return the sliding window of the read with number `read` (operand A of `p`) along the class `c`.
+
+    If its coordinates are no sums of positions and filter taps with contiguous channels, return why.
+    """
     access = facts.nodes[read].place
     source = facts.nodes[read].source
     if not access.linear or source is None or source.attrs.get("bounds") or "at" not in source.attrs:

@@ -49,23 +49,24 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if there is a single MMA and the grid splits M and N of its result, so that tasks have a raster."""
+        """True if this kernel has a single MMA and its grid splits both M and N, so that its tasks have a raster."""
         sides = [tile for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
         return len(self.mmas) == 1 and all(tile.level == GRID for tile in sides)
 
     @property
     def family(self) -> str:
-        """The way in which operands reach shared memory, as text; candidates
-        of one family are summed up in `explain`.
+        """The way in which operands of this kernel reach shared memory, as text; `explain` sums up candidates of one
+        family.
         """
         tiles = "halo tiles" if self.pipeline.offsets is not None else "parts" if self.parts else "a pipeline"
         return f"{tiles}, {'lanes copy' if self.tiling.o.by_threads else 'bulk copies'}"
 
 
 def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[tuple[PlanCandidate, Work]]:
-    """Yield the candidates of a tiling, one for each pipeline that fits, with their work.
+    """Yield (candidate, its work) for each pipeline of a tiling that fits registers and shared memory.
 
-    `best` is the time of the best candidate so far, in cycles: a tiling whose lower bound exceeds it is dropped.
+    `best` is the time of the best candidate so far, in cycles. Yields nothing if the tiling's lower bound exceeds it,
+    if no atom fits an MMA, or if rows of the result cannot be stored.
     """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
@@ -90,10 +91,9 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 
 
 def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
-    """True if rows of the result can be stored.
+    """True if the rows of the result can be stored: in whole rows of bulk copies, or from registers.
 
-    They are whole rows of bulk copies from shared memory, or whole rows of columns that cannot be padded, since the
-    columns of the next group of a convolution follow; those are stored from registers.
+    Rows go from registers if the tile has all columns and they cannot be padded, since the next group's columns follow.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
@@ -104,7 +104,11 @@ def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
 
 
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
-    """Return a lower bound of a tiling's cycles: its MMAs, and its copies if there is a single MMA."""
+    """Return a lower bound of the cycles of any kernel with this tiling: its MMAs, and its copies if there is a single
+    MMA.
+
+    `phases` has the loops around each MMA. It is 0 if loops carry states and there are fewer tasks than cores.
+    """
     facts, limits = t.facts, t.machine.limits
     cores = limits.cores or 1
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
@@ -125,8 +129,9 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:
-    """Return the work of a kernel without split-K, counted anew, for example on
-    a machine with other rates; None if illegal.
+    """Return the work of a kernel without split-K, counted anew, for example on a machine with other rates.
+
+    None if its operands have no placement, or if no MMA's result is written.
     """
     t, mmas = kernel.tiling, kernel.mmas
     phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
@@ -139,9 +144,10 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 
 
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
-    """Return the work under the kernel's pipeline and raster.
+    """Return the work as the kernel's pipeline and raster change it.
 
-    A that stays in registers is not read from shared memory; B may be resident beside a halo tile.
+    An A that stays in registers is not read from shared memory. A B that is resident beside a halo tile is copied once
+    per core. A worse raster than the best makes copies longer.
     """
     pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases
@@ -167,7 +173,7 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
 
 
 def _b_cycles(kernel: KernelSchedule, placed: OperandPlacement) -> float:
-    """Return the cycles of L2 for reading all of B."""
+    """Return the cycles of L2 for reading all of operand B once, beside a halo tile of A."""
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None
     access = t.facts.nodes[halo.b_read].place
@@ -192,8 +198,8 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
 
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
-    """Return a kernel as a candidate, timed by its work; `extra` are the
-    cycles of other kernels, such as split-K's merge.
+    """Return a kernel as a candidate, timed by its work; `extra` are the cycles of other kernels, such as split-K's
+    merge.
     """
     time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_bound(kernel, work, time))
@@ -201,16 +207,16 @@ def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> Plan
 
 
 def _is_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
-    """True if memory bandwidth, not the kernel's work, limits the time."""
+    """True if memory bandwidth, not the kernel's work, limits its predicted time."""
     machine = kernel.tiling.machine
     return time.unbounded - machine.limits.launch_cycles <= moving(machine, work.moved)
 
 
 def _key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> Key:
-    """Return the sort key of a candidate: its time, then tie-breakers.
+    """Return the sort key of a candidate: its rounded cycles with `extra` ones, then tie-breakers; smaller is better.
 
-    Of equal times, no ping-pong, deep pipelines, few copied bytes, tiles no larger than the problem and few groups of
-    waves are preferred.
+    Of equal times, no ping-pong, deep pipelines, few copied bytes, tiles no larger than the problem and few wave groups
+    are preferred.
     """
     t, roles = kernel.tiling, kernel.pipeline.roles
     grid = [(c, tile) for c, tile in t.pairs() if tile.level == GRID and not c.is_batch]

@@ -24,7 +24,11 @@ LACKS = "lowering lacks"
 
 @dataclass
 class KernelPlan:
-    """Writes the plan of one kernel with MMA atoms, over the dimensions of its program."""
+    """Writes the plan of one kernel with MMA atoms, over the dimensions of its program.
+
+    A program dimension may have been split into digits (sub-indices of a flattened dimension); the plan joins them
+    again.
+    """
 
     kernel: KernelSchedule
 
@@ -36,17 +40,19 @@ class KernelPlan:
         self.axes = {op: axes_in(op, self._width) for op in self.products}
 
     def _width(self, d: Expr) -> int:
-        """Return the tile's extent along a program dimension: that of its widest digit (sub-index)."""
+        """Return the extent of a task or an iteration along a program dimension: that of its widest digit
+        (sub-index).
+        """
         return max(self.t.size.get(name, 1) for name in self._names(d))
 
     def _names(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (sub-indices) that a program dimension
-        was split into; its own name if it was not.
+        """Return the names of the digits (sub-indices) that a program dimension was split into; its own name if it was
+        not.
         """
         return self.facts.digits.get(str(d), (str(d),))
 
     def plan(self) -> Schedule | Rejected:
-        """Return the plan; or what the lowering lacks for it."""
+        """Return the plan of the kernel; or a Rejected that names what the lowering lacks for it."""
         why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not()
         if why:
             return Rejected(self._name(), f"{LACKS} {why}")
@@ -92,7 +98,7 @@ class KernelPlan:
     # -- axes -----------------------------------------------------------------------------------------------------
 
     def _tasks(self) -> list[Expr]:
-        """Return the dimensions that the grid splits, in the program's order, those of the accumulator last."""
+        """Return the program dimensions that the grid splits, in grid order: for a GEMM, M and N of its result last."""
         cut = list(self.facts.cut)
         if len(self.products) > 1:
             return self._with_unit_rows(cut)
@@ -104,18 +110,17 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
-        """Return the dimensions that the grid splits, with M among them if its extent is 1.
-
-        `cut` are those of extent > 1.
-        """
+        """Return `cut`, the dimensions of extent > 1 that the grid splits, with M among them if M has one element."""
         rows = {axes.m for axes in self.axes.values() if isinstance(axes, Axes) and self.size(axes.m) == 1}
         if not rows - set(cut):
             return cut
         return list(cut_dims(self.facts.program, lambda d: 2 if d in rows else self.size(d), opened=self.facts.opened))
 
     def _walked(self, tasks: list[Expr]) -> list[Expr]:
-        """Return the order of the grid's dimensions: the memory order of results,
-        if memory limits a kernel with whole rows.
+        """Return the grid dimensions `tasks` in the order in which the grid walks them.
+
+        It is the memory order of the result if memory bandwidth limits the kernel and a task has whole rows; else
+        unchanged.
         """
         if not self.kernel.at_memory_bound or not self.kernel.cuts_both:
             return tasks
@@ -129,7 +134,9 @@ class KernelPlan:
         return sorted(tasks, key=lambda d: min((places[n] for n in self._names(d) if n in places), default=-1))
 
     def _around(self, tasks: list[Expr]) -> list[str]:
-        """Return the grid dimensions before M, such as batch and heads."""
+        """Return the names of the grid dimensions before M, such as batch and heads; [] if the grid does not
+        split M.
+        """
         rows = next(iter(self.axes.values()))
         assert isinstance(rows, Axes)
         return [str(d) for d in tasks[: tasks.index(rows.m)]] if rows.m in tasks else []
@@ -139,17 +146,20 @@ class KernelPlan:
         return self.kernel.raster if self.kernel.cuts_both else 1
 
     def _word(self, d: Expr) -> str:
-        """Return the name of a dimension in the plan; a split-K dimension is named `_part`."""
+        """Return the name of a dimension in the plan: its own, with `_part` appended if split-K splits it."""
         parts = self.kernel.parts
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 
     def _extent(self, d: Expr) -> int:
-        """Return the extent of a dimension in the plan: of a split-K dimension, that of one part."""
+        """Return the extent of a dimension in the plan, in elements: of a split-K dimension, that of one part."""
         parts = self.kernel.parts
         return parts.width if parts is not None and str(d) == parts.dim else self._full(d)
 
     def _full(self, d: Expr) -> int:
-        """Return the extent of a dimension; with a block-diagonal B, N and K count all blocks of a tile."""
+        """Return the extent of a dimension in the plan, in elements, before split-K.
+
+        With a block-diagonal B, N and K count all GEMMs (blocks) of a tile, and the batch dimension counts tiles.
+        """
         extent = prod(self.facts.extents.get(name, 1) for name in self._names(d))
         (axes, *_) = self.axes.values()
         if self.t.batch == 1 or not isinstance(axes, Axes):
@@ -163,7 +173,7 @@ class KernelPlan:
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
     def _cuts(self, d: Expr) -> tuple[Split, ...]:
-        """Return the splits of an axis: task, loop, or none."""
+        """Return the splits of a dimension's axis, outermost first: task, loop, both, or ()."""
         cut = d in self._tasks()
         tile = next((self.t.tile_of(n) for n in self._names(d) if n in self.t.o.class_of), None)
         if tile is None:
@@ -192,9 +202,7 @@ class KernelPlan:
         return (Split("loop", slab),) if c.extent > slab and c.extent % slab == 0 else ()
 
     def _unit_loop(self, d: Expr) -> tuple[Split, ...]:
-        """Return the loop of a reduction dimension with one element, which
-        still is a K step; () for other dimensions.
-        """
+        """Return the loop split of a K dimension with one element, which still is a K step; () for other dimensions."""
         for op, axes in self.axes.items():
             steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
             if isinstance(axes, Axes) and d in axes.deep and steps:
@@ -209,7 +217,7 @@ class KernelPlan:
         return len(tile.box) == 1 or d in inner
 
     def _tile_along(self, d: Expr) -> int:
-        """Return the elements of a dimension that a task has, padded to whole atoms along M and N."""
+        """Return the extent of a task along a program dimension, in elements, padded to whole atoms along M and N."""
         for op, axes in self.axes.items():
             if isinstance(axes, Axes) and d in (axes.m, axes.n):
                 rows, columns = self._block(self.products[op])
@@ -221,13 +229,13 @@ class KernelPlan:
     # -- products -------------------------------------------------------------------------------------------------
 
     def _block(self, m: MmaTile) -> tuple[int, int]:
-        """Return (rows, columns) of C that a task has of an MMA."""
+        """Return (rows, columns) of C that a task has of the MMA `m`, as the program orients C."""
         flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
         columns = m.columns * self.t.batch
         return (columns, m.rows) if flip else (m.rows, columns)
 
     def _multiplied(self) -> tuple[ProductUnit, ...]:
-        """Return the plan's line of each MMA: atom, accumulator tile, orientation."""
+        """Return the plan's `mma` line of each MMA: name, atom, accumulator tile, orientation."""
         lines = []
         for m in self.kernel.mmas:
             flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
@@ -235,7 +243,7 @@ class KernelPlan:
         return tuple(lines)
 
     def _atom(self, m: MmaTile) -> str:
-        """Return the atom's name: the variant with A in registers, if A stays there over a loop."""
+        """Return the name of the MMA's atom: the variant with A in registers if A stays there over a loop."""
         if self.kernel.pipeline.keeps_a and m.oriented.kept_atoms and not m.oriented.a_in_registers:
             kept = [x for x in m.oriented.kept_atoms if x.shape == m.atom.shape]
             is_kept = not self.t.loops_over(self.facts.nodes[m.oriented.a.reads[0]].dims)
@@ -245,7 +253,11 @@ class KernelPlan:
     # -- halo tiles -----------------------------------------------------------------------------------------------
 
     def _halo_plan(self) -> Schedule | Rejected:
-        """Return the plan over boxes of positions: A as a halo tile, B in stages of some taps, or resident."""
+        """Return the plan whose tasks are boxes of output positions: A as a halo tile, B in stages of some taps or
+        resident.
+
+        Rejected if a stage has several taps of a dimension that is no axis.
+        """
         (op,), (m,) = self.products, self.kernel.mmas
         axes, offsets = self.axes[op], self.kernel.pipeline.offsets
         assert isinstance(axes, Axes)

@@ -10,8 +10,9 @@ from tilewright.plan.search.tiling import Loops, Tiling
 
 
 class LaneCycles:
-    """Cycles of lanes per iteration of each loop nest, those only in partly
-    masked tiles, and those of a task's epilogue.
+    """Cycles of a core's lanes for elementwise work: per iteration of each loop nest, and per task in the epilogue.
+
+    `by_phase` and `masked` (only in partly masked tiles) are by loop nest, `serial` likewise for what nothing hides.
     """
 
     def __init__(self, t: Tiling, phases: dict[int, Loops]):
@@ -32,9 +33,10 @@ class LaneCycles:
             self._count(n, is_mask, n.id in feeding, phases)
 
     def _count(self, n: ValueFacts, is_mask: bool, feeds: bool, phases: dict[int, Loops]) -> None:
-        """Add the cycles of the value `n` to its loop nest, to masked tiles, or to the epilogue.
+        """Add the lane cycles of the value `n` to its loop nest, to partly masked tiles, or to the epilogue.
 
-        `is_mask`: it is part of a mask. `feeds`: it is computed for an MMA's operand.
+        `is_mask`: it is part of a mask. `feeds`: it is computed for an MMA's operand. Some values add nothing: those of
+        rows alone within a loop are part of an iteration's latency.
         """
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)
@@ -64,7 +66,7 @@ class LaneCycles:
 
 
 def _after_products(t: Tiling) -> set[int]:
-    """Return the values that depend on an MMA."""
+    """Return the node numbers of all MMAs, and of all values that depend on one."""
     after: set[int] = set()
     for n in t.facts.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):

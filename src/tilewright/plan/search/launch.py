@@ -18,12 +18,13 @@ DYNAMIC, CYCLIC = "dynamic", "cyclic"
 
 
 def order_of(work: Work) -> str:
-    """Return the order of tasks: dynamic if their lengths differ, else cyclic."""
+    """Return the order in which cores take tasks: "dynamic" if their lengths differ, else "cyclic"."""
     return DYNAMIC if len(work.lengths) > 1 else CYCLIC
 
 
 def raster_of(t: Tiling) -> int:
-    """Return the raster group along M for which the tasks that run at a time read the fewest bytes.
+    """Return the raster group (tasks along M that run next to each other) with which concurrent tasks read the fewest
+    rows.
 
     If all tasks run at a time, the shorter side comes first: neighbours share the operand of the longer one.
     """
@@ -34,7 +35,8 @@ def raster_of(t: Tiling) -> int:
 
 
 def _read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
-    """Return the rows of both operands that concurrent tasks read, with a raster group of `group` along the first side.
+    """Return how many rows of both operands the concurrent tasks read, with a raster group of `group` along the first
+    side.
 
     `sides` are (tile size, tasks) along the two sides of C, in the order of the grid.
     """
@@ -45,7 +47,7 @@ def _read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 
 
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
-    """Return the slowdown of copies (1 or more) with this raster, compared with that of `raster_of`.
+    """Return the slowdown of copies (1 or more) with the raster group `raster`, compared with that of `raster_of`.
 
     If all tasks run at a time, it depends on which operand neighbours share; otherwise on the rows that are read.
     `columns_first` says that the grid has N before M.
@@ -61,7 +63,9 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 
 
 def _sides(t: Tiling) -> tuple[Side, Side]:
-    """Return ((tile size, tasks) along M of C, the same along N)."""
+    """Return ((tile size, number of tasks) along M of C, the same along N); tasks that read the same elements count
+    once.
+    """
     sides = []
     for role in "rc":
         grid = [tile for c, tile in t.pairs() if role in c.roles and tile.level == GRID]
@@ -84,7 +88,7 @@ def _distinct(t: Tiling, tile: AxisTile) -> int:
 def heads_together(t: Tiling, around: list[str]) -> int:
     """Return how many batch entries (such as attention heads) run next to each other, if tasks differ in length.
 
-    `around` are the grid dimensions before M. Few entries keep their operands in L2; but twice as many tasks as cores
+    `around` names the grid dimensions before M. Few entries keep their operands in L2; but twice as many tasks as cores
     are needed, so that with the longest tasks first all cores stay busy.
     """
     limits, facts = t.machine.limits, t.facts

@@ -17,18 +17,24 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
 
 
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
-    """Return the cycles that each resource of a machine takes alone for a candidate's kernels, the longest first."""
+    """Return the cycles that each resource of a machine, by name, takes alone for a candidate's kernels, the longest
+    first.
+    """
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 
 
 def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
-    """Return the cycles of a candidate's kernels on a machine with the same atoms at other rates, without repacking."""
+    """Return the cycles of a candidate's kernels, without repacking, on a machine with the same atoms at other
+    rates.
+    """
     following = 0.0 if candidate.then is None else cycles_on(candidate.then, machine)
     return _cycles(candidate.kernel, machine) + following
 
 
 def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule, machine: Machine) -> float:
-    """Return the cycles of one kernel on a machine with the same atoms at other rates."""
+    """Return the cycles of one kernel on a machine with the same atoms at other rates; 0 if the kernel is illegal
+    there.
+    """
     if isinstance(kernel, TermKernelSchedule):
         moved = replace(kernel, program=replace(kernel.program, machine=machine))
         return kernel_time(machine, count_terms(moved), SAME_WAVES).cycles
@@ -51,7 +57,7 @@ def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule,
 
 
 def _on(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:
-    """Return a kernel moved to a machine that has the same atoms at other rates."""
+    """Return the kernel with its atoms replaced by those of the same names on another machine."""
     t = kernel.tiling
     products = tuple(
         replace(

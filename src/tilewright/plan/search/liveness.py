@@ -25,9 +25,9 @@ class Liveness:
 
 
 def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> Liveness:
-    """Return the live registers of a lane for accumulators, and for operands in registers.
+    """Return the live registers of a lane for accumulators, and for operands that are computed in registers.
 
-    `phases` has the loops around each MMA.
+    `phases` has the loops around each MMA, by its node.
     """
     facts = t.facts
     lanes, word = mmas[0].atom.c.lanes, t.machine.register_file.word_bytes
@@ -51,14 +51,19 @@ def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> 
 
 
 def operand_registers(t: Tiling, m: MmaTile) -> float:
-    """Return the registers per lane of operand A; twice as many if it is computed from reads."""
+    """Return the registers of a lane that operand A of one K step takes; twice as many if lanes compute it from
+    reads.
+    """
     bytes_of_a = m.rows / t.down * m.depth * m.atom.a.dtype.bits / 8
     twice = 2 if m.oriented.a.reads and not m.oriented.a.products and m.oriented.a_in_registers else 1
     return twice * bytes_of_a / (t.machine.register_file.word_bytes * m.atom.c.lanes)
 
 
 def _alive(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[int]:
-    """Return the accumulators that are live while MMA number `n` runs, its own among them."""
+    """Return the MMAs (node numbers) whose accumulators are live while number `n` of `order` runs, its own among them.
+
+    `order` are all MMAs. An earlier one is live if it is written, or if a later MMA reads it or adds to it.
+    """
     later = [p for p in facts.products if p.node in order[n + 1 :]]
     written = {x for w in facts.writes for x in facts.behind(w.args[0], ("read", "mma")) if facts.nodes[x].op == "mma"}
     wanted = written.union(*({*p.a.products, *p.b.products, p.into} for p in later))
@@ -66,13 +71,16 @@ def _alive(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[
 
 
 def _carries(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
-    """True if the MMA `q` is in the same loops as `node`, which carry its accumulator."""
+    """True if the MMA `q` is in the same loops as the MMA `node`, and these loops carry the accumulator of `q`."""
     loops = phases[node]
     return phases[q] == loops and bool(t.loops_over(t.facts.nodes[q].reduces) & loops)
 
 
 def _results(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
-    """Return the MMAs whose accumulators are written, and are no operand of another MMA."""
+    """Return the MMAs (node numbers) whose accumulators are written, and are no operand or accumulator of another MMA.
+
+    `order` are all MMAs; `into` maps an MMA to the one whose accumulator it adds to.
+    """
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
     behind = {q for w in facts.writes for q in facts.behind(w.args[0], ("read",))}
     return tuple(q for q in order if q in behind and q not in inner and q not in into.values())

@@ -18,7 +18,7 @@ LACKING = "lowering lacks it"
 
 
 def why_not_oriented(o: Orientation) -> str:
-    """Return why the lowering cannot do an orientation of the MMAs; empty text if it can."""
+    """Return what the lowering lacks for an orientation of the MMAs, as text; empty if it can do it."""
     if o.through_shared:
         return "values between products that change their layout"
     if len(o.products) > 1 and any(o.flips):
@@ -27,7 +27,9 @@ def why_not_oriented(o: Orientation) -> str:
 
 
 def _why_not_unit_sides(o: Orientation) -> str:
-    """Return why the lowering cannot do an MMA without M or N, if results lack a dimension for it; else empty text."""
+    """Return why the lowering cannot do an MMA whose M or N has one element and is no dimension of results; else empty
+    text.
+    """
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:
         source = o.facts.nodes[p.node].source
@@ -42,7 +44,7 @@ def _why_not_unit_sides(o: Orientation) -> str:
 
 
 def why_not_lowered(t: Tiling) -> str:
-    """Return why the lowering cannot do a tiling; empty text if it can."""
+    """Return what the lowering lacks for a tiling, as text; empty if it can do it."""
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
     facts = t.facts
@@ -73,9 +75,10 @@ def why_not_lowered(t: Tiling) -> str:
 
 
 def _why_not_tile(t: Tiling, c: DimClass, tile: AxisTile) -> str:
-    """Return why the lowering cannot do a tile over several dimensions; empty text if it can.
+    """Return what the lowering lacks for the tile of the class `c` of dimensions, as text; empty if it can do it.
 
-    It does runs over the digits of one program dimension, and boxes only as halo tiles.
+    It does runs (contiguous flat indices) over the digits (sub-indices) of one program dimension, and boxes (rectangles
+    of digits) only as halo tiles.
     """
     if tile.level == WHOLE:
         return ""
@@ -94,8 +97,9 @@ def _why_not_tile(t: Tiling, c: DimClass, tile: AxisTile) -> str:
 
 
 def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
-    """Return why the lowering cannot do these K steps: past the end of K, an
-    operand must read zeros; else empty text.
+    """Return why the lowering cannot do the K steps of `tile` along the class `c`; empty text if it can.
+
+    The last step reads past the end of K, where an operand must give zeros and not the elements of another window.
     """
     if tile.level != LOOP or DEPTH not in c.roles or t.o.by_threads:
         return ""
@@ -109,7 +113,7 @@ def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
 
 
 def _is_diagonal(t: Tiling) -> bool:
-    """True if each GEMM of a batch in a tile fills one atom's columns, as blocks of a block-diagonal B."""
+    """True if all columns of each GEMM of a batch in a tile fill one atom's N, as blocks of a block-diagonal B."""
     (p,) = t.o.products
     columns = [(c, tile) for c, tile in t.pairs() if COLUMNS in c.roles]
     widths = {atom.shape[1] for atom in p.atoms}
@@ -118,7 +122,9 @@ def _is_diagonal(t: Tiling) -> bool:
 
 
 def _owner(facts: Facts, name: str) -> str:
-    """Return the program dimension of which the canonical dimension `name` is a sub-index."""
+    """Return the program dimension of which the canonical dimension `name` is a digit (sub-index); `name` if of
+    none.
+    """
     return next((d for d, digits in facts.digits.items() if name in digits), name)
 
 

@@ -55,7 +55,10 @@ class Orientation:
 
 
 def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:
-    """Yield every orientation of the MMAs that atoms take; results that are combined elementwise have the same one."""
+    """Yield every orientation of the MMAs (M or N on the atom's rows) that atoms take.
+
+    Results that are combined elementwise have the same one. What no atom takes is noted in `ranking`.
+    """
     for flips in combinations((False, True), repeat=len(facts.products)):
         sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
         if len(dict(sides)) == len(set(sides)):
@@ -65,7 +68,10 @@ def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[O
 
 
 def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
-    """Return the orientation of all MMAs that `flips` gives; None if no atoms take it, which is noted in `ranking`."""
+    """Return the orientation of all MMAs that `flips` gives; None if no atoms take it, which is noted in `ranking`.
+
+    `flips` has one entry per MMA: True if N lies on the atom's rows.
+    """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
     through_shared: list[tuple[OperandFacts, ProductFacts]] = []
@@ -98,10 +104,10 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
 def _with_atoms(
     facts: Facts, machine: Machine, p: ProductFacts, sides: tuple[Dims, Dims, OperandFacts, OperandFacts], held: bool
 ) -> OrientedProduct:
-    """Return an MMA with the atoms that take its operands.
+    """Return an MMA with the atoms that take its operands; its `atoms` are empty if there are none.
 
-    `sides` is (row dimensions, column dimensions, operand with the rows, the other); `held` asks for A from registers.
-    If several MMAs share a kernel, only asynchronous atoms count.
+    `sides` is (row dimensions, column dimensions, operand with the rows, the other); `held` asks for atoms with A in
+    registers. If an asynchronous atom fits, or if several MMAs share the kernel, only asynchronous atoms count.
     """
     rows, columns, a, b = sides
     source = facts.nodes[p.node].source
@@ -123,7 +129,9 @@ def _with_atoms(
 
 
 def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> bool:
-    """True if an operand's rows in memory run along K, or along neither K nor its `own` dimensions (M or N)."""
+    """True if an operand's contiguous rows in memory run along K of `p`, or along neither K nor its `own` dimensions (M
+    or N).
+    """
     read = facts.nodes[operand.reads[0]]
     access = read.place
     if access.coords and not access.row and read.source is not None and access.shape[-1] == 1:
@@ -133,8 +141,8 @@ def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> b
 
 
 def _why_not_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
-    """Return why bulk copies cannot read an MMA's operands, or the reads that
-    they are computed from; empty text if they can.
+    """Return why bulk copies cannot read an MMA's operands, or the reads that they are computed from; empty text if
+    they can.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, own in ((p.a, p.rows), (p.b, p.columns)):
@@ -148,9 +156,10 @@ def _why_not_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
 
 
 def _why_not_beside(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
-    """Return why bulk copies cannot end within a row that other batch entries share; empty text if they can.
+    """Return why bulk copies cannot end within a row of memory that other batch entries share; empty text if they can.
 
-    Ending there takes one more tensor dimension than the copy may have.
+    `dims` are K and M (or N) of the operand, `slab` the elements of a row of shared memory. Ending there takes one more
+    tensor dimension than the copy may have.
     """
     beside = any(d not in dims for d, _ in access.row)
     ends = access.contiguous is not None and facts.extents[access.contiguous] % slab
@@ -161,13 +170,15 @@ def _why_not_beside(facts: Facts, access: AccessFacts, dims: Dims, slab: int, ma
 
 
 def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
-    """True if a whole K step reads one element of memory for each row: the lanes that have the row load it."""
+    """True if a whole K step of `slab` elements reads one element of memory per row, so that the row's lanes
+    load it.
+    """
     inner = contiguous_k(facts, p)
     return access.linear and inner is not None and inner not in access.dims and facts.extents[inner] % slab == 0
 
 
 def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
-    """Return the dimension of K along which a read of the operands is contiguous; None if there is none.
+    """Return the dimension of K along which a read of the operands is contiguous in memory; None if there is none.
 
     Reads with the most dimensions of K come first.
     """
@@ -178,9 +189,9 @@ def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
 
 
 def _why_not_stepped(facts: Facts, p: OrientedProduct) -> str:
-    """Return why bulk copies cannot load K in steps; empty text if they can.
+    """Return why bulk copies cannot load K in steps of whole slabs (rows of shared memory); empty text if they can.
 
-    They cannot if the last step runs past the end of a window into memory that has other elements.
+    They cannot if the last step runs past the end of a sliding window, into memory that has other elements.
     """
     k, alike, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
     reads = [facts.nodes[r].place for x in (p.a, p.b) for r in x.reads]
@@ -193,7 +204,10 @@ def _why_not_stepped(facts: Facts, p: OrientedProduct) -> str:
 
 
 def _is_unit_along(facts: Facts, read: Op, p: ProductFacts) -> bool:
-    """True if the innermost dimension of memory, which has one element, is K."""
+    """True if the innermost dimension of the memory that `read` reads, which has one element, is K of the MMA `p`.
+
+    Also True if M, N and K of the MMA cannot be told apart.
+    """
     source = facts.nodes[p.node].source
     axes = axes_in(source, numbers_of(facts.sizes)) if source is not None else ""
     if isinstance(axes, str):
@@ -205,7 +219,9 @@ def _is_unit_along(facts: Facts, read: Op, p: ProductFacts) -> bool:
 
 
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
-    """Return why bulk copies cannot read an operand with these dimensions (M or N, and K); empty text if they can."""
+    """Return why bulk copies cannot read an operand; empty text if they can. `dims` are its dimensions: K, and
+    M or N.
+    """
     pitch = bulk_pitch(machine)
     if not pitch:
         return "the machine has no bulk copies"
@@ -222,8 +238,8 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
 
 @lru_cache
 def bulk_pitch(machine: Machine) -> int:
-    """Return the bytes that the row stride must be a multiple of for bulk
-    copies to shared memory; 0 if there are none.
+    """Return the bytes of which the row stride must be a multiple for bulk copies to shared memory; 0 without such
+    copies.
     """
     loads = machine.copies_between("global", "shared")
     return max((c.pitch for c in loads if c.asynchronous and c.bytes_moved is None), default=0)

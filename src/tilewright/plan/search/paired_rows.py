@@ -19,9 +19,10 @@ from tilewright.plan.search.row_copies import Repacked
 
 
 def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
-    """Yield the program with several neighbouring rows of an MMA as one, if K is short.
+    """Yield the program with several neighbouring rows of an MMA as one row, if K is shorter than a row of shared
+    memory.
 
-    `reads` are those of A and B.
+    `p` is the MMA, `reads` are its A and B. Yields nothing if rows of A are not contiguous, or no count divides M.
     """
     a, b = reads
     k = a.place.contiguous
@@ -42,14 +43,17 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
 
 
 def _is_map(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
-    """True if every value with rows, except A, has all columns of C, and nothing reduces it after the MMA."""
+    """True if every value with the dimension `row`, except node `a`, has all of N, and nothing but the MMA
+    reduces it.
+    """
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)
 
 
 def _paired(facts: Facts, row: str, b: int, count: int) -> Facts | None:
-    """Return the facts with a batch of `count` neighbours along `row`, for
-    which B is repeated; None if an access has none.
+    """Return the facts with a batch of `count` neighbours along `row`, for which operand B (node `b`) is repeated.
+
+    None if an access with `row` cannot have `count` neighbours as one row of memory.
     """
     batch, nodes = f"{row}_pair", []
     for n in facts.nodes:
@@ -62,7 +66,11 @@ def _paired(facts: Facts, row: str, b: int, count: int) -> Facts | None:
 
 
 def _joined(access: AccessFacts, row: str, batch: str, count: int) -> AccessFacts | None:
-    """Return the access with `count` neighbours along `row` in one row of memory; None if they are not contiguous."""
+    """Return the access with `count` neighbours along `row` in one row of memory, told apart by the new dimension
+    `batch`.
+
+    None if they are not contiguous, or if the access may be out of bounds.
+    """
     if len(access.coords) < 2 or access.can_leave or not access.linear:
         return None
     *outer, line, inner = access.coords

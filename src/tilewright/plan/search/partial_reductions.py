@@ -28,7 +28,11 @@ WHAT = "a reduction in parts"
 
 
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernel with its single reduction split over tasks, if the whole one leaves cores without a task."""
+    """Yield the kernel with its single reduction split over tasks, if the unsplit one `whole` leaves cores without a
+    task.
+
+    Yields nothing if there is no such reduction, or if it is too short, which is noted in `ranking`.
+    """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
     facts, machine = kernel.facts, kernel.machine
@@ -47,13 +51,16 @@ def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCan
 
 
 def _reduced_dim(reduction: ValueFacts) -> str:
-    """Return the dimension that a reduction reduces."""
+    """Return the name of the single dimension that a reduction reduces."""
     (axis,) = reduction.reduces
     return axis
 
 
 def _single_reduction(facts: Facts) -> ValueFacts | None:
-    """Return a program's single reduction, of values computed elementwise from plain reads; None if it has none."""
+    """Return a program's only reduction, if it reduces one dimension of values computed elementwise from plain reads.
+
+    None otherwise: with several reductions, loops, constraints, scans, or reads that may be out of bounds.
+    """
     reductions = [n for n in facts.nodes if n.reduces]
     if len(reductions) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
         return None
@@ -72,7 +79,9 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 
 
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
-    """Return the number of parts of a reduction for which memory traffic takes the least time."""
+    """Return the number of parts into which a reduction is split for the least memory time; 1 if splitting does not
+    pay.
+    """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
     source = facts.nodes[reduction.args[0]]
@@ -96,19 +105,25 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
 
 
 def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
-    """Return the elements of a part: whole cache lines if they are contiguous and there are many."""
+    """Return the elements of one part along `axis`: `width`, rounded down to whole cache lines if it is many of
+    them.
+    """
     sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
     line = max((machine.lane_access.line_bytes // n for n in sides), default=1)
     return width // line * line if width > WHOLE_LINES * line else width
 
 
 def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return the candidate that reduces in parts, with the time of the kernel that combines them."""
+    """Return the candidate that reduces in `parts`, with task widths of its own and the time of the combining
+    kernel.
+    """
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)
 
     def size(d: Expr) -> int:
-        """Return the extent of a dimension in the kernel that reduces one part."""
+        """Return the extent of a dimension in the kernel that reduces one part: the part's width along the split
+        dimension.
+        """
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 
     extents = {split: parts.count, **{d: numbers(d) for d in facts.cut}}
@@ -119,7 +134,9 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
 
 
 def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return a kernel that reduces parts as a candidate, with the time of the kernel that combines them."""
+    """Return a kernel that reduces `parts` of a reduction as a candidate, with the time of the kernel that combines
+    them.
+    """
     work, merge = work_in_parts(kernel, parts)
     cycles = kernel_time(kernel.machine, work, SAME_WAVES).cycles + merge
     return PlanCandidate(kernel, cycles, (round(cycles),))

@@ -34,9 +34,10 @@ class GraphCut:
 
 
 def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
-    """Yield the ways to split a program into two kernels: of values that separate the same work, the smallest one.
+    """Yield the ways to split a program into two kernels with one value in memory between them.
 
-    Values that take much more memory than all arguments are rejected.
+    Of values that separate the same MMAs and reductions, the smallest is taken. Values that take more than TIMES the
+    bytes of all arguments are rejected in `ranking`.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -63,7 +64,7 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
 
 
 def _shares_loop(first: Facts) -> bool:
-    """True if a loop that carries an accumulator of the first kernel also has MMAs of the second."""
+    """True if a loop that carries an accumulator of the first kernel has MMAs that are not in the first kernel."""
     around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
     carrying = {
         loop
@@ -85,7 +86,7 @@ def _reduces_products(first: Facts) -> bool:
 
 
 def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
-    """True if an MMA or a reduction depends on a value. `heavy` are all MMAs, reductions and scans."""
+    """True if an MMA, a reduction or a scan depends on the node `value`. `heavy` are all of those."""
     todo, seen = [value], set[int]()
     while todo:
         for user in facts.users[todo.pop()]:
@@ -96,9 +97,10 @@ def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
 
 
 def _separates(facts: Facts, value: int, first: set[int]) -> bool:
-    """True if only `value`, besides reads, goes from the first kernel to the second.
+    """True if nothing but node `value`, reads and renamings go from the first kernel to the second, and no loop state
+    is split.
 
-    `first` are the values of the first.
+    `first` are the nodes of the first kernel.
     """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:
@@ -108,7 +110,10 @@ def _separates(facts: Facts, value: int, first: set[int]) -> bool:
 
 
 def _packed(facts: Facts, v: ValueFacts) -> AccessFacts:
-    """Return the contiguous layout of a value in memory: a coordinate for each dimension of its tile."""
+    """Return the contiguous row-major layout of a value in memory, with one coordinate for each dimension of its tile.
+
+    A dimension split into digits (sub-indices) is one coordinate again. The memory is named %ID after the value's node.
+    """
     every = [facts.digits.get(str(d), (str(d),)) for d in _tile_dims(v)]
     digits = [[n for n in names if n in v.dims] for names in every]
     rest = sorted(v.dims - {n for names in digits for n in names})
@@ -120,7 +125,7 @@ def _packed(facts: Facts, v: ValueFacts) -> AccessFacts:
 
 
 def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:
-    """Return the program's dimensions of a value's tile."""
+    """Return the program dimensions of a value's tile, outermost first; () if its operation makes no tile."""
     kind = v.source.results[0].type if v.source is not None and v.source.results else None
     return kind.dims if isinstance(kind, TileType) else ()
 
@@ -134,7 +139,7 @@ def _first(facts: Facts, value: int) -> Facts:
 
 
 def _second(facts: Facts, value: int) -> Facts:
-    """Return the facts of the second kernel: a read of `value`, and all that is computed from it."""
+    """Return the facts of the second kernel: a read of node `value`, and all that the program's writes need besides."""
     needed: set[int] = set()
     todo = [w.id for w in facts.writes]
     while todo:
@@ -149,7 +154,10 @@ def _second(facts: Facts, value: int) -> Facts:
 
 
 def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
-    """Return the facts of some nodes: renumbered, over the dimensions that they have. `part` is FIRST or SECOND."""
+    """Return the facts of some nodes as a program: renumbered, over the dimensions that they have.
+
+    `part` is FIRST or SECOND; the last two nodes of the first part are the value between the kernels and its write.
+    """
     number = {n.id: i for i, n in enumerate(nodes)}
     made = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
     states = {n.id for n in nodes if n.op == STATE}
@@ -181,13 +189,13 @@ def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
 
 
 def _order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
-    """Return dimensions in the memory order of results."""
+    """Return the dimensions in grid order: the program's parallel ones, then others in the memory order of writes."""
     written = [d for n in nodes if n.op == "write" for form in n.place.coords for d, _ in form]
     return list(dict.fromkeys([*(d for d in facts.parallel), *written]))
 
 
 def _is_parallel(nodes: tuple[ValueFacts, ...], loops: Mapping[str, object], dim: str) -> bool:
-    """True if the grid may split a dimension: every write has it, and nothing reduces, scans or loops over it."""
+    """True if the grid may split `dim`: every write has it, nothing reduces or loops over it, and no node is a scan."""
     writes = [n for n in nodes if n.op == "write"]
     stuck = any(dim in n.reduces or n.op in SCANS for n in nodes)
     return all(dim in w.dims for w in writes) and not stuck and dim not in loops

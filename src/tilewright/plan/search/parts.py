@@ -25,9 +25,10 @@ UNROLLED = 16
 
 
 def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield split-K kernels, if the best kernel without it leaves cores without a task.
+    """Yield split-K kernels, if the best kernel without split-K leaves cores without a task.
 
-    `wholes` are all candidates without split-K, with their work.
+    `wholes` are all candidates without split-K, with their work. Unless `ranking` keeps all, those whose lower bound is
+    slower than the best so far are skipped.
     """
     best, _ = min(wholes, key=lambda x: x[0].key)
     first = best.kernel
@@ -54,7 +55,11 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iter
 
 
 def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
-    """Return a lower bound of a split-K kernel's cycles: MMAs and copies, the merge, both launches."""
+    """Return a lower bound of a split-K kernel's cycles: MMAs and copies, the kernel that merges the parts, both
+    launches.
+
+    `work` is that of the kernel without split-K.
+    """
     t, limits = kernel.tiling, kernel.tiling.machine.limits
     task_cycles = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
     waves = ceil(t.tasks * parts.count / (limits.cores or 1))
@@ -63,7 +68,9 @@ def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
 
 
 def _splits(t: Tiling) -> Iterator[Parts]:
-    """Yield the ways to do split-K: a reduction dimension, the number of its parts and the width of each."""
+    """Yield the ways to do split-K of a tiling: a reduction dimension, the number of its parts and the width of
+    each.
+    """
     for c, tile in t.pairs():
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)
         if tile.level != LOOP or c.is_parallel or not c.streams or not merges or DEPTH not in c.roles:
@@ -74,10 +81,10 @@ def _splits(t: Tiling) -> Iterator[Parts]:
 
 
 def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
-    """Yield the splits of a dimension: in whole K steps if the last part may
-    read zeros past the end, else in equal parts.
+    """Yield the splits of the dimension `dim` into two or more parts.
 
-    `box` is the tile's extent along it, `step` that of a K step.
+    Parts are whole K steps if the last part may read zeros past the end, else equal parts. `box` is the extent of one K
+    step along `dim`, `step` the elements of a K step over all dimensions.
     """
     extent = t.facts.extents[dim]
     reads = [r for r in t.facts.reads if dim in r.place.dims]
@@ -101,12 +108,18 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
 
 
 def has_dimension(read: ValueFacts, dim: str) -> bool:
-    """True if the memory that is read has a dimension of this name, so that reads past its end give zeros."""
+    """True if the memory of a read has a dimension named `dim`, so that reads past its end give zeros; True if
+    unknown.
+    """
     return read.source is None or dim in map(str, read.source.operands[0].type.dims)
 
 
 def _loop_dims(t: Tiling) -> set[str]:
-    """Return the dimensions of the program's loops around its MMA; reads past their ends give zeros."""
+    """Return the names of the dimensions that the program's own loops around MMAs iterate over; empty without such
+    loops.
+
+    Only these can be split with a ragged last part: reads past their ends give zeros.
+    """
     return {str(loop.attrs["axis"]) for loops in loops_around(t.facts.program).values() for loop in loops}
 
 
@@ -116,7 +129,7 @@ def _is_computed(t: Tiling) -> bool:
 
 
 def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCandidate:
-    """Return a kernel with split-K as a candidate, with the time of the kernel that merges."""
+    """Return a kernel with split-K as a candidate, with the time of the kernel that merges the parts."""
     split, merge = split_work(kernel, work, parts)
     return candidate_of(replace(kernel, parts=parts), split, merge)
 

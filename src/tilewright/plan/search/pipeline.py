@@ -55,7 +55,10 @@ class _Room:
 def pipelines(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, ranking: Ranking
 ) -> Iterator[KernelPipeline]:
-    """Yield the pipelines of a tiling that fit registers and shared memory; others are noted in `ranking`."""
+    """Yield the pipelines of a tiling that fit registers and shared memory; others are noted in `ranking`.
+
+    `mmas` are the MMA tiles, `live` the live registers of a lane, `placed` the shared memory that operands take.
+    """
     cores = t.machine.limits.cores or 1
     if not mmas[0].atom.asynchronous and t.groups == 1:
         return  # lanes that multiply: one group does so while another loads its operands
@@ -81,16 +84,16 @@ def pipelines(
 
 
 def _name(mmas: tuple[MmaTile, ...]) -> str:
-    """Return the MMAs of a kernel with their tiles, as text."""
+    """Return the MMAs of a kernel with their tiles of C, as text for a refusal."""
     return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in mmas)
 
 
 def _waves(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, choice: tuple[bool, bool]
 ) -> tuple[tuple[int, int], tuple[int, int]] | str:
-    """Return (waves, registers per lane) of the producer and of the consumer; or why registers do not suffice.
+    """Return (waves, registers per lane) of the producer and the same of the consumer; or why registers do not suffice.
 
-    `choice` is (A stays in registers, ping-pong).
+    `choice` is (A stays in registers over the loop, ping-pong).
     """
     keeps, pingpong = choice
     limits, atom = t.machine.limits, mmas[0].atom
@@ -108,8 +111,10 @@ def _waves(
 
 @lru_cache
 def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_threads: bool) -> tuple[int, int]:
-    """Return (registers per lane of the producer, registers per lane of the
-    consumer, which has `groups` wave groups).
+    """Return (registers per lane of the producer, registers per lane of the consumer).
+
+    The consumer has `groups` wave groups of the atom's lanes. `by_threads`: lanes of the producer copy, which takes
+    more registers than bulk copies.
     """
     limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
     assert registers is not None
@@ -133,9 +138,10 @@ def _fit_stages(
     keeps: bool,
     pingpong: bool,
 ) -> Pipeline | str:
-    """Return the pipeline with as many stages as shared memory holds; or why it does not fit.
+    """Return the pipeline with as many stages as shared memory holds and latency needs; or text that says why none
+    fits.
 
-    `waves` are (waves, registers) of producer and consumer; `keeps` says that A stays in registers.
+    `waves` are (waves, registers per lane) of producer and consumer; `keeps` says that A stays in registers.
     """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -170,7 +176,9 @@ def _result_ratio(t: Tiling, last: MmaTile) -> float:
 
 
 def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
-    """Return the shared-memory bytes through which wave groups that share rows combine their row reductions."""
+    """Return the shared-memory bytes through which wave groups that share rows combine row reductions; 0 if none share
+    rows.
+    """
     if t.across == 1:
         return 0.0
     reductions = [n for n in t.facts.nodes if n.reduces and n.op != "mma"]
@@ -180,7 +188,11 @@ def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
 def _halo_pipelines(
     t: Tiling, m: MmaTile, halo: HaloTile, waves: tuple[tuple[int, int], tuple[int, int]], pingpong: bool
 ) -> Iterator[tuple[Pipeline, int]]:
-    """Yield (pipeline, taps in a stage of B) with halo tiles of A in their own stages; 0 taps: all of B is resident."""
+    """Yield (pipeline, filter taps in a stage of B) with halo tiles of A in stages of their own; 0 taps: B is resident.
+
+    `waves` are (waves, registers per lane) of producer and consumer. Yields at most one of each kind, none if none
+    fits.
+    """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None
     room = space.bytes - (HALO_PIPELINES + pingpong) * space.alignment

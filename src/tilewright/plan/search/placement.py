@@ -65,7 +65,7 @@ class OperandPlacement:
 def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> OperandPlacement | None:
     """Return the placement of the operands of all MMAs; None if a box of positions has no halo tile.
 
-    `phases` has the loops around each MMA.
+    `phases` has the loops around each MMA, by its node.
     """
     placement = OperandPlacement()
     halo = _halo_tile(t, mmas)
@@ -95,7 +95,11 @@ def _place(
     phases: dict[int, Loops],
     halo: HaloTile | None,
 ) -> None:
-    """Add one read to the placement: its loops, its bytes and its L2 cycles."""
+    """Add the read with number `read`, for an operand of the MMA `m`, to the placement: loops, bytes, L2 cycles.
+
+    `is_a`: it is operand A, or A is computed from it. `phases` has the loops around each MMA, `halo` the halo tile of
+    A.
+    """
     facts, machine, p = t.facts, t.machine, m.oriented
     n, own = facts.nodes[read], p.rows if is_a else p.columns
     access, limits = n.place, machine.limits
@@ -152,12 +156,12 @@ def _place(
 
 
 def _needs_halo(t: Tiling) -> bool:
-    """True if some tile is a box of positions that a sliding window reads."""
+    """True if some grid tile is a box (rectangle) of output positions that a sliding window reads."""
     return any(tile.fold == BOX and halo_window(t.o, c) is not None for c, tile in t.pairs() if tile.level == GRID)
 
 
 def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
-    """Return the halo tile of the single MMA whose M tile is a box of positions; None if there is none."""
+    """Return the halo tile of the single MMA whose M tile is a box (rectangle) of positions; None if there is none."""
     for c, tile in t.pairs():
         window = halo_window(t.o, c) if tile.level == GRID and tile.fold == BOX and len(tile.box) > 1 else None
         if window is None:
@@ -181,13 +185,15 @@ def halo_taps(halo: HaloTile) -> int:
 
 
 def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
-    """Return the dimension of K that K steps run along: the contiguous one, else the last; None if there is no K."""
+    """Return the dimension of K that K steps run along: the one contiguous in memory, else the last; None without K."""
     k = [d for c in t.o.classes for d in c.dims if d in p.product.k]
     return contiguous_k(t.facts, p) or (k[-1] if k else None)
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
-    """Return how many neighbours along K read the same element of memory, within a K step."""
+    """Return how many neighbours along K, within a K step of `slab` elements, read the same element of memory; 1 if
+    linear.
+    """
     n = t.facts.nodes[read]
     inner = inner_k(t, m.oriented)
     if n.place.linear or n.source is None or inner is None:
@@ -198,5 +204,7 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
 
 @lru_cache
 def _neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
-    """Return `computed.equal_neighbours`, cached."""
+    """Return `computed.equal_neighbours(at, k, slab)`, cached: how many neighbours along `k` share one element of
+    memory.
+    """
     return equal_neighbours(at, k, slab)

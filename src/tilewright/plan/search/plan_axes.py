@@ -24,28 +24,32 @@ class PlanAxes:
     """Parts of a reduction that a task has."""
 
     def task(self, d: Expr) -> int | None:
-        """Return the width of a task along a dimension; None if the grid does not split it."""
+        """Return the extent of a task along a program dimension, in elements; None if the grid does not split it."""
         return self._size(d, "task")
 
     def loop(self, d: Expr) -> int | None:
-        """Return the tile size of the loop over a dimension; None if there is no loop."""
+        """Return the tile size of the loop over a program dimension, in elements; None if there is no loop."""
         return self._size(d, "loop")
 
     def boxes(self, d: Expr, level: str) -> dict[str, int]:
-        """Return the sizes of a level's splits of single digits of a dimension, by digit."""
+        """Return {digit: size} of the splits of single digits (sub-indices) of a dimension at a level; {} if there are
+        none.
+        """
         axis = self.axes.get(d)
         splits = () if axis is None else axis.splits
         return {s.digit: s.size for s in splits if s.level == level and s.digit is not None}
 
     def _size(self, d: Expr, level: str) -> int | None:
-        """Return the size of a dimension's first split at a level; None if there is none."""
+        """Return the size of a dimension's first split at a level ("task" or "loop"), in elements; None if there is
+        none.
+        """
         axis = self.axes.get(d)
         split = None if axis is None else axis.split(level)
         return None if split is None else split.size
 
 
 def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
-    """Return the axes of a plan; or which dimension of the program has none."""
+    """Return the axes of a plan by the dimensions of its program; or text that names the dimension without an axis."""
     parts, parts_of_task = None, 1
     named = {axis.name: axis for axis in plan.axes}
     if plan.parts is not None:

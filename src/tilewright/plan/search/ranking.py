@@ -38,7 +38,10 @@ class PlanCandidate:
 
     @property
     def family(self) -> tuple[str, ...]:
-        """A name of its kind: candidates of one family tend to be refused by the lowering for the same reason."""
+        """The kind of this candidate: its rewrites and the kind of each kernel.
+
+        The lowering tends to refuse a family as a whole.
+        """
         following = () if self.then is None else self.then.family
         return (*(rewrite.what for rewrite in self.rewrites), self.kernel.family, *following)
 
@@ -74,20 +77,22 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """The cycles above which a candidate is dropped."""
+        """The cycles above which a new candidate is dropped: those of the best one; infinite without one or with
+        `keeps_all`.
+        """
         return inf if self.keeps_all or not self.candidates else self.candidates[0].cycles
 
     @property
     def best(self) -> PlanCandidate | None:
-        """The best candidate; None if there is none."""
+        """The fastest candidate of this ranking; None if there is none."""
         return self.candidates[0] if self.candidates else None
 
     def reject(self, what: str, why: str) -> None:
-        """Note a choice that is not made, and why; the first reason is kept."""
+        """Note a choice `what` that is not made, and why; of several reasons for the same choice the first is kept."""
         self.rejected.setdefault(what, why)
 
     def count(self, other: Ranking) -> None:
-        """Add the counts and rejections of another search."""
+        """Add the counts and rejections of another search to this ranking; its candidates are not added."""
         self.states += other.states
         self.tilings += other.tilings
         self.timed += other.timed

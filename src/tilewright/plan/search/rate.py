@@ -64,7 +64,7 @@ def _in_blocks(kernel: PlanCandidate | str, machine: Machine, constant: Collecti
 def _rate_two(facts: Facts, machine: Machine, plan: Schedule, after: str) -> PlanCandidate | str:
     """Return a plan of two kernels as a candidate with its predicted cycles; or why they cannot be predicted.
 
-    The program is split after the MMA `after`. A second kernel of which the plan says nothing is the search's best.
+    The program is split after the MMA named `after`. If the plan has no second part, the search's best kernel is taken.
     """
     cut = next((c for c in cuts(facts, Ranking()) if c.after == after), None)
     if cut is None:
@@ -77,8 +77,10 @@ def _rate_two(facts: Facts, machine: Machine, plan: Schedule, after: str) -> Pla
 
 
 def _second(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
-    """Return the second kernel as a candidate: that of its plan, or the
-    search's best; or text that says why there is none.
+    """Return the second kernel of a split program as a candidate: that of its plan, or the search's best if `plan` is
+    None.
+
+    If there is none, return text that says why.
     """
     if plan is not None:
         return rate_plan(cut.second, machine, plan)

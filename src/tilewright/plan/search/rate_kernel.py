@@ -49,9 +49,9 @@ def rate_pipeline(
 
 
 def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles: Pipeline) -> Orientation | str:
-    """Return the orientation that the MMAs' lines say; or why no atom takes it.
+    """Return the orientation that the MMAs' lines of a plan say; or text that says why no atom takes it.
 
-    With several producer waves, lanes copy.
+    `units` are these lines, `roles` is the pipeline's. With several producer waves, lanes copy instead of bulk copies.
     """
     ranking = Ranking()
     o = orient(facts, machine, tuple(line.transposed for line in units), ranking)
@@ -66,7 +66,10 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles
 
 
 def _groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, batch: int) -> tuple[int, int]:
-    """Return (wave groups along the rows of a tile, wave groups along its columns)."""
+    """Return (consumer wave groups along the rows of a tile, wave groups along its columns) of a plan.
+
+    `units` are the plan's MMA lines, `batch` is the number of GEMMs in a tile.
+    """
     atoms = [machine.multiply[line.atom or ""] for line in units]
     waves = atoms[0].c.lanes // (machine.lanes or 1)
     groups = max(1, roles.consumer[0] // waves // (2 if roles.pingpong else 1))
@@ -78,8 +81,10 @@ def _groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, batch: 
 
 
 def _mma(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
-    """Return the MMA tile that a line says, with the atom that reads A from
-    shared memory if there is one of that shape.
+    """Return the MMA tile that a plan's line says.
+
+    Its atom is the line's; or, if that keeps A in registers, the atom of the same shape that reads A from shared
+    memory.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     said = t.machine.multiply[line.atom or ""]
@@ -88,13 +93,13 @@ def _mma(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
 
 
 def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
-    """True if the plan holds operand A in registers over the loop, although A comes from memory."""
+    """True if an MMA line of the plan holds operand A in registers over the loop although A is read from memory."""
     pairs = zip(t.o.products, units, strict=True)
     return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
 
 
 def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
-    """True if the plan's grid has N of C before M."""
+    """True if the plan's grid has all dimensions of N of the last MMA before those of M."""
     n, m = (
         [plan.grid.index(axis.name) for d in owners_of(facts, tuple(dims)) if (axis := axes.axes[d]).name in plan.grid]
         for dims in (facts.products[-1].n, facts.products[-1].m)
@@ -103,9 +108,7 @@ def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
 
 
 def _offsets(plan: Schedule, roles: Pipeline) -> int | None:
-    """Return the filter taps in a stage of B beside halo tiles; 0: all of B
-    is resident; None: there are no halo tiles.
-    """
+    """Return how many filter taps a stage of B has beside halo tiles; 0: all of B is resident; None: no halo tiles."""
     panel = next((line for line in plan.values if line.form == "panel"), None)
     if panel is None or not roles.halo_stages:
         return None

@@ -54,13 +54,13 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
 
 
 def _grid_position(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
-    """Return the position of a dimension in the plan's `grid`; past the end if it is not there."""
+    """Return the position of a dimension in the plan's line `grid`; one past the end if it is not there."""
     name = axes.axes[d].name if d in axes.axes else ""
     return plan.grid.index(name) if name in plan.grid else len(plan.grid)
 
 
 def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, transposed: bool) -> Microkernel | None:
-    """Return the microkernel of a line of the plan; None without an atom."""
+    """Return the atom with its accumulator tile as a plan's MMA line says; None without an atom."""
     if atom is None:
         return None
     rows, columns = (columns, rows) if transposed else (rows, columns)
@@ -68,7 +68,9 @@ def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, tr
 
 
 def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
-    """True if a plan computes the product by lanes without atoms (SIMT): it has one axis for all of K."""
+    """True if a plan computes the product by lanes without atoms (SIMT): no line has an atom, and one axis is
+    all of K.
+    """
     names = {axis.name for axis in plan.axes}
     return all(line.atom is None for line in plan.products) and axis_of_terms(program) in names
 

@@ -32,7 +32,7 @@ class PlanTiles:
         return tuple(self._tile(c) for c in self.o.classes)
 
     def _tile(self, c: DimClass) -> AxisTile:
-        """Return the tile that the plan gives to the class `c` of dimensions."""
+        """Return the tile that the plan gives to the class `c` of dimensions (those with the same role in all MMAs)."""
         owners = owners_of(self.facts, c.dims)
         loops = {d: n for d in owners if (n := self.axes.loop(d)) is not None}
         if c.is_batch and c.is_parallel and self.batch > 1:
@@ -61,18 +61,20 @@ class PlanTiles:
         return AxisTile(WHOLE, c.extent, tuple((d, self.facts.extents[d]) for d in c.dims))
 
     def _extent(self, d: Expr) -> int:
-        """Return the extent of a dimension of the program."""
+        """Return the extent of a program dimension, in elements: the product of its digits' (sub-indices') extents."""
         return self.facts.size(n for n in self._digits(d) if n in self.facts.extents)
 
     def _digits(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (sub-indices) that a program dimension
-        was split into; its own name if it was not.
+        """Return the names of the digits (sub-indices) that a program dimension was split into; its own name if it was
+        not.
         """
         return self.facts.digits.get(str(d), (str(d),))
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
-        """Return a tile that is a box of positions; digits that the plan does not
-        split are whole and run on from line to line.
+        """Return the grid tile of the class `c` that is a box (rectangle) of the digits of dimension `d`, as the plan
+        splits it.
+
+        Digits that the plan does not split have one element, or all of them if some digit is padded in the plan.
         """
         task_sizes, extents = self.axes.boxes(d, "task"), self.facts.extents
         runs_on = any(digit.walked != digit.extent for digit in self.axes.axes[d].digits)
@@ -80,7 +82,12 @@ class PlanTiles:
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 
     def _cut(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
-        """Return the tile with these sizes of each dimension: a run if the class is one dimension, else a box."""
+        """Return the tile of the class `c` at a level, with the extent in `sizes` (default 1) along each program
+        dimension.
+
+        With one dimension in `owners` it is a run (contiguous flat indices), with several a box (rectangle of
+        sub-indices).
+        """
         facts, size = self.facts, prod(sizes.get(d, 1) for d in owners)
         if len(owners) == 1:
             return AxisTile(level, size, filled_box(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
@@ -93,8 +100,9 @@ class PlanTiles:
         )
 
     def _stepped(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
-        """Return the loop tile of a class with these tile sizes; its count is
-        the iterations over all passes of a task.
+        """Return the loop tile of the class `c`, with the loop tile sizes `loops` of its program dimensions `owners`.
+
+        Dimensions without a loop are whole. Its count is the iterations over all passes of a task.
         """
         taps = {d for d in owners if d in self.axes.axes and self.axes.axes[d].name in self.taps}
         sizes = {d: 1 if d in taps else loops.get(d, self._extent(d)) for d in owners}
@@ -104,5 +112,5 @@ class PlanTiles:
 
 
 def owners_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
-    """Return the program dimensions of which the canonical dimensions `dims` are sub-indices."""
+    """Return the program dimensions of which any of the canonical dimensions `dims` is a digit (sub-index)."""
     return [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & set(dims)]

@@ -23,10 +23,10 @@ MOST_COPIED = 2
 
 
 def repackings(facts: Facts, machine: Machine, constant: Collection[str], ranking: Ranking) -> Iterator[Repacked]:
-    """Yield the ways to repack the operands of a program's single MMA; ways
-    that it does not have are noted in `ranking`.
+    """Yield the ways to repack the operands of a program's single MMA before its kernel.
 
-    `constant` operands are repacked once, when they are bound.
+    Operands named in `constant` are repacked once, when they are bound, and cost nothing. Ways that do not apply are
+    noted in `ranking`. Yields nothing with several MMAs, computed operands, or without bulk copies.
     """
     if len(facts.products) != 1 or facts.part:
         return
@@ -59,8 +59,7 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
 
 
 def padded_length(machine: Machine, extent: int, element: int, line: int) -> int:
-    """Return the padded length of a row of `extent` elements: whole cache
-    lines if that is not much longer, else sectors.
+    """Return the padded length of a row of `extent` elements: whole cache lines if little longer, else whole sectors.
 
     `element` is the bytes of an element, `line` those of a line.
     """
@@ -70,21 +69,25 @@ def padded_length(machine: Machine, extent: int, element: int, line: int) -> int
 
 
 def _up(extent: int, pitch: int, element: int) -> int:
-    """Return `extent` rounded up until its bytes are a multiple of `pitch`."""
+    """Return `extent` (elements of `element` bytes) rounded up until its bytes are a multiple of `pitch`."""
     while extent * element % pitch:
         extent += 1
     return extent
 
 
 def _line(machine: Machine) -> int:
-    """Return the bytes of a row of shared memory, as atoms read it."""
+    """Return the bytes of a row of shared memory as atoms read it, the longest of all atoms."""
     return max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
 
 
 def _padded(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return the program with K zero-padded in both operands, and the copies; or why there are none."""
+    """Return (program with K zero-padded in both operands, the copies that do it); or text that says why there are
+    none.
+
+    `p` is the MMA, `reads` are its A and B.
+    """
     k = next((d for d in p.k if all(_is_row(n.place, d, facts) for n in reads)), None)
     if k is None:
         return "no dimension of K is a whole row of both operands"
@@ -101,13 +104,14 @@ def _padded(
 
 
 def _is_row(place: AccessFacts, k: str, facts: Facts) -> bool:
-    """True if the dimension `k` is a whole row of memory."""
+    """True if the dimension `k` alone is a whole row of the memory."""
     return place.row == ((k, 1),) and place.shape[-1] == facts.extents[k]
 
 
 def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
-    """Return the program with a larger row stride of operands that bulk copies
-    refuse, and the copies; or why there are none.
+    """Return (program with a larger row stride of operands that bulk copies refuse, the copies); or why there are none.
+
+    `reads` are A and B of the MMA.
     """
     accesses, copies = {}, []
     for n in reads:
@@ -128,9 +132,9 @@ def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Fac
 def _joined(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Return the program with filter taps and channels merged into one contiguous run of every row, and the copies.
+    """Return (program with a filter tap and the channels merged into one contiguous run of K, the copies).
 
-    None if taps and channels do not merge.
+    `p` is the MMA, `reads` are its A and B. None if taps and channels do not merge.
     """
     pitch = bulk_pitch(machine)
     for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
@@ -153,7 +157,10 @@ def _joined(
 def _in_runs(
     facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
-    """Return the program with `tap` and `channel` merged into one run, with `channels` per tap, and the copies."""
+    """Return (program with `tap` and `channel` merged into one run with `channels` elements per tap, the copies).
+
+    `reads` are A and B of the MMA. The merged dimension keeps the name `channel`.
+    """
     length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []
     for n in reads:
@@ -187,8 +194,10 @@ def _in_runs(
 def _panels(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return the program with all of K as one contiguous run of every row
-    (im2col), and the copies; or why there are none.
+    """Return (program with all of K as one contiguous run of every row, as im2col does; the copies); or why there are
+    none.
+
+    `p` is the MMA, `reads` are its A and B.
     """
     summed = [d for d in map(str, facts.order) if d in p.k]
     if len(summed) < 2:

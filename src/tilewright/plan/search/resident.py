@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """Return the work with the number of tasks that a core runs at a time,
-    their exchanges, and the bytes moved again.
+    """Return the work with the number of tasks that a core runs at a time, their exchange cycles, and bytes moved
+    again.
+
+    It is returned unchanged on machines that give no costs for it.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:
@@ -31,16 +33,16 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
 
 
 def _results(kernel: UniformKernelSchedule) -> float:
-    """Return the elements of the largest result, within one iteration if
-    loops iterate over it: lanes hold its inputs.
-    """
+    """Return the elements of the largest result over all tasks, within one iteration if loops iterate over it."""
     size, facts = numbers_of(kernel.facts.sizes), kernel.facts
     most = max((facts.size(n.dims) for n in facts.writes), default=0)
     return most * prod(min(1.0, n / max(1, size(d))) for d, n in kernel.loops.items())
 
 
 def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
-    """Return the fraction (0 to 1) of a lane's live values for which there are no registers."""
+    """Return the fraction (0 to 1) of a lane's live values for which there are no registers; `lanes` is those of a
+    task.
+    """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     file = machine.spaces["register"].bytes
     if file is None:

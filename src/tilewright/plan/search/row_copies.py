@@ -14,7 +14,9 @@ from tilewright.plan.search.work import Phase, Work
 
 @dataclass(frozen=True)
 class RowCopy:
-    """A copy of an operand: elements before and after, bytes per element, and how many neighbours one access moves."""
+    """A copy of an operand: its elements before (`given`) and after, bytes per element, elements that one
+    access moves.
+    """
 
     memory: str
     given: int
@@ -25,7 +27,9 @@ class RowCopy:
     """Whether the operand itself can be seen so: nothing is copied."""
 
     def work(self, machine: Machine) -> Work:
-        """Return the work of the copy kernel: a task for each core, cycles of lanes, bytes of memory traffic."""
+        """Return the work of the kernel that makes this copy: one task per core, lane cycles, bytes of memory
+        traffic.
+        """
         limits, cores = machine.limits, machine.limits.cores or 1
         lanes = limits.placing / limits.lane_rate / self.word * self.elements / cores
         moved = (self.given + self.elements) * self.bytes
@@ -44,7 +48,7 @@ class Repacked:
 
 
 def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
-    """Return the cycles of all copies: one launch for all of them, with one memory latency."""
+    """Return the cycles of all copies: one launch for all of them, with one memory latency; 0 if nothing is copied."""
     copies = [c for c in copies if not c.is_view]
     if not copies:
         return 0.0
@@ -55,7 +59,7 @@ def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
 
 
 def with_copies(candidate: PlanCandidate, repacked: Repacked) -> PlanCandidate:
-    """Return a candidate of the program on repacked operands, with the time of repacking added."""
+    """Return the candidate with the cycles of repacking added, and with the repacking as its only rewrite."""
     cycles = candidate.cycles + repacked.cycles
     return replace(candidate, cycles=cycles, rewrites=(repacked.rewrite,), key=(round(cycles), *candidate.key[1:]))
 
@@ -77,5 +81,5 @@ def copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy
 
 
 def with_accesses(facts: Facts, accesses: dict[int, AccessFacts]) -> tuple[ValueFacts, ...]:
-    """Return the nodes of a program with other accesses for some reads, by node number."""
+    """Return the nodes of a program with the given accesses in place of their own, by node number."""
     return tuple(replace(n, access=accesses[n.id]) if n.id in accesses else n for n in facts.nodes)

@@ -59,8 +59,10 @@ def search_facts(
     constant: Collection[str] = (),
     keeps_all: bool = False,
 ) -> Ranking:
-    """Return the ranked ways to run a program, from its facts; with
-    `keeps_all`, even those that bounds show to be slower.
+    """Return the ranked ways to run a program, from its facts.
+
+    `only_lowered`: candidates are those that the lowering can do. `constant` names arguments that are repacked once.
+    With `keeps_all` the ranking has even those that bounds show to be slower.
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     lanes = list(kernels_of_lanes(facts, machine, ranking))
@@ -87,7 +89,7 @@ def search_facts(
 def _repacked(
     repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
 ) -> None:
-    """Add candidates on repacked operands to the ranking, unless a bound shows that they are slower."""
+    """Add the candidates on repacked operands to the ranking, or a rejection if a bound shows that all are slower."""
     best = ranking.limit
     least = lower_bound(repacked.facts, machine) + repacked.cycles
     if least >= best:
@@ -103,7 +105,9 @@ def _repacked(
 
 
 def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
-    """Add candidates of two kernels to the ranking, unless a bound shows that they are slower."""
+    """Add the candidates of two kernels to the ranking, or a rejection for each split that a bound shows to be
+    slower.
+    """
     for cut in cuts(facts, ranking):
         best, what = ranking.limit, cut.what
         least = lower_bound(cut.first, machine) + lower_bound(cut.second, machine)
@@ -123,14 +127,16 @@ def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool
 
 
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:
-    """Return the two kernels of a split program as one candidate."""
+    """Return the two kernels of a split program as one candidate: its cycles are the sum, its second kernel is
+    `two`.
+    """
     cycles = one.cycles + two.cycles
     rewrites = (Rewrite(cut.what, after=cut.after), *one.rewrites)
     return replace(one, cycles=cycles, key=(round(cycles), *one.key[1:]), rewrites=rewrites, then=two)
 
 
 def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
-    """Add candidates to a ranking, which keeps the best of all and of each family."""
+    """Add candidates to a ranking, which keeps the KEPT best of all and the KEPT_OF_FAMILY best of each family."""
     ranking.states += 1
     every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)
     counts = Counter[tuple[str, ...]]()
@@ -143,8 +149,9 @@ def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
 
 
 def lower_bound(facts: Facts, machine: Machine) -> float:
-    """Return a lower bound of the cycles of any schedule: MMAs at the fastest
-    atom's rate, elements, bytes; and a launch.
+    """Return a lower bound of the cycles of any schedule: the longest of MMAs, lanes and memory, and a launch.
+
+    MMAs run at the rate of the fastest atom that fits, or at that of lanes if none does.
     """
     mma = lanes = 0.0
     for p in facts.products:

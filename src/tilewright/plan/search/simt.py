@@ -29,8 +29,9 @@ LONGEST, SLIDING = 16, 2
 
 @dataclass(frozen=True, eq=False)
 class TermProgram:
-    """A product that lanes can compute without atoms: the read of operand A,
-    the digits of its rows, and K's dimensions.
+    """A product that lanes can compute without atoms (SIMT): the read of its larger operand, that operand's M, and K.
+
+    `row` is the program dimension of M, `digits` are its sub-indices, `summed` are the dimensions of K.
     """
 
     facts: Facts
@@ -43,13 +44,18 @@ class TermProgram:
 
     @property
     def count(self) -> int:
-        """The extent of K: the multiply-adds of one result."""
+        """The extent of K of this product: the multiply-adds (terms) of one result."""
         return prod(self.facts.extents.get(str(d), 1) for d in self.summed)
 
 
 @dataclass(frozen=True, eq=False)
 class TermKernelSchedule:
-    """A kernel with a SIMT product: task widths, waves, and the box of results of a lane."""
+    """A kernel with a SIMT product: task widths, waves, and the box (rectangle of neighbours) of results that a lane
+    has.
+
+    `outer` is the dimension that counts boxes, `sizes` the extent of a box by digit (sub-index of M); without boxes
+    None and empty.
+    """
 
     program: TermProgram
     terms: Terms
@@ -60,12 +66,12 @@ class TermKernelSchedule:
 
     @property
     def family(self) -> str:
-        """A name of its kind: candidates of one family tend to be refused by the lowering for the same reason."""
+        """The kind of this kernel, as text; the lowering tends to refuse candidates of one kind for the same reason."""
         return "terms in boxes" if self.sizes else "terms"
 
 
 def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernels in which lanes compute a program's single product without atoms."""
+    """Yield the kernels in which lanes compute a program's single product without atoms; none if they cannot."""
     program = term_program(facts, machine)
     if program is None:
         return
@@ -82,7 +88,10 @@ def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
 
 
 def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
-    """Return the single product of a program if lanes can compute it without atoms; None if they cannot."""
+    """Return the single product of a program if lanes can compute it without atoms; None if they cannot.
+
+    They can if M or N is empty, both operands are plain reads, and one program dimension holds the rows.
+    """
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None
     (p,) = facts.products
@@ -116,14 +125,16 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
 
 
 def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
-    """Return the names of the digits (sub-indices) that a program dimension
-    was split into; its own name if it was not.
+    """Return the names of the digits (sub-indices) that a program dimension was split into; its own name if it
+    was not.
     """
     return facts.digits.get(str(d), (str(d),))
 
 
 def sizes_of(kernel: TermKernelSchedule) -> Size:
-    """Return a function that gives the extent of a kernel's dimensions, those of its boxes too."""
+    """Return a function that gives the extent of a kernel's dimensions, also those that count boxes and lie
+    within one.
+    """
     boxes = [] if kernel.outer is None else [d for d in kernel.terms.dims if d is not kernel.outer]
     inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
     outer = {}
@@ -133,14 +144,19 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
 
 
 def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
-    """Return a function that gives the extent of any dimension of a SIMT kernel; `more` has the dimensions of boxes."""
+    """Return a function that gives the extent of any dimension of a SIMT kernel; `more` has the dimensions of lane
+    boxes.
+    """
     numbers = numbers_of(program.facts.sizes)
     known: dict[Expr, int] = {program.terms.summed: program.count, **more}
     return lambda d: known[d] if d in known else numbers(d)
 
 
 def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
-    """Return the kernel whose lanes compute results one by one, along a dimension that A, B and the result share."""
+    """Return the one kernel whose lanes compute results one by one, along a dimension that A, B and the result share.
+
+    It is an empty list if lanes lie along rows instead.
+    """
     facts, terms = program.facts, program.terms
     if terms.along_rows:
         return []
@@ -154,7 +170,9 @@ def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
 
 
 def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
-    """Yield kernels whose lanes compute boxes of results that fit registers and share what they read."""
+    """Yield kernels whose lanes compute boxes (rectangles of neighbours) of results that fit registers and
+    share reads.
+    """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
     extents = [facts.extents[d] for d in program.digits]
@@ -175,15 +193,16 @@ def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
 
 
 def _may_overrun(facts: Facts, dim: str, n: int) -> bool:
-    """True if boxes of `n` divide a dimension, or if every write drops the elements past its end."""
+    """True if boxes of `n` elements divide a dimension, or if every write drops the elements past its end."""
     extent = facts.extents[dim]
     forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
     return extent % n == 0 or all(any(form == ((dim, 1),) and at == extent for form, at in each) for each in forms)
 
 
 def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
-    """Return the parameters of a box of results with `tile` K elements at a
-    time, and its input window; no box: one result.
+    """Return the parameters of a lane's box of results, with its input window; an empty `box` means one result.
+
+    `box` maps each digit (sub-index of M) to the box's extent; `tile` is the number of K elements of one step.
     """
     terms = replace(program.terms, tile=tile, sizes=tuple(box.values()))
     extents, remaining = dict(box), tile
@@ -199,8 +218,9 @@ def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
 
 
 def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[Terms, Expr, dict[Expr, int]]:
-    """Return (the terms with the dimensions of boxes, the dimension that counts
-    boxes, those within a box with their sizes).
+    """Return (terms with the dimensions of boxes, the dimension that counts boxes, {dimension within a box: extent}).
+
+    `box` maps each digit (sub-index of M) to the box's extent.
     """
     outer = symbol("boxes", 1)
     inner: dict[Expr, int] = {symbol(f"{d}_box", 1): n for d, n in box.items() if n > 1}
@@ -209,7 +229,7 @@ def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple
 
 
 def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
-    """Return the kernel in which every lane has one box of one vector."""
+    """Return the kernel in which every lane has one box of results, for one vector of contiguous elements."""
     terms, outer, inner = with_boxes(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
     size = _sizes(program, {outer: count, **inner})

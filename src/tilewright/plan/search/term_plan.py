@@ -12,7 +12,7 @@ from tilewright.plan.search.simt import TermKernelSchedule, TermProgram, digits_
 
 
 def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
-    """Return the plan of a SIMT kernel."""
+    """Return the plan of a SIMT kernel: grid axes, whole axes, and one axis for all of K."""
     program, facts = kernel.program, kernel.program.facts
     axes, tasks = [], []
     for d in facts.cut:
@@ -33,13 +33,13 @@ def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
 
 
 def axis_of_terms(program: TermProgram) -> str:
-    """Return the name of the plan's axis of K: all reduction dimensions as one number."""
+    """Return the name of the plan's axis of K, which has all reduction dimensions as one flat index."""
     first = str(program.summed[0])
     return first.rpartition("_")[0] if len(program.summed) > 1 else first
 
 
 def _extent(facts: Facts, d: Expr) -> int:
-    """Return the extent of a dimension of the program."""
+    """Return the extent of a program dimension, in elements: the product of its digits' (sub-indices') extents."""
     return prod(facts.extents.get(name, 1) for name in digits_of_dim(facts, d))
 
 

@@ -31,9 +31,11 @@ CLUSTERS = (2, 4, 8)
 
 @dataclass(frozen=True)
 class AxisTile:
-    """A tile of a class: its level, its elements, and how many tiles cover the extent.
+    """A tile of a class of dimensions: its level, its elements, its box (extent by dimension), and how many cover the
+    class.
 
-    If a loop iterates over it, `tasks` share the class, and each has `count` tiles.
+    `fold` says whether it is a run (contiguous flat indices) or a box (rectangle). If a loop iterates over it, `tasks`
+    share the class, and each has `count` tiles.
     """
 
     level: str
@@ -45,7 +47,7 @@ class AxisTile:
 
 
 def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, int]]]:
-    """Yield (a tile for each class, wave groups along rows and columns) for every tile size to try."""
+    """Yield (a tile for each class of dimensions, (wave groups along rows, along columns)) for every choice to try."""
     unit = o.products[0].atoms[0].shape[0]
     held = any(p.a_in_registers for p in o.products)
     has_rows = any(ROWS in c.roles for c in o.classes)
@@ -65,23 +67,23 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
 
 
 def _columns(o: Orientation, c: DimClass) -> tuple[int, ...]:
-    """Return the atom widths that fit the class `c` as N: those that all MMAs with it as columns have, sorted."""
+    """Return the atom widths, ascending, that all MMAs with the class `c` as N have; () if none has it as N."""
     atoms = [p.atoms for p, role in zip(o.products, c.roles, strict=True) if role == COLUMNS]
     widths = [{atom.shape[1] for atom in each} for each in atoms]
     return tuple(sorted(set.intersection(*widths))) if widths else ()
 
 
 def _choices(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return the tiles of one class that follow the author's constraints, and whose overrun is never stored.
+    """Return the tiles of the class `c` that follow the author's constraints, and whose overrun is never stored.
 
-    `rows` is the M tile, `columns` are the atom widths.
+    `rows` is the M tile in elements, `columns` are the atom widths.
     """
     proposed = [tile for tile in _proposed(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
     return [tile for tile in proposed if tile.level != GRID or _ends_outside(o.facts, tile)]
 
 
 def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
-    """True if a tile has the task widths that the author's constraints state."""
+    """True if a grid tile has the task widths that the author's constraints state; other tiles are always True."""
     for owner, stated in facts.stated_tasks.items():
         digits = facts.digits.get(owner, (owner,))
         own = prod(n for d, n in tile.box if d in digits)
@@ -93,7 +95,9 @@ def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
 
 
 def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
-    """True if every write drops the elements that a tile has past the end of its dimensions."""
+    """True if every write drops the elements that a tile has past the end of its dimensions, or if it has none
+    there.
+    """
     past = [d for d, n in tile.box if facts.extents[d] % n]
     if tile.fold == RUN:
         past = [tile.box[0][0]] if prod(facts.extents[d] for d, _ in tile.box) % tile.size else []
@@ -106,14 +110,19 @@ def can_pad(facts: Facts, dim: str) -> bool:
 
 
 def _lies_outside(access: AccessFacts, dim: str, extent: int) -> bool:
-    """True if positions from `extent` on along `dim` are out of bounds of the memory."""
+    """True if positions from `extent` on along `dim` are out of bounds of the memory, so that their writes are
+    dropped.
+    """
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
     )
 
 
 def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return the tiles of one class to try, before constraints and bounds are checked."""
+    """Return the tiles of the class `c` to try, before constraints and bounds are checked.
+
+    `rows` is the M tile in elements, `columns` are the atom widths.
+    """
     roles, several, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))
     if c.is_batch:
@@ -140,7 +149,10 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
 
 
 def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
-    """Return the narrowest atom widths that cover a class: of all, and of those whose rows bulk copies can store."""
+    """Return the narrowest atom width that covers the class `c`, and the narrowest whose rows bulk copies can store.
+
+    There are 0 to 2 of them.
+    """
     element = max(w.bytes for w in o.facts.writes)
     covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
     return list(dict.fromkeys([*covering[:1], *[n for n in covering if n * element % least == 0][:1]]))
@@ -149,7 +161,8 @@ def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int
 def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
     """Yield tiles along an N that the grid cannot split: loop tiles, or the share of a task in a cluster.
 
-    A loop with several passes computes the MMA again in each pass; its tile counts all of them.
+    `columns` are the atom widths. A loop with several passes computes the MMA again in each; its tile counts all of
+    them.
     """
     facts = o.facts
     if set(c.dims) & facts.scanned:
@@ -175,7 +188,11 @@ def _depth_unit(o: Orientation) -> int:
 
 
 def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
-    """Yield the tile with several GEMMs of a batch, if their K are adjacent in a row of shared memory."""
+    """Yield the grid tile with several GEMMs of a batch, if their K are adjacent in memory and share a row of shared
+    memory.
+
+    Yields nothing otherwise.
+    """
     facts, inner = o.facts, c.dims[-1]
     if len(o.products) != 1:
         return
@@ -195,12 +212,16 @@ def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
 
 
 def _slab(o: Orientation, c: DimClass) -> int:
-    """Return the elements of K in a row of shared memory."""
+    """Return the slab (elements of K in a row of shared memory) of the first MMA that has the class `c` as K."""
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
 
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
-    """Yield the K steps: a run of the contiguous dimension tap by tap, or a run over all of K if copies can walk it."""
+    """Yield the K steps of `slab` elements: a run over all of K if bulk copies can walk it, and the contiguous
+    dimension alone.
+
+    The latter takes one filter tap after the other.
+    """
     facts, extents = o.facts, o.facts.extents
     accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
     if len(c.dims) == 1 or all(_walks_run(a, c.dims, o) for a in accesses):
@@ -213,9 +234,9 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
 
 
 def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
-    """True if bulk copies can walk a run over several dimensions as one number.
+    """True if bulk copies can walk `dims` as a run (contiguous indices of the flattened dimension).
 
-    They can if memory has them as one, or has a separate coordinate for each, in order (im2col).
+    They can if memory has them as one dimension, or has a separate coordinate for each, in order (im2col).
     """
     own = [d for d in dims if d in access.dims]
     if len(own) < 2:
@@ -233,9 +254,9 @@ def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bo
 def filled_box(
     facts: Facts, dims: tuple[str, ...], size: int, *, up: bool = False, outermost: bool = False
 ) -> tuple[tuple[str, int], ...]:
-    """Return a box of `size` elements: the innermost dimension is filled first; with `outermost`, the outermost.
+    """Return a box ((dimension, extent), ...) of up to `size` elements: the innermost dimension is filled first.
 
-    `up` rounds the other extents up, so that the box has at least `size` elements.
+    With `outermost`, the outermost is. `up` rounds the other extents up, so that it has at least `size` elements.
     """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):
@@ -245,7 +266,10 @@ def filled_box(
 
 
 def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
-    """Yield the tiles of `size` elements over the dimensions of a class: as a run of one flat index, or as boxes."""
+    """Yield the tiles of `size` elements over the class `c`: a run (contiguous flat indices), and boxes (rectangles).
+
+    With one dimension there is only the run. A run over several needs bulk copies that can walk it.
+    """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:
         box = tuple((d, min(size, extents[d]) if len(c.dims) == 1 else extents[d]) for d in c.dims)

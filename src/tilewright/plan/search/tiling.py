@@ -30,22 +30,22 @@ class Tiling:
 
     @property
     def groups(self) -> int:
-        """The number of wave groups that multiply."""
+        """The number of wave groups that compute a task of this tiling."""
         return self.down * self.across
 
     @cached_property
     def size(self) -> dict[str, int]:
-        """The extent of the tile along each dimension."""
+        """The extent of a task or an iteration along each canonical dimension, by name."""
         return {dim: n for tile in self.tiles for dim, n in tile.box}
 
     @cached_property
     def batch(self) -> int:
-        """The number of GEMMs of a batch in one tile."""
+        """The number of GEMMs of a batch in one task's tile; 1 unless they are blocks of a block-diagonal B."""
         pairs = zip(self.tiles, self.o.classes, strict=True)
         return prod(tile.size for tile, c in pairs if tile.level == GRID and c.is_batch)
 
     def span(self, dims: Dims) -> int:
-        """Return the elements of a task or an iteration over `dims`, padded to whole tiles."""
+        """Return the elements of a task or an iteration over the classes of `dims`, padded to whole tiles."""
         if dims not in self._spans:
             numbers = {self.o.class_of[d] for d in dims}
             self._spans[dims] = prod(self.tiles[n].size for n in numbers)
@@ -60,7 +60,7 @@ class Tiling:
         return frozenset(self.o.class_of[d] for d in dims) & self.looped
 
     def trips(self, loops: Loops) -> int:
-        """Return the number of iterations of a task through these loops together."""
+        """Return the number of iterations of a task through the loop nest `loops` (class numbers); 1 without loops."""
         return prod(self.tiles[n].count for n in loops)
 
     @cached_property

@@ -43,22 +43,27 @@ class UniformKernelSchedule:
 
     @property
     def family(self) -> str:
-        """A name of its kind: candidates of one family tend to be refused by the lowering for the same reason."""
+        """The kind of this kernel, as text; the lowering tends to refuse candidates of one kind for the same reason."""
         return "no pipeline" if self.parts is None else "parts of a reduction"
 
     def width(self, d: Expr) -> int:
-        """Return the extent of a dimension within a task, or within an iteration of a loop over it."""
+        """Return the extent of a dimension within a task of this kernel, or within an iteration of a loop over it; at
+        least 1.
+        """
         return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
 
 
 def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandidate:
-    """Return a kernel as a candidate, timed by its work; `ties` are tie-breakers of its sort key."""
+    """Return a kernel as a candidate, timed by its work; `ties` are compared in its sort key if cycles are equal."""
     cycles = kernel_time(kernel.machine, count_uniform(kernel), SAME_WAVES).cycles
     return PlanCandidate(kernel, cycles, (round(cycles), *ties))
 
 
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
-    """Return the tile size of every loop: the author's, or all of a short axis, or a default."""
+    """Return the tile size of every loop of the program, by its axis, except loops over dimensions of the grid.
+
+    It is the author's, or all of a short axis, or a default; K loops have at most DEEPEST elements.
+    """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
         if op.name != "iterate" or op.attrs["axis"] in facts.cut:
@@ -79,7 +84,7 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
 def count_uniform(kernel: UniformKernelSchedule) -> Work:
     """Return the work of a kernel without a pipeline: lanes and atoms add up, and loads are waited for.
 
-    Without MMAs a task waits once for its reads; otherwise in every K step of every accumulator tile.
+    Without MMAs a task waits once for its reads; otherwise for A and for B in every K step of every accumulator tile.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
@@ -103,7 +108,7 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
 
 
 def _packed_bytes(kernel: UniformKernelSchedule) -> list[float]:
-    """Return the bytes of every operand B that a kernel packs first, so that fragments along K are contiguous."""
+    """Return the bytes of each operand B that another kernel packs first, so that fragments along K are contiguous."""
     facts, packed = kernel.facts, []
     for op, how in kernel.products.items():
         axes = axes_in(op, kernel.width)
@@ -117,9 +122,9 @@ def _packed_bytes(kernel: UniformKernelSchedule) -> list[float]:
 
 
 def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
-    """Return (bytes, words) that a task loads for its MMAs: A for every block of columns, B for every block of rows.
+    """Return (bytes, words) that one task loads for its MMAs: A for every block of columns, B for every block of rows.
 
-    A word is what a lane loads at once.
+    A word is what a lane loads at once. MMAs that lanes do without an atom count nothing.
     """
     facts, copied, words = kernel.facts, 0.0, 0.0
     vector = kernel.machine.lane_access.vector_bytes
@@ -152,7 +157,9 @@ def _has(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
 
 
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of a core for one element of a value: arithmetic, a multiply-add, or the address of a read."""
+    """Return the cycles of a core for one element of a value: arithmetic, a multiply-add, or the address of a read; 0
+    if free.
+    """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     if n.op == "read" and n.source is not None and is_divided(n.source, size):
         return float(machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(n.source, size, machine))
@@ -162,7 +169,7 @@ def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
 
 
 def _term_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the cycles of a core for one multiply-add of an MMA, whose tiles are padded to whole atoms."""
+    """Return the cycles of a core for one multiply-add of the MMA `op`, whose tiles are padded to whole atoms."""
     how, axes = kernel.products.get(op), axes_in(op, kernel.width)
     if how is None or isinstance(axes, str):
         return 1 / kernel.machine.limits.lane_rate
@@ -208,13 +215,13 @@ def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
 
 
 def argument_bytes(facts: Facts) -> float:
-    """Return the bytes of all arguments."""
+    """Return the bytes of all memory that the program reads or writes; each argument counts once, whole."""
     places = {n.place.memory: n.place for n in (*facts.reads, *facts.writes)}
     return float(sum(prod(place.shape) * place.bytes for place in places.values()))
 
 
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
-    """Return the plan of a kernel without a pipeline."""
+    """Return the plan of a kernel without a pipeline; with `parts`, that of a reduction split over tasks."""
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
     whole = [d for d in facts.order if d not in kernel.widths]
     if kernel.parts is not None:
@@ -238,7 +245,10 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 
 
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
-    """Return the plan of a kernel that reduces parts: the part's number is the first axis of the grid."""
+    """Return the plan of a kernel that reduces parts of a reduction; the part's number is the first axis of the grid.
+
+    `whole` are the dimensions that the grid does not split.
+    """
     size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]
     others = [

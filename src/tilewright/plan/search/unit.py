@@ -12,7 +12,7 @@ from tilewright.plan.search.tiling import Tiling
 
 @dataclass(frozen=True)
 class MmaTile:
-    """An MMA of a task or an iteration: its atom, and its extents in whole atoms."""
+    """An MMA of a task or an iteration: its atom, and M, N and K (`rows`, `columns`, `depth`) padded to whole atoms."""
 
     oriented: OrientedProduct
     atom: MultiplyAtom
@@ -22,34 +22,39 @@ class MmaTile:
 
     @property
     def node(self) -> int:
-        """The MMA's node in the graph."""
+        """The node number of this MMA in the graph of facts."""
         return self.oriented.product.node
 
     @property
     def atoms(self) -> float:
-        """The number of atoms along rows and columns."""
+        """The number of atoms that cover M and N of this tile, for one atom's K."""
         return self.rows / self.atom.shape[0] * self.columns / self.atom.shape[1]
 
     @property
     def cycles(self) -> float:
-        """The cycles of a core's MMA units."""
+        """The cycles of one core's MMA units for this tile over its whole depth K, with all atoms one after the
+        other.
+        """
         return self.atoms * self.depth / self.atom.shape[2] * self.atom.cycles
 
     @property
     def shared_bytes(self) -> float:
-        """The bytes that atoms read from shared memory."""
+        """The bytes that the atoms of this tile read from shared memory over its whole depth K: B, and A unless in
+        registers.
+        """
         rows = (0 if self.oriented.a_in_registers else self.atom.shape[0]) + self.atom.shape[1]
         return self.atoms * self.depth * rows * self.atom.a.dtype.bits / 8
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a row of shared memory."""
+        """The bytes of a row of shared memory (a slab) as this tile's atom reads operand A."""
         return (self.atom.slab or 1) * self.atom.a.dtype.bits // 8
 
 
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
-    """Return an MMA's tile with the widest atom that divides its columns, or
-    the narrowest that covers them; None if illegal.
+    """Return the tile of the MMA `p`, with the widest atom that divides its columns, or the narrowest that covers them.
+
+    None if no atom does, if wave groups do not share its rows evenly, or if K does not fill rows of shared memory.
     """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
@@ -68,7 +73,9 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
 
 
 def own_k(t: Tiling, p: OrientedProduct) -> int:
-    """Return the elements of K in one iteration; of several GEMMs of a batch in a tile, the K of each."""
+    """Return the elements of K that one iteration has; with several GEMMs of a batch in a tile, the K of one of
+    them.
+    """
     facts, k = t.facts, t.span(p.product.k)
     if t.batch == 1:
         return k
@@ -77,12 +84,15 @@ def own_k(t: Tiling, p: OrientedProduct) -> int:
 
 
 def deep(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
-    """Return the elements of K that an iteration multiplies, padded to whole atoms."""
+    """Return the elements of K that one iteration multiplies, padded to a multiple of the atom's K."""
     return ceil(own_k(t, p) / atom.shape[2]) * atom.shape[2]
 
 
 def _is_legal(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
-    """True if K fills rows of shared memory, and no loop over K carries more than one accumulator tile."""
+    """True if an iteration's `k` elements of K fill rows of shared memory where they must, and accumulators fit a loop.
+
+    No loop over K may carry more than one accumulator tile.
+    """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)
     along = any(facts.nodes[r].place.along(product.k) for r in p.b.reads)

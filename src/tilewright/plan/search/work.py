@@ -91,5 +91,5 @@ class Work:
 
     @property
     def brought(self) -> float:
-        """The bytes that all tasks copy."""
+        """The bytes that all tasks of this kernel copy to shared memory, over all iterations."""
         return self.tasks * sum(p.trips * p.copied for p in self.phases)
