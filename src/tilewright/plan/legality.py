@@ -136,7 +136,7 @@ def check_group(plan: Schedule, rows: str) -> None:
     `rows` is the plan's name of M.
     """
     if plan.raster > 1 and len(plan.grid) < 2:
-        raise refused(tasks_line(plan), "a group is of the last two axes with a task; here is one")
+        raise refused((tasks_line(plan), raster_line(plan)), "a group is of the last two axes with a task; here is one")
     if plan.order != "dynamic" or rows not in plan.grid:
         return
     remaining, around = plan.raster, plan.grid[: plan.grid.index(rows)]
