@@ -222,6 +222,7 @@ REFUSED_WITHOUT_THEIR_LINE = [
     ("row energy", "hopper", {"grid M": "grid M\nraster 3"}, "`grid M`, `raster 3`: a group is of the last two axes"),
     ("gemm skinny", "hopper", {r"mma by .*\n": ""}, "no line says what they multiply, .* is `mma`"),
     ("conv halo", "hopper", {r"w panel at K_2\n": ""}, "a halo tile needs `w panel at ...`"),
+    ("conv depthwise", "hopper", {r"mma by loops\n": ""}, "boxes of lanes need a line `mma by loops`"),
     ("conv depthwise", "x86.avx512", {"w packed at bind": "w strip at task"}, "`w strip at task`: rows do not slide"),
     ("conv depthwise", "x86.avx512", {"atom lanes.f32": "atom avx2.f32"}, "`atom avx2.f32`: its axes are"),
 ]
