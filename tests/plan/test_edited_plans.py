@@ -216,3 +216,56 @@ def test_a_transposed_product_without_its_line_producer_is_refused_for_that_line
     assert " transposed" in plan
     with pytest.raises(ArgumentError, match="no line `producer` says one"):
         edit_cases.CASES[number].kernel(plan)
+
+
+REFUSED_WITHOUT_THEIR_LINE = [
+    ("row energy", "hopper", {"grid M": "grid M\nraster 3"}, "`grid M`, `raster 3`: a group is of the last two axes"),
+    ("gemm skinny", "hopper", {r"mma by .*\n": ""}, "no line says what they multiply, .* is `mma`"),
+    ("conv halo", "hopper", {r"w panel at K_2\n": ""}, "a halo tile needs `w panel at ...`"),
+    ("conv depthwise", "hopper", {r"mma by loops\n": ""}, "boxes of lanes need a line `mma by loops`"),
+    ("conv depthwise", "x86.avx512", {"w packed at bind": "w strip at task"}, "`w strip at task`: rows do not slide"),
+    ("conv depthwise", "x86.avx512", {"atom lanes.f32": "atom avx2.f32"}, "`atom avx2.f32`: its axes are"),
+]
+
+
+@pytest.mark.parametrize(("name", "row", "changes", "why"), REFUSED_WITHOUT_THEIR_LINE)
+def test_a_refusal_names_the_line_that_was_changed_or_is_missing(name, row, changes, why):
+    """Each refusal quoted only lines that were as before."""
+    assert_refused(number_of(name, row), changes, why)
+
+
+DONE_WITHOUT_A_WORD = [
+    (
+        "row energy",
+        {r"\(N 256\): whole": "(N 256): loop 64"},
+        r"`axis N = \(N 256\): loop 64`: no loop iterates over N",
+    ),
+    ("conv halo", {r"\(K_1 3\): loop 3": "(K_1 3): loop 1"}, "at K_2 a stage has 3 of K_1: `loop 3`"),
+    ("conv halo", {"w panel at K_2": "w panel at K_1"}, "at K_1 a stage has 1 of K_1: `loop 1`"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "why"), DONE_WITHOUT_A_WORD)
+def test_a_loop_that_is_not_done_is_refused(name, changes, why):
+    """The columns stayed whole; B was copied tap by tap, and not where its line said."""
+    assert_refused(number_of(name), changes, why)
+
+
+def assert_refused(number, changes, why):
+    """The chosen plan of a case, edited by patterns, is refused with a message."""
+    plan = edit_cases.chosen(number)
+    for said, other in changes.items():
+        plan, count = re.subn(said, other, plan)
+        assert count == 1
+    with pytest.raises(ArgumentError, match=why):
+        edit_cases.CASES[number].kernel(plan)
+
+
+def test_a_task_whose_last_block_is_shorter_is_done():
+    """The checker called a task of 40 columns in blocks of 32 illegal; without roles it is computed, and right."""
+    number = number_of("gemm nt", "ampere")
+    case, plan = edit_cases.CASES[number], edit_cases.chosen(number)
+    plan = re.sub(r"(axis N = .*: task) \d+, loop (\d+)", lambda m: f"{m[1]} {int(m[2]) + 8}, loop {m[2]}", plan)
+    assert plan != edit_cases.chosen(number)
+    assert broken(plan, edit_cases.shapes(number), case.machine) is None
+    assert edited_plans._is_exact(case, case.kernel(plan))

@@ -68,7 +68,9 @@ class HaloKernel:
             raise refused(line, f"there is no product {line.name}; there is {', '.join(names_of(self.program))}")
         if line.atom is None:
             raise refused(line, "roles multiply by an atom")
-        self._line(0), self._line(1)
+        operands = self._line(0), self._line(1)
+        for other in (p for p in self.plan.values if p not in operands):
+            raise refused(other, f"the operands of a halo tile are {operands[0].name} and {operands[1].name}")
         self._check_axes()
         atom = self._atom(line)
         slides = self.window()
@@ -175,7 +177,7 @@ class HaloKernel:
         name = reads[side].operands[0].name or "ab"[side]
         form = ("halo", "panel")[side]
         line = next((p for p in self.plan.values if p.name == name), None)
-        if line is None or line.form != form or line.hint != "keep" or len(self.plan.values) != 2:
+        if line is None or line.form != form or line.hint != "keep":
             others = tuple(p for p in self.plan.values if p.form not in ("halo", "panel"))
             raise refused(others or line or self.plan.pipeline, f"a halo tile needs `{name} {form} at ...`")
         return line
@@ -222,11 +224,14 @@ class HaloKernel:
         if b.at == "start":
             self._check_start(b, loops)
             return 0
-        if b.at == order[-1]:
+        if b.at not in order[-2:]:
+            raise refused(b, f"B is a panel at start, {', '.join(order[-2:])}")
+        if not isinstance(last, Symbol):
             return 1
-        if len(order) > 1 and b.at == order[-2] and last is not None:
-            return loops[last] if isinstance(last, Symbol) else 1
-        raise refused(b, f"B is a panel at start, {', '.join(order[-2:])}")
+        taps = 1 if b.at == order[-1] else self.sizes[last]
+        if loops[last] != taps:
+            raise refused((b, self.plan.axis(str(last))), f"at {b.at} a stage has {taps} of {last}: `loop {taps}`")
+        return taps
 
     def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
         """Refuses a B that stays for all tasks where these read other parts of it, or several taps at a time."""

@@ -37,7 +37,8 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
             )
         extent = max(1, kernel.size(d))
         if [digit.name for digit in axis.digits] != [axis.name]:
-            raise refused(axis, f"{axis.name} is one number here: `({axis.name} {extent})`")
+            boxes = "; boxes of lanes need a line `mma by loops`" if axis.split("unit") is not None else ""
+            raise refused(axis, f"{axis.name} is one number here: `({axis.name} {extent})`{boxes}")
         if (axis.digits[0].extent, axis.digits[0].walked) != (extent, extent):
             raise ArgumentError(
                 f"plan: it is for other sizes: `{axis}` says {axis.digits[0]}, the program has {axis.name} {extent}; "

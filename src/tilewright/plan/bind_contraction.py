@@ -70,7 +70,8 @@ class _Lines:
         wanted, given_axes = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
         for name, axis in given_axes.items():
             if name not in wanted:
-                raise refused(axis, f"its axes are {', '.join(wanted)}{did_you_mean(name, wanted)}")
+                there = f"its axes are {', '.join(wanted)}{did_you_mean(name, wanted)}"
+                raise refused((axis, f"atom {self.atom.name}"), there)
         for name in wanted:
             if name not in given_axes:
                 raise refused(self.plan.axes[-1], f"no line says `axis {name}`; the axes are {', '.join(wanted)}")

@@ -68,6 +68,7 @@ class _PipelinedKernel:
         products = {op: self._product(line, op) for line, op in self._lines()}
         for op, microkernel in products.items():
             self._check_tile(op, microkernel)
+        self._check_loops()
         held = self._held(products) if self.looped else None
         check_registers(self.roles, plan.products, products, self.kernel.machine, held)
         check_overlap(plan, bool(self.looped), products)
@@ -272,6 +273,15 @@ class _PipelinedKernel:
         """True if an operand comes directly from a read of memory."""
         op = self.kernel.program.makers().get(operand)
         return op is not None and op.name == "read"
+
+    def _check_loops(self) -> None:
+        """Raise an error for a loop over an axis that is no loop of the program, no K and no columns of a task."""
+        iterated = {*self.looped, *(d for axes in self.of.values() for d in (axes.k, *axes.deep))}
+        iterated |= {axes.n for axes in self.of.values() if axes.n in self.widths}
+        for d, axis in self.axes.items():
+            loop = loop_of(axis)
+            if loop is not None and d not in iterated and loop < min(self.width(d), self.kernel.size(d)):
+                raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
         """Raise an error if the accumulator tile of an MMA is not the task's tile along M and N."""

@@ -139,7 +139,7 @@ def check_group(plan: Schedule, rows: str) -> None:
     A grid of one axis has none; with dynamic order it must divide the tasks of the axes before M, whose name is `rows`.
     """
     if plan.raster > 1 and len(plan.grid) < 2:
-        raise refused(tasks_line(plan), "a group is of the last two axes with a task; here is one")
+        raise refused((tasks_line(plan), raster_line(plan)), "a group is of the last two axes with a task; here is one")
     if plan.order != "dynamic" or rows not in plan.grid:
         return
     remaining, around = plan.raster, plan.grid[: plan.grid.index(rows)]

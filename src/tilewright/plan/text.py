@@ -202,7 +202,10 @@ def _parse_kernel(statements: list[str]) -> Schedule:
         occupancy=single_statements.get("occupancy", Occupancy()),
     )
     if plan.pipeline is not None and not products:
-        raise ArgumentError(f"plan: `{lines['producer']}`: no line says what they multiply, {NOTATION['by']}")
+        raise ArgumentError(
+            f"plan: `{lines['producer']}`: no line says what they multiply, {NOTATION['by']}; "
+            "the product of a program with one is `mma`"
+        )
     if "raster" in lines and not plan.grid:
         raise ArgumentError(f"plan: `{lines['raster']}`: no line says the tasks that it orders, {NOTATION['grid']}")
     _check_names(plan, lines)

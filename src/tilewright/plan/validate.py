@@ -177,8 +177,9 @@ def validate(plan: Schedule, contraction: Contraction, machine: Machine) -> Bloc
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")
     if plan.atom is None:
         raise ArgumentError("plan: no atom is named")
-    if any(p.at is not None and p.form == "strip" for p in plan.values) and halo_of(contraction) is None:
-        raise refused(plan.operand(contraction.a.name), "rows do not slide over two dimensions by one")
+    strips = tuple(p for p in plan.values if p.at is not None and p.form == "strip")
+    if strips and halo_of(contraction) is None:
+        raise refused(strips, "rows do not slide over two dimensions by one")
     blocking = bind_contraction(contraction, plan, atom_of_plan(plan.atom, contraction, machine))
     why = why_illegal(contraction, blocking, machine) or why_too_large(cost_of(contraction, blocking, machine), machine)
     if why is not None:
