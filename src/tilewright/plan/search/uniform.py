@@ -194,7 +194,8 @@ def _arrivals(kernel: UniformKernelSchedule) -> int:
             steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs * places
         for axis in (loop.attrs["axis"] for loop in around[op]):
             steps *= ceil(size(axis) / max(1, kernel.loops[axis])) if axis in kernel.loops else 1
-        total += (3 if how is not None and how.slab else 2) * steps
+        in_shared = 1 if how is not None and how.slab else 0
+        total += (2 + in_shared) * steps
     return total
 
 
