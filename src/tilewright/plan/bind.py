@@ -71,7 +71,7 @@ def _without_pipeline(
             raise refused(axis, f"no loop iterates over {axis.name}: it is whole")
 
     def width(d: Expr) -> int:
-        """Return the tile size along `d`: of a task, of a loop, or the whole extent."""
+        """Return the extent of `d` in a task, or in an iteration of a loop over it; else its whole extent."""
         return widths.get(d) or loop_tile_of.get(d) or kernel.size(d)
 
     by_loops: dict[Op, Microkernel | None] = dict.fromkeys(kernel.products.values())

@@ -36,7 +36,7 @@ class BoxedRows:
     name: str
     digits: tuple[Digit, ...]
     sizes: tuple[int, ...]
-    """The extent of a box along each digit."""
+    """The extent of a box along each digit (mixed-radix part of M)."""
     outer: str
     inner: tuple[str, ...]
 

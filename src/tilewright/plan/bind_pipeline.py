@@ -49,7 +49,9 @@ def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axi
 
 @dataclass(frozen=True, eq=False)
 class _PipelinedKernel:
-    """A kernel with a pipelined plan: its axes, and the width of a task along each dimension."""
+    """A kernel and its plan with a pipeline: the plan's axis of every dimension, and the extent of a task along the
+    grid's.
+    """
 
     kernel: KernelProgram
     plan: Schedule
@@ -100,7 +102,7 @@ class _PipelinedKernel:
 
     @property
     def roles(self) -> Pipeline:
-        """The plan's line `producer ..., consumer ..., stages ...`."""
+        """The plan's line `producer ..., consumer ..., stages ...`: waves with their registers, and stages."""
         assert self.plan.pipeline is not None
         return self.plan.pipeline
 
@@ -136,7 +138,7 @@ class _PipelinedKernel:
         return axes_of
 
     def _why_not_chained(self) -> str:
-        """Return why values between MMAs do not stay in registers; empty text if they do."""
+        """Return why values between the MMAs of this kernel do not stay in registers, as text; empty if they do."""
         kernel = self.kernel
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
         return axes if isinstance(axes, str) else ""
@@ -274,7 +276,9 @@ class _PipelinedKernel:
         return op is not None and op.name == "read"
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error if the accumulator tile of an MMA is not the task's tile along M and N."""
+        """Raise an error if the accumulator tile of the mma `op` is not what a task, or an iteration, has of its M and
+        N.
+        """
         axes, size = self.of[op], self.kernel.size
         for d in axes.around:
             if self.width(d) > 1:

@@ -240,7 +240,9 @@ def _is_linear(op: Op, size: Size, opened: Opened) -> bool:
         return False
 
     def extent(e: Expr) -> Expr:
-        """Return an expression of sizes with the known ones as numbers."""
+        """Return an expression of sizes with the known ones as numbers, and the opened ones as expressions of the
+        call's symbols.
+        """
         known = {s: as_expr(size(s)) for s in e.symbols if s not in opened}
         return Substitution({**known, **{s: opened[s] for s in e.symbols if s in opened}})(e)
 
@@ -298,7 +300,9 @@ def _all_differ(op: Op, size: Size) -> bool:
 
 
 def slides(program: Program, dim: Expr) -> bool:
-    """True if a read with bounds checks is a sliding window along `dim`: its coordinate adds `dim` to another index."""
+    """True if a read with bounds checks is a sliding window along `dim`: a memory coordinate adds `dim` to another
+    index.
+    """
     for op in program.walk():
         if op.name == "read" and "otherwise" in op.attrs and "at" in op.attrs:
             iterator = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
@@ -373,11 +377,11 @@ def _widths_of_products(
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in values)
 
     def tasks(widths: Mapping[Expr, int]) -> int:
-        """Return the number of tasks."""
+        """Return the number of tasks of these widths."""
         return prod(-(-size(d) // n) for d, n in widths.items())
 
     def enough(widths: Mapping[Expr, int]) -> bool:
-        """True if there are enough tasks, and their values fit the L2 cache."""
+        """True if tasks of these widths are enough in number, and their values fit the L2 cache."""
         return tasks(widths) >= room.product_tasks and largest_value(widths) <= room.product_elements
 
     blocked = _accumulator_dims(products, size)
@@ -393,7 +397,7 @@ def _widths_of_products(
 
 
 def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
-    """Return the dimensions of accumulator tiles: M and N of each MMA."""
+    """Return the dimensions of accumulator tiles: M and N of each MMA that has one."""
     dims: set[Expr] = set()
     for op in products:
         axes = axes_in(op, size)
@@ -454,7 +458,7 @@ def innermost(program: Program) -> list[Expr]:
 
 
 def contiguous_dims(op: Op) -> list[Expr]:
-    """Return the dimensions along which a read or a write is contiguous in memory."""
+    """Return the dimensions in the innermost memory coordinate of a read or a write; several if it adds them."""
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
         return list(memory.type.dims[-1:])

@@ -36,12 +36,15 @@ LONGEST = 1000
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor of a contraction: the program's argument, its extents, and its coordinates in terms of digits."""
+    """A tensor of a contraction: the program's argument, its extents, and its coordinates in terms of digits.
+
+    Digits are the mixed-radix parts of flattened dimensions. `otherwise` is what a read out of bounds gives.
+    """
 
     name: str
     dtype: DType
     shape: tuple[Any, ...]
-    """Its extents: numbers, or expressions of open sizes."""
+    """Its extents: numbers, or expressions of open sizes (known only at the call)."""
     coordinates: tuple[Expr, ...]
     otherwise: float | None = None
 
@@ -80,13 +83,14 @@ class Contraction:
     batch: tuple[Symbol, ...] = ()
     """Digits that A, B and the result share: groups, or matrices of a batch."""
     dims: tuple[tuple[str, ...], tuple[str, ...], str] = ((), (), "")
-    """The program's dimensions that became rows and columns, and the one that became the last of the depth."""
+    """The program's dimensions that became rows, those that became columns, and the one that is the last of the
+    depth."""
     apart: bool = False
-    """True if digits are not merged."""
+    """True if digits must not be merged."""
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
-    """Dimensions of the program, and the digits that stand for them together; those of one number have none."""
+    """(dimensions of the program, digits that stand for them together); a dimension with one element has no digits."""
     program: Program | None = None
-    """What it was recognised in."""
+    """The program in which the contraction was recognised."""
     accesses: tuple[Op, ...] = ()
     """The program's read of `a`, of `b`, its write, and the reads of `extras`."""
 
@@ -149,7 +153,7 @@ def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> C
     images = Substitution(digits)
 
     def closed_operand(operand: Operand) -> Operand:
-        """Return an operand with numbers for its open sizes."""
+        """Return an operand with numbers for its open sizes (known only at the call)."""
         shape = tuple(int(numbers(as_expr(n))) for n in operand.shape)
         return replace(operand, shape=shape, coordinates=tuple(map(images, operand.coordinates)))
 
@@ -328,7 +332,7 @@ class _Recogniser:
         digits = self.digits(indices, list(accesses.values()))
 
         def digits_of(dims: list[Expr]) -> tuple[Symbol, ...]:
-            """Return the digits of dimensions, in order."""
+            """Return the digits (mixed-radix parts) of some dimensions, in the order of the dimensions."""
             return tuple(s for d in dims for s in digits[indices[d]][0])
 
         summed = sorted(added, key=lambda d: _depth_order(indices[d], accesses[ops[0]]))
@@ -568,8 +572,8 @@ def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Exp
 def _digit_names(dims: list[Expr]) -> dict[Expr, str]:
     """Return a unique name for each dimension: its symbol's in lower case, or `dim` for an expression.
 
-    Digits are a name and a number, m_0, and nothing else in a block program's text is; `rows` and `taps` are the names
-    of merged digits.
+    Digits (mixed-radix parts) are a name and a number, m_0, and nothing else in a block program's text is; `rows` and
+    `taps` are the names of merged digits.
 
     >>> from tilewright.lang import sym
     >>> list(_digit_names([sym.M, sym.m, sym.H * sym.W, sym.C * sym.R, sym.dim]).values())

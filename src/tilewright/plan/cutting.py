@@ -55,7 +55,10 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 
 
 def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
-    """Return the lowering parameters of a contraction. `product` is the MMA of its program after `in_lines`."""
+    """Return the lowering parameters that a blocking gives a contraction.
+
+    `product` is the mma of the contraction's program, rewritten over the digits that `in_lines` leaves.
+    """
     walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
     *lines, row = map(dimension, walked.rows if blocking.in_tiles or blocking.by_lanes else walked.rows[-2:])
     axis, digit = (LANES, kept_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])

@@ -49,7 +49,7 @@ class Followed:
         return value.value if isinstance(value, Const) else None
 
     def text(self, e: Expr) -> str:
-        """Return an expression as its number, or as it is written."""
+        """Return an expression of sizes as text: its number, or as it is written if a symbol has no value."""
         number = self.number(e)
         return str(e if number is None else number)
 
@@ -119,7 +119,7 @@ def _extent(axis: Axis) -> int:
 
 
 def _workgroup(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note if the tasks of the plan do not have the workgroup tile of a constraint."""
+    """Yield a note if a task of the plan does not have the workgroup tile of the constraint `record`; else nothing."""
     tile = followed.number(record.attrs["tile"])
     if tile is None or followed.is_grid:
         return
@@ -143,7 +143,7 @@ def _workgroup(followed: Followed, record: Op) -> Iterator[str]:
 
 
 def _tiling(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note if no loop of the plan has the loop tile of a constraint."""
+    """Yield a note if no loop of the plan has the loop tile of the constraint `record`; else nothing."""
     tile = followed.number(record.attrs.get("tile"))
     axis = followed.axis(record.attrs["dim"])
     if tile is None:
@@ -156,7 +156,7 @@ def _tiling(followed: Followed, record: Op) -> Iterator[str]:
 
 
 def _wave(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note if waves do not split a task's dimension as a constraint says."""
+    """Yield a note if waves do not split a task's dimension as the constraint `record` says; else nothing."""
     dim = record.attrs["dim"]
     wanted_parts, parts = wave_parts(followed.program, followed.sizes).get(str(dim)), followed.shared()
     if wanted_parts is not None and parts is not None and parts.get(str(dim), 1) == wanted_parts:
@@ -203,7 +203,9 @@ def _hardware(followed: Followed, record: Op) -> Iterator[str]:
 
 
 def _elements(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield the note that the elements per thread of a read, write or index are chosen by the plan."""
+    """Yield the note that the plan, not the constraint `record`, chooses the elements per thread of a read, write or
+    index.
+    """
     why = ONE_WORKER if followed.machine.waves == 1 else "what a lane reads and writes at a time follows from the plan"
     what = f"{record.attrs['what']} of {record.attrs['of']}"
     yield f"elements_per_thread {followed.text(record.attrs['count'])} of the {what} is left aside: {why}"

@@ -31,7 +31,7 @@ class SlidingWindow:
     """
 
     digits: tuple[tuple[int, ...], ...]
-    """By coordinate: the positions in M of the digits that are added there."""
+    """By coordinate: the numbers of the digits of M (0 for the outermost) that are added there."""
     reach: tuple[int, ...]
     """By coordinate: the halo, in elements from the first filter offset to the last."""
 

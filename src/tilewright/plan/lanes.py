@@ -234,7 +234,7 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     busiest = -(-tasks // workers)
 
     def blocks(rows: int) -> float:
-        """Return the cycles of a block of `rows` rows, over all groups of vectors."""
+        """Return the cycles of one core for blocks of `rows` rows, over all groups of vectors."""
         full_groups = groups * _block_cycles(contraction, blocking, machine, rows, blocking.vectors) if groups else 0.0
         return full_groups + (_block_cycles(contraction, blocking, machine, rows, rest) if rest else 0.0)
 

@@ -96,8 +96,8 @@ def check_registers(
 ) -> None:
     """Raise an error if the register file is too small for all waves, or a lane's registers for its accumulators.
 
-    In a loop the accumulators of all MMAs are live, and `held` registers of resident operands; None: there is no loop.
-    All groups start with the same number of registers, in whole units; one role takes what the other releases.
+    `lines` are the plan's MMA lines, which the error quotes. In a loop the accumulators of all MMAs are live, and
+    `held` registers of a lane for resident operands; None: there is no loop.
     """
     microkernel = next(iter(products.values()))
     file_bytes, unit = machine.spaces["register"].bytes, machine.register_file.role_unit

@@ -37,13 +37,13 @@ class Microkernel:
     rows: int
     columns: int
     groups: int = 1
-    """Groups of waves, as many as the atom takes, which have rows of a block of their own, or columns of the same rows,
-    where these are more than the atom's."""
+    """The wave groups that share the accumulator tile, each with the waves of one atom. They have rows of their own or,
+    if the tile is wider than the atom, columns of the same rows."""
     at_once: bool = False
     """True if all of K lies in shared memory at once, for an atom that reads operands there."""
     transposed: bool = False
-    """Whether the atom's rows go along N and its columns along M: `rows` are then columns of C, and its second factor
-    is the atom's A."""
+    """True if the atom's rows run along N and its columns along M: `rows` are then columns of C, and the atom's A is
+    the MMA's B."""
     blocks: int = 1
     """Blocks of a block-diagonal B, each one atom wide; the accumulator tile has the columns of all."""
     slabs: int = 1
@@ -76,7 +76,8 @@ class Microkernel:
     def deep(self, k: int) -> int:
         """Return the elements of K that lie in shared memory at once (one K step), of `k` in all.
 
-        With `at_once` it is all of K, padded to whole rows along K; otherwise `slabs` rows.
+        With `at_once` it is all of K, padded to whole rows of shared memory, or to whole atoms if no rows run along K.
+        Otherwise it is `slabs` rows.
         """
         row = self.slab or 1
         unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
@@ -367,8 +368,8 @@ def shared_atoms(
 def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool:
     """True if an atom can multiply each diagonal block of a block-diagonal B (N x K, `blocks` blocks) by itself.
 
-    Every block is as wide as the atom, and its K is whole steps of the atom, a part of a row of shared memory or whole
-    rows.
+    Every block must be as wide as the atom, and its K whole steps of the atom that are a part of a row of shared
+    memory, or whole rows. True for a single block.
     """
     if blocks == 1:
         return True
@@ -402,7 +403,9 @@ def microkernel(
     m, n, _ = sizes
 
     def good(candidate: Microkernel) -> tuple[float, int, int]:
-        """Return the sort key of a candidate: its cycles, then the largest tile, but none larger than the MMA."""
+        """Return the sort key of a candidate: its cycles, then the most of the MMA in a tile, then the smallest
+        tile.
+        """
         return (
             round(cost_of[candidate], 3),
             -min(candidate.rows, m) * min(candidate.columns, n),

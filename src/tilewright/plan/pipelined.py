@@ -48,7 +48,7 @@ def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, 
 
 
 def why_no_overrun(program: Program) -> str:
-    """Return why tasks at an edge must not compute elements past it; empty text if they may."""
+    """Return why tasks at an edge must not compute elements past it, as text; empty if they may."""
     if any(op.name in WRITES and (op.name != "write" or op.attrs.get("lookups")) for op in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
     return ""

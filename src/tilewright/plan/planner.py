@@ -166,7 +166,7 @@ def _candidates(
 
 
 def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
-    """Yield variants of the best plan that the machine's limits forbid, one for each kind of reason."""
+    """Yield refusals of variants of the best plan that the machine's limits forbid, one for each kind of reason."""
     blocking, contraction = best.blocking, best.contraction
     neighbours = [x for more in range(1, MORE) for x in _larger(blocking, contraction, more)]
     if blocking.in_tiles:
@@ -229,7 +229,7 @@ def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
 
 
 def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
-    """Return why a plan is slower than the best, as text: the part of its time that grew most."""
+    """Return why the plan `other` is slower than the best, as text: the part of its time that grew most."""
     best_parts, other_parts = best.cost.parts(), other.cost.parts()
     cause = max(other_parts, key=lambda name: other_parts[name] - best_parts[name])
     times = (

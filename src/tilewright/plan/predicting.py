@@ -44,7 +44,7 @@ def predict_cycles(
 
 
 def is_divided(op: Op, size: Size) -> bool:
-    """True if the address of a read, or its bounds check, needs an integer division.
+    """True if the address of the read `op`, or its bounds check, needs an integer division.
 
     A read without bounds check whose coordinates merge into one linear offset needs none.
     """

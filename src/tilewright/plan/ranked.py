@@ -73,11 +73,13 @@ def _contraction(
     makers = program.makers()
 
     def digits(dims: list[Expr]) -> tuple[Symbol, ...]:
-        """Return a digit for each dimension."""
+        """Return a digit (index symbol with the extent) for each dimension."""
         return tuple(index(f"d_{n}_{d}" if isinstance(d, Symbol) else f"d_{n}", size(d)) for n, d in enumerate(dims))
 
     def operand(value: Value) -> Operand:
-        """Return an operand with the bytes of its tensor, as one dimension."""
+        """Return an operand with the type and elements of its tensor as one dimension; of a computed one, those of its
+        tile.
+        """
         read = makers.get(value)
         memory = read.operands[0].type if read is not None and read.name == "read" else None
         shape = [size(d) for d in value.type.dims]

@@ -33,8 +33,8 @@ def rows_and_waves(
 ) -> tuple[dict[Expr, int], int]:
     """Return (extent of a task along each parallel dimension, number of waves of a task) for a program without MMAs.
 
-    `widths` has the parallel dimensions as keys, and what a task may have of each at most. Waves without work are
-    dropped.
+    `widths` has the parallel dimensions; its values are the most that a task of an elementwise program has of each.
+    Waves without work are dropped.
     """
     task_widths, waves = _choose_widths(program, widths, size, machine)
     row_tasks = machine.row_tasks
@@ -215,7 +215,7 @@ def _even_width(size: int, most: int, word_elements: int) -> int:
 
 
 def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the number of tasks for these task widths."""
+    """Return the number of tasks of the grid; `widths` has the extent of a task along each dimension that it splits."""
     return prod(-(-size(d) // n) for d, n in widths.items())
 
 

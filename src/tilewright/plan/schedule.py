@@ -114,15 +114,18 @@ class Digit:
 
 @dataclass(frozen=True)
 class Split:
-    """One level of an axis: tiles of `size` (of a digit, or of what remains
-    of the axis), and who iterates over them.
+    """One level of an axis: tiles of `size` elements (of a digit, or of what remains of the axis), and who iterates
+    over them.
+
+    A digit is a mixed-radix part of the axis. `level` is one of LEVELS, such as task or loop.
     """
 
     level: str
     size: int
     digit: str | None = None
     box: tuple[int, ...] = ()
-    """The extents of a tile that is a box of the axis's digits; empty: it is a run of their number."""
+    """The extents of a tile that is a box (rectangle) of the axis's digits; empty: it is a run of contiguous flat
+    indices."""
     unroll: int = 1
     """Iterations of a loop that are unrolled together."""
 
@@ -168,8 +171,9 @@ class Axis:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks along this axis: boxes (rectangles) of its digits, or tiles of the whole; without a task
-        level all.
+        """The number of tasks along this axis: boxes (rectangles) of its digits, or tiles of the whole.
+
+        Without a task level it is one for each element.
         """
         boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}
         if boxes:
@@ -196,7 +200,10 @@ class Hop:
 
 @dataclass(frozen=True)
 class ValuePlacement:
-    """Where a value is while it is used: in place (no point, no form), or copied at a point in a form, over a route."""
+    """Where a value is while it is used: in place (no point, no form), or copied at a point in a form, over a route.
+
+    The module's docstring has the points, forms and routes.
+    """
 
     name: str
     at: str | None
@@ -275,7 +282,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class LaneTile:
-    """A lane's share: the elements that it reads at once, and the box of results that it computes."""
+    """What one lane has: the elements that it reads at once, and the box (rectangle) of results that it computes."""
 
     vector: int = 1
     box: tuple[int, ...] = ()
@@ -322,8 +329,8 @@ class Schedule:
     products: tuple[ProductUnit, ...] = ()
     pipeline: Pipeline | None = None
     raster: int = 1
-    """Of the first axis of tasks, so many are walked together, for the cache that cores share; where tasks are dynamic,
-    of the axis before the rows."""
+    """Raster group: how many tasks along the first axis of the grid run next to each other, for the cache that cores
+    share; with dynamic order, along the axis before M."""
     split_after: str | None = None
     """The MMA after which the program is split into two kernels, with its result in memory between them."""
     parts: tuple[str, int] | None = None
@@ -417,7 +424,7 @@ class Schedule:
         return "; ".join(self.lines())
 
     def differs(self, other: Schedule) -> str:
-        """Return the statements of this plan that `other` does not have, as text.
+        """Return the statements of this plan that `other` does not have, as text; empty if there are none.
 
         >>> from tilewright.plan.text import parse_plan
         >>> one = parse_plan("axis m = (m 8): task 4; grid m")

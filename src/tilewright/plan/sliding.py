@@ -13,7 +13,7 @@ from tilewright.plan.contraction import Contraction, size
 
 @dataclass(frozen=True)
 class Slide:
-    """A coordinate of a sliding window: row digit + step * filter tap + shift."""
+    """A coordinate of a sliding window: digit of M + step * filter tap + shift."""
 
     digit: Symbol
     tap: Symbol | None

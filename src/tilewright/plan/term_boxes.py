@@ -28,7 +28,7 @@ class Terms:
     """
 
     along: Expr
-    """The dimension along lanes: one that A, B and the result share, or the rows."""
+    """The dimension along lanes: one that A, B and the result share, or M."""
     values: int
     """Contiguous elements of that dimension that a lane has; 1 if it is the rows."""
     summed: Expr
@@ -42,7 +42,7 @@ class Terms:
     """Bytes of a register."""
     tile: int = 1
     sizes: tuple[int, ...] = ()
-    """The extent of a lane's box of results along each digit of the rows; empty: there are no boxes."""
+    """The extent of a lane's box of results along each digit (mixed-radix part) of M; empty: there are no boxes."""
     box: tuple[Expr, ...] = ()
     """The dimensions of such boxes."""
     dims: tuple[Expr, ...] = ()
@@ -50,7 +50,7 @@ class Terms:
     window: int = 1
     """Input positions that a lane reads for its box in one K step."""
     beside: int = 1
-    """The contiguous ones among these positions."""
+    """The contiguous positions among those of the window."""
     apart: int = 0
     """The byte stride between the reads of neighbouring lanes, where lanes run along rows."""
 
@@ -104,7 +104,7 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
     def coordinates(*at: object) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-        """Return the memory coordinates of the read at these digits and K position."""
+        """Return the memory coordinates of the read at the given index of each digit of M, and of K."""
         known: dict[Symbol, object] = dict.fromkeys(iterators.values(), 0)
         known |= {iterators[d]: n for d, n in zip((*digits, terms.summed), at, strict=True)}
         values = ({s: known[s] if s in known else size(s) for s in e.symbols} for e in read.attrs["at"])
@@ -125,7 +125,8 @@ def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) 
     """Return how many waves run on a core at a time, in whole workgroups of `workgroup_waves`; 0 if registers do not
     suffice.
 
-    A lane has `lane_registers` live, and half of the machine's working registers for addresses.
+    A lane has `lane_registers` live, and half of the machine's working registers for addresses. On a machine that does
+    not give its register file, it is one workgroup.
     """
     file_bytes = machine.spaces["register"].bytes
     if file_bytes is None:

@@ -388,7 +388,9 @@ def _add(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
 
 
 def _parse_axis(name: str, digits: str, splits: str) -> Axis:
-    """Return an axis from its name and the texts of its digits and splits."""
+    """Return an axis from its name and the texts of its digits (mixed-radix parts) and splits; raise an error if
+    illegal.
+    """
     peel = _PEEL.fullmatch(splits)
     peeled = (_parse_size(peel[2], splits), _parse_size(peel[3], splits)) if peel else (0, 0)
     axis = Axis(name, _parse_digits(digits), _splits(peel[1] if peel else splits), peeled)
@@ -420,7 +422,7 @@ def _parse_digits(text: str) -> tuple[Digit, ...]:
 
 
 def _splits(text: str) -> tuple[Split, ...]:
-    """Return the splits of an axis from their text, such as `task 64, loop 16`; `whole` has none."""
+    """Return the splits of an axis from their text, such as `task 64, loop 16`; () for `whole`."""
     if text == "whole":
         return ()
     splits = []
@@ -446,7 +448,7 @@ def _parse_box(text: str, part: str) -> tuple[int, ...]:
 
 
 def _parse_count(digits: str, part: str) -> int:
-    """Return a number that is at least 1 from its digits; `part` is quoted by errors."""
+    """Return a number of at least 1 from its decimal digits; raise an error for 0. `part` is quoted by errors."""
     count = _parse_size(digits, part)
     if count < 1:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {digits} is no count: it is at least 1")
@@ -454,7 +456,7 @@ def _parse_count(digits: str, part: str) -> int:
 
 
 def _parse_size(digits: str, part: str) -> int:
-    """Return a number from its digits; raise an error if it is too long. `part` is quoted by errors."""
+    """Return a number from its decimal digits; raise an error if it has too many. `part` is quoted by errors."""
     if len(digits) > 18:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {ELEMENTS.rule}")
     return int(digits)

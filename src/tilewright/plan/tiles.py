@@ -43,7 +43,11 @@ def tile_blockings(
 
 
 def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
-    """Yield (rows, columns) of accumulator tiles that the tile registers hold, with the most MMAs per load."""
+    """Yield (rows, columns), in elements, of accumulator tiles that the tile registers hold, with the most MMAs per
+    load.
+
+    A narrower tile is yielded too if it has all columns.
+    """
     m, n, _ = atom.shape
     tile_registers = machine.limits.tile_registers
     column_tiles = -(-size(contraction.columns[0]) // n)

@@ -57,13 +57,18 @@ class AccessFacts:
 
     @cached_property
     def pitch(self) -> int:
-        """The bytes between rows of the memory: the greatest common divisor of all strides but the innermost."""
+        """The bytes between rows of the memory: the greatest common divisor of all strides but the innermost.
+
+        Of a memory with one dimension it is the bytes of all of it; without dimensions, 0.
+        """
         rows = gcd(*self.strides[:-1]) if len(self.strides) > 1 else self.shape[-1] if self.shape else 0
         return rows * self.bytes
 
     @cached_property
     def windows(self) -> tuple[Dims, ...]:
-        """The sets of dimensions that add up to one coordinate: sliding windows."""
+        """The sets of dimensions of this access that add up to one memory coordinate: sliding windows; ()
+        without any.
+        """
         return tuple(frozenset(dim for dim, _ in form) for form in self.coords if len(form) > 1)
 
     @cached_property

@@ -155,7 +155,9 @@ class _Builder:
         )
 
     def _online_loops(self) -> dict[str, LoopFacts]:
-        """Return the loops that could stream an online softmax between MMAs, where the program computes it whole."""
+        """Return the loops that could stream an online softmax between MMAs, by axis, where the program computes it
+        whole.
+        """
         ops = self.program.body.ops
         dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_chain() else set()
         online = [d for d in dims if d not in self.opened and str(d) in self.extents and str(d) not in self.loops]
@@ -281,11 +283,17 @@ class _Builder:
         return AccessFacts(name, element_bytes(kind.dtype), coords, shape, tuple(strides), leaves, linear, is_open)
 
     def _coordinates(self, op: Op, tile: TileType, kind: MemoryType) -> tuple[tuple[tuple[str, int], ...], ...] | None:
-        """Return each memory coordinate as a linear form over canonical dimensions; None if one is not linear."""
+        """Return each memory coordinate of the access `op` as a linear form over canonical dimensions; None if one is
+        not linear.
+
+        `tile` is the type of its tile, `kind` that of its memory.
+        """
         names: dict[Symbol, str] = {}
 
         def place(dim: Expr) -> Expr:
-            """Return the index of a dimension in terms of its digits."""
+            """Return the index of a dimension in terms of its digits (mixed-radix parts); digits with one element are
+            0.
+            """
             digits = self.split.get(dim) or ((str(dim), 1, self.size(dim)),)
             total = as_expr(0)
             for name, step, extent in digits:

@@ -29,9 +29,10 @@ COARSE = 64
 class Facts:
     """The facts of a program in canonical form; see `canonical`.
 
-    `extents` has the dimensions with more than one element; `digits` maps a dimension of the program to those that it
-    was split into; `parallel` are the dimensions that the grid may split, in the program's order. `order` are all
-    dimensions of the program as they occur, `cut` those of them that the grid may split.
+    `extents` has the canonical dimensions, those with more than one element; `digits` maps a dimension of the program
+    to the canonical ones (mixed-radix parts) that it was split into; `parallel` are the canonical dimensions that the
+    grid may split. `order` are all dimensions of the program as they occur, `cut` those of them that the grid may
+    split.
     """
 
     name: str
@@ -45,9 +46,9 @@ class Facts:
     program: Program = field(repr=False)
     sizes: Mapping[Symbol, int] = field(repr=False)
     stated_tasks: Mapping[str, int] = field(default_factory=dict)
-    """The tile of tasks along a dimension that constraints state."""
+    """The task's extent that the author's constraints state, by dimension of the program."""
     stated_loops: Mapping[str, int] = field(default_factory=dict)
-    """The tile of loops along a dimension that constraints state."""
+    """The loop tile that the author's constraints state, by dimension of the program."""
     stated_waves: Mapping[str, int] = field(default_factory=dict)
     """Into how many parts constraints split a task's tile among waves, by dimension."""
     opened: Mapping[Expr, Expr] = field(default_factory=dict)
@@ -57,13 +58,13 @@ class Facts:
     in_order: bool = False
     """True if elements are computed in order, by one task."""
     part: str = ""
-    """Which part of the program it is, where that is cut into two kernels."""
+    """"first" or "second" for a part of a program that is split into two kernels; empty: it is whole."""
     between: str = ""
-    """The memory that the kernel before wrote, where the program is the second of two."""
+    """The memory that the first of two kernels wrote, in the facts of the second; empty otherwise."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
 
     def size(self, dims: Iterable[str]) -> int:
-        """Return the product of the extents of dimensions, in elements."""
+        """Return the number of elements over `dims`: the product of their extents; 1 for none."""
         return prod(self.extents[d] for d in dims)
 
     @cached_property
@@ -122,7 +123,7 @@ class Facts:
 
     @cached_property
     def passes(self) -> dict[str, int]:
-        """For each dimension, the passes over its tiles that a task needs: 1 if it can stream."""
+        """The passes over the tiles of each dimension that a task needs, by dimension; 1 if it can stream."""
         return {d: self._passes(d) for d in self.extents}
 
     def _passes(self, dim: str) -> int:
@@ -141,7 +142,9 @@ class Facts:
         return 1 + max((level[n.id] for n in self.nodes if dim in n.dims), default=0)
 
     def _is_online(self, n: ValueFacts, dim: str) -> bool:
-        """True if `n` sums exp(t - max(t)), so that it can run in the same pass as the maximum (online softmax)."""
+        """True if `n` sums exp(t - max(t)) with the maximum along `dim`, so that both run in one pass (online
+        softmax).
+        """
         power = self.nodes[n.args[0]] if n.op == "sum" else None
         difference = self.nodes[power.args[0]] if power is not None and power.op in EXPONENTIALS else None
         if difference is None or difference.op != "sub":

@@ -20,9 +20,9 @@ SAME_ELEMENTS = ("broadcast", "permute")
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """A loop: its dimension, the author's tile size, and the values that it carries.
+    """A loop: its dimension, the author's tile size, and the values that it carries, as node numbers.
 
-    `merge` names how partial states merge; None if they do not. The tile size of such a loop is part of its meaning.
+    `merge` names how the states of two parts merge; None if they do not, and then its tile size changes the result.
     `source` is None if the program has no loop, but could have one.
     """
 

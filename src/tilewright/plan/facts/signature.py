@@ -15,7 +15,7 @@ PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
 
 
 def signature(facts: Facts) -> Signature:
-    """Return the facts of a program without names: equal for programs that differ only in names."""
+    """Return the facts of a program without names, nested in tuples: equal for programs that differ only in names."""
     return _Signing(facts).whole()
 
 
@@ -76,7 +76,9 @@ class _Signing:
 
 
 def _merged(facts: Facts) -> list[tuple[str, ...]]:
-    """Return the dimensions in groups, outermost first: those of a group form one flat index wherever they occur."""
+    """Return the dimensions in groups, each outermost first: those of a group form one flat index wherever they
+    occur.
+    """
     runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
     while True:
         pair = next(((a, b) for a in runs for b in runs if a != b and _lies_behind(facts, a, b)), None)

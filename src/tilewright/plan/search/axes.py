@@ -14,7 +14,7 @@ ROWS, COLUMNS, DEPTH, BATCH, NONE = "rckb-"
 
 @dataclass(frozen=True)
 class DimClass:
-    """Dimensions with the same role in all MMAs, outermost first; `roles` has the role in each MMA.
+    """A class of dimensions: those with the same role in all MMAs, outermost first; `roles` has the role in each MMA.
 
     The grid may split a class that `is_parallel`. A class that `streams` may be processed tile by tile in one pass.
     """

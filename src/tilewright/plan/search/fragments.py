@@ -67,7 +67,9 @@ def _kernel(
         return widths.get(d) or loops.get(d) or size(d)
 
     def in_task(d: Expr) -> int:
-        """Return the largest extent of `d` that a task may have."""
+        """Return the most that a task may have of `d`: all of it if the grid may split it and no constraint states its
+        width.
+        """
         return size(d) if d in facts.cut and str(d) not in facts.stated_tasks else width(d)
 
     own_widths, blocks = dict(widths), dict[Expr, int]()
@@ -153,7 +155,7 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     widths = {d: size(d) for d in dims}
 
     def largest_value() -> int:
-        """Return the elements of the largest value that a task holds."""
+        """Return the elements of the largest value that a task of the present `widths` holds."""
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in held)
 
     around = [d for d in dims if d not in batch and d not in blocked]

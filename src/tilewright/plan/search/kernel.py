@@ -26,7 +26,7 @@ CROWDED = 2
 
 @dataclass(frozen=True)
 class Parts:
-    """Split-K: the dimension, the number of parts, and the width of each."""
+    """Split-K: the dimension, the number of parts, and the elements of each part along it."""
 
     dim: str
     count: int
@@ -35,7 +35,11 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class KernelSchedule:
-    """One kernel with MMA atoms: tiles, atoms, pipeline, launch."""
+    """One kernel with MMA atoms: tiles, atoms, pipeline, split-K, and how tasks are launched.
+
+    `raster` is how many tasks along the first axis run next to each other, `order` how cores take tasks.
+    `at_memory_bound`: memory bandwidth limits its time.
+    """
 
     tiling: Tiling
     mmas: tuple[MmaTile, ...]

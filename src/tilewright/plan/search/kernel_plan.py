@@ -83,7 +83,9 @@ class KernelPlan:
         )
 
     def _why_not(self) -> str:
-        """Return what the lowering lacks for this kernel, besides its tiles; empty text if nothing."""
+        """Return what the lowering lacks for this kernel, besides its orientation and tiles, as text; empty if
+        nothing.
+        """
         if len(self.products) != len(self.kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
             return "products without rows and columns of their own"
         if self.kernel.parts is not None and why_not_split(self.facts):
@@ -91,7 +93,7 @@ class KernelPlan:
         return ""
 
     def _name(self) -> str:
-        """Return the kernel's MMAs with their tiles, as text."""
+        """Return this kernel's MMAs with their tiles of C, as text for a refusal."""
         return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in self.kernel.mmas)
 
     # -- axes -----------------------------------------------------------------------------------------------------
@@ -141,7 +143,9 @@ class KernelPlan:
         return [str(d) for d in tasks[: tasks.index(rows.m)]] if rows.m in tasks else []
 
     def _raster(self) -> int:
-        """Return the raster group of the plan; 1 unless a single MMA has a grid over M and N."""
+        """Return the plan's raster group (tasks along M that run next to each other); 1 unless the grid splits
+        M and N.
+        """
         return self.kernel.raster if self.kernel.cuts_both else 1
 
     def _word(self, d: Expr) -> str:
@@ -197,7 +201,7 @@ class KernelPlan:
         return ()
 
     def _is_inner(self, d: Expr, tile: AxisTile) -> bool:
-        """True if the K step of a loop runs along `d`, not along another dimension of its class."""
+        """True if the K steps of a loop tile run along `d`, not along another dimension of its class."""
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 

@@ -13,8 +13,8 @@ from tilewright.plan.search.unit import MmaTile
 class Liveness:
     """Live registers of a lane: in loops, in loops with one MMA ahead of another, and in the epilogue.
 
-    `results` are the MMAs whose accumulators are written; `dependent` are those that wait for another MMA of the same
-    iteration.
+    `results` are the MMAs (node numbers) whose accumulators are written; `dependent` are those that wait for another
+    MMA of the same iteration.
     """
 
     loop: float

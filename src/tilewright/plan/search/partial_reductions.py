@@ -95,7 +95,9 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     extent = facts.extents[_reduced_dim(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
-        """Return (relative time, uneven rest) of a number of parts."""
+        """Return (relative time, elements left over) of splitting the reduction into `parts`, the sort key of the
+        choice.
+        """
         rounds = ceil(parts * fewest_tasks / cores)
         busy = max(1, rounds * cores / (parts * fewest_tasks) / limits.far_alone)
         return busy + rounds * limits.copy_latency / moved, extent % parts
@@ -143,7 +145,7 @@ def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandi
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
-    """Return (work of the kernel that reduces parts, cycles of the kernel that combines them)."""
+    """Return (work of the kernel that reduces `parts`, cycles of the kernel that combines them, with its launch)."""
     facts, machine, whole = kernel.facts, kernel.machine, count_uniform(kernel)
     tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)
     states = parts.count * sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)

@@ -77,7 +77,7 @@ def _shares_loop(first: Facts) -> bool:
 
 
 def _reduces_products(first: Facts) -> bool:
-    """True if the kernel reduces or scans a value that depends on an MMA."""
+    """True if the first of two kernels reduces or scans a value that depends on an MMA."""
     after = set[int]()
     for n in first.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):
@@ -131,7 +131,7 @@ def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:
 
 
 def _first(facts: Facts, value: int) -> Facts:
-    """Return the facts of the first kernel: all that computes `value`, and a write of it."""
+    """Return the facts of the first kernel: all that computes the node `value`, and a write of it."""
     inside, v = set(facts.behind(value)), facts.nodes[value]
     nodes = [n for n in facts.nodes if n.id in inside]
     write = ValueFacts(len(facts.nodes), "write", v.dims, v.dtype, (value,), access=_packed(facts, v))

@@ -124,7 +124,7 @@ def _loop_dims(t: Tiling) -> set[str]:
 
 
 def _is_computed(t: Tiling) -> bool:
-    """True if an operand is computed: its elements past the end may be anything."""
+    """True if an operand of some MMA is computed, not read: its elements past the end of K may then be anything."""
     return any(not x.is_read for p in t.facts.products for x in (p.a, p.b))
 
 
@@ -135,7 +135,10 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
 
 
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
-    """Return (work of a kernel with split-K, cycles of the kernel that merges its partial states)."""
+    """Return (work of a kernel with split-K, cycles of the kernel that merges the parts, with its launches).
+
+    `work` is that of the kernel without split-K.
+    """
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
     number = t.o.class_of[parts.dim]
     tile = t.tiles[number]

@@ -46,7 +46,7 @@ class KernelPipeline:
 
 @dataclass(frozen=True)
 class _Room:
-    """Shared memory: bytes for stages and results, and the bytes of a stage of results."""
+    """Bytes of shared memory for stages and results, and the bytes of one stage of results."""
 
     bytes: float
     result: float

@@ -18,7 +18,7 @@ Key = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Rejected:
-    """A choice that is not made, and why."""
+    """A choice (`what`) that is not made, and why, both as text."""
 
     what: str
     why: str
@@ -26,8 +26,9 @@ class Rejected:
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """One way to run a program: rewrites before its kernel, the kernel, a
-    second kernel, and the predicted cycles of all.
+    """One way to run a program: rewrites before its kernel, the kernel, perhaps a second one, and the cycles of all.
+
+    `key` orders candidates: smaller is better.
     """
 
     kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule

@@ -48,7 +48,7 @@ class PlanTiles:
         return AxisTile(LOOP, block.size, block.box, block.fold, shared, max(1, ceil(block.count / shared)))
 
     def _whole(self, c: DimClass) -> AxisTile:
-        """Return the tile that has the whole extent of the class `c` of dimensions."""
+        """Return the tile of the class `c` that has its whole extent: no grid or loop splits it."""
         return AxisTile(WHOLE, c.extent, tuple((d, self.facts.extents[d]) for d in c.dims))
 
     def _extent(self, d: Expr) -> int:

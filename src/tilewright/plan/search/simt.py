@@ -81,7 +81,7 @@ def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
-    """Return a SIMT kernel as a candidate, timed by its work."""
+    """Return a SIMT kernel (lanes multiply without atoms) as a candidate, timed by its work."""
     time = kernel_time(kernel.program.machine, count_terms(kernel), SAME_WAVES)
     key = (round(time.cycles), 0, 0, 0, 0, time.unbounded, len(kernel.sizes))
     return PlanCandidate(kernel, time.cycles, key)

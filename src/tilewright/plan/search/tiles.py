@@ -105,7 +105,7 @@ def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
 
 
 def can_pad(facts: Facts, dim: str) -> bool:
-    """True if every write drops the positions past the end of a dimension."""
+    """True if every write drops the positions past the end of `dim`, so that a tile may run past it."""
     return all(_lies_outside(w.place, dim, facts.extents[dim]) for w in facts.writes)
 
 
@@ -183,7 +183,7 @@ def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator
 
 
 def _depth_unit(o: Orientation) -> int:
-    """Return the K of an atom, the largest of all MMAs."""
+    """Return the elements of K that one atom multiplies, the most of all MMAs."""
     return max(p.atoms[0].shape[2] for p in o.products)
 
 

@@ -62,7 +62,8 @@ def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandid
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
     """Return the tile size of every loop of the program, by its axis, except loops over dimensions of the grid.
 
-    It is the author's, or all of a short axis, or a default; K loops have at most DEEPEST elements.
+    It is the author's, if stated. Else a K loop has at most DEEPEST elements, a loop whose tile size does not matter
+    all of a short axis or CHOSEN, and others all.
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
@@ -200,11 +201,11 @@ def _arrivals(kernel: UniformKernelSchedule) -> int:
 
 
 def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
-    """Return the loops around every MMA of a program, outermost first."""
+    """Return {mma: the loops around it, outermost first} for every MMA of a program."""
     around: dict[Op, tuple[Op, ...]] = {}
 
     def walk(block: Block, loops: tuple[Op, ...]) -> None:
-        """Record the loops around the MMAs of a block."""
+        """Record the loops around each MMA in a block; `loops` are those around the block."""
         for op in block.ops:
             if op.name == "mma":
                 around[op] = loops
