@@ -76,8 +76,8 @@ class Blocking:
 
     @property
     def by_lanes(self) -> bool:
-        """True if vectors of this blocking run along a dimension that A, B and the result share, such as depthwise
-        channels.
+        """True if vectors of this blocking run along a dimension that A, B and the
+        result share, such as depthwise channels.
         """
         return isinstance(self.atom, LaneUnit)
 
@@ -104,8 +104,8 @@ def kept_digit(contraction: Contraction) -> Symbol:
 
 
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
-    """Return the digits (mixed-radix parts) of which a task usually has one value: the batch, and all but the last two
-    of M.
+    """Return the digits (mixed-radix parts) of which a task usually has one value:
+    the batch, and all but the last two of M.
 
     With `by_lanes` (vectors along a shared digit) all but the last digit of M, and the vectorised digit is left out.
     """
@@ -116,8 +116,8 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return the digits (mixed-radix parts) of each plan axis by its name: lanes (only with `by_lanes`), rows, columns,
-    depth.
+    """Return the digits (mixed-radix parts) of each plan axis by its name: lanes
+    (only with `by_lanes`), rows, columns, depth.
 
     The grid splits the first two axes. `single_digits` are left out.
     """

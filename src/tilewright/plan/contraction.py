@@ -101,15 +101,15 @@ class Contraction:
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
-        """The digits (mixed-radix parts) of K that share a bounds check of A with the last digit of M, such as filter
-        taps.
+        """The digits (mixed-radix parts) of K that share a bounds check of A with
+        the last digit of M, such as filter taps.
         """
         shared = [x.symbols for _, x in self.a.conditions if self.rows[-1] in x.symbols]
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
-        """Return the contraction in normal form, as lines: its digits, the accesses in terms of them, and the
-        accumulator.
+        """Return the contraction in normal form, as lines: its digits, the
+        accesses in terms of them, and the accumulator.
         """
         kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
         lines = [
@@ -145,8 +145,8 @@ def _is_open(digit: Symbol) -> bool:
 
 
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """Return the contraction with numbers for open sizes (known only at the call); its digits are not merged any
-    further.
+    """Return the contraction with numbers for open sizes (known only at the
+    call); its digits are not merged any further.
     """
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
@@ -197,8 +197,8 @@ def merge_taps(contraction: Contraction) -> Contraction:
 
 
 def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
-    """Return the contraction with `digits` merged into one digit `name`; unchanged if they are not contiguous in a
-    tensor.
+    """Return the contraction with `digits` merged into one digit `name`;
+    unchanged if they are not contiguous in a tensor.
     """
     operands, merged_digit = (
         (contraction.a, contraction.b, contraction.out, *contraction.extras),
@@ -265,8 +265,8 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with its dimension of digit `last` as long as `padded_digit`; None if no dimension is `last`
-    alone.
+    """Return the operand with its dimension of digit `last` as long as
+    `padded_digit`; None if no dimension is `last` alone.
     """
     positions = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
     if (
@@ -286,7 +286,8 @@ def over_joined(
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
     """Return the table of (program dimensions, their digits) after `digits` were merged into `merged_digit`.
 
-    Digits are the mixed-radix parts that stand for the dimensions; entries that share a merged digit become one.
+    Digits are the mixed-radix parts that stand for the dimensions; entries that share a merged digit become one. `over`
+    is the table before.
     """
     merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
     dims = tuple(d for entry in merged_entries for d in entry[0])
@@ -449,7 +450,8 @@ class _Recogniser:
         """Return, for each index, (its digits, the index in terms of them), slowest digit first.
 
         A digit is a mixed-radix part: i//56 and i%56 are digits of i. An index has the same digits in all accesses.
-        Raise NoContraction if accesses divide it by numbers of which none divides the other.
+        Raise NoContraction if accesses divide it by numbers of which none divides the other. `indices` has the index of
+        each dimension.
         """
         steps: dict[Symbol, set[int | Expr]] = {axis: {1} for axis in indices.values()}
         for access in accesses:
@@ -478,8 +480,8 @@ class _Recogniser:
         return digits_of
 
     def operand(self, op: Op, access: Access, meanings: Substitution) -> Operand:
-        """Return the tensor of a read or write with its coordinates in digits, which `meanings` puts in place of each
-        index.
+        """Return the tensor of a read or write with its coordinates in digits,
+        which `meanings` puts in place of each index.
 
         Raise NoContraction if the coordinates still divide.
         """
@@ -491,8 +493,8 @@ class _Recogniser:
         return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
 
     def extras(self, write: Op, result: Value) -> list[Op]:
-        """Return the reads of the epilogue: those between the accumulator `result` and the write; [] if it reads
-        nothing.
+        """Return the reads of the epilogue: those between the accumulator
+        `result` and the write; [] if it reads nothing.
 
         Raise NoContraction if the epilogue is not elementwise, or too long.
         """
@@ -537,8 +539,8 @@ class _Recogniser:
 
 
 def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
-    """Return the sort key of a reduction dimension within K: filter taps (which slide) before channels, then memory
-    order.
+    """Return the sort key of a reduction dimension within K: filter taps (which
+    slide) before channels, then memory order.
 
     `axis` is the dimension's index, `access` that of operand A.
     """
@@ -548,8 +550,8 @@ def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
 
 
 def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
-    """Return [1, the divisors in `radices`, extent] sorted so that each divides the next; None if there is no such
-    order.
+    """Return [1, the divisors in `radices`, extent] sorted so that each divides
+    the next; None if there is no such order.
 
     >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
     >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)

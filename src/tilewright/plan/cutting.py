@@ -18,8 +18,8 @@ from tilewright.plan.tiled import Depth, Tiled, Walk
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
-    """Return the contraction as its blocking stages operand A: lines and positions of a staged image become one row
-    digit.
+    """Return the contraction as its blocking stages operand A: lines and
+    positions of a staged image become one row digit.
 
     That digit (part of M) counts lines at their pitch, with the padding between them. Without staging it is unchanged.
     """
@@ -121,8 +121,8 @@ def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
 
 
 def _tap_shifts(contraction: Contraction) -> dict[Expr, tuple[int, int]]:
-    """Return {dimension of a filter tap: (lines, positions) further on in the staged lines at which its next value
-    reads}.
+    """Return {dimension of a filter tap: (lines, positions) further on in the
+    staged lines at which its next value reads}.
     """
     halo = halo_of(contraction)
     assert halo is not None

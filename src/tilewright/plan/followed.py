@@ -54,8 +54,8 @@ class Followed:
         return str(e if number is None else number)
 
     def axis(self, dim: Expr) -> Axis | None:
-        """Return the plan's axis of a program dimension, from the first of the plan's kernels that has one; None if
-        none has.
+        """Return the plan's axis of a program dimension, from the first of the
+        plan's kernels that has one; None if none has.
         """
         name = self.axes.get(str(dim), str(dim))
         plan: Schedule | None = self.plan
@@ -75,8 +75,8 @@ class Followed:
         return roles.consumer[0] // 2 if roles.pingpong else roles.consumer[0]
 
     def shared(self) -> dict[str, int] | None:
-        """Return {dimension: number of parts} into which waves split a task; {} for one wave, None if the plan does not
-        say.
+        """Return {dimension: number of parts} into which waves split a task; {} for
+        one wave, None if the plan does not say.
         """
         if self.machine.waves == 1 or self.waves == 1:
             return {}
@@ -102,7 +102,8 @@ def not_followed(
     """Return one line for each constraint of a program that a plan does not follow, with the reason.
 
     `contraction` is given if the plan has the axes rows, columns and depth of a CPU contraction. `is_grid` says that
-    workgroup tiles are part of the program's meaning, so that every plan follows them.
+    workgroup tiles are part of the program's meaning, so that every plan follows them. `sizes` are those that it was
+    planned for.
     """
     if contraction is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
@@ -172,8 +173,8 @@ def _wave(followed: Followed, record: Op) -> Iterator[str]:
 
 
 def _hardware(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note for each part of a hardware constraint that the plan does not follow: waves, threads, instruction,
-    ...
+    """Yield a note for each part of a hardware constraint that the plan does not
+    follow: waves, threads, instruction, ...
     """
     attrs, machine = record.attrs, followed.machine
     if (threads := attrs.get("threads")) is not None and threads != machine.lanes:
@@ -203,8 +204,8 @@ def _hardware(followed: Followed, record: Op) -> Iterator[str]:
 
 
 def _elements(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield the note that the plan, not the constraint `record`, chooses the elements per thread of a read, write or
-    index.
+    """Yield the note that the plan, not the constraint `record`, chooses the
+    elements per thread of a read, write or index.
     """
     why = ONE_WORKER if followed.machine.waves == 1 else "what a lane reads and writes at a time follows from the plan"
     what = f"{record.attrs['what']} of {record.attrs['of']}"

@@ -261,7 +261,7 @@ def _round_up_widths(
     """Round the task widths up to whole accumulator tiles, in place, except those named in `fixed` by a constraint.
 
     `blocks` has the accumulator tile. A dimension in `opened` (known only at the call) along which a window slides is
-    taken out: a task has all of it.
+    taken out: a task has all of it. `size` gives the extent of a dimension.
     """
     for d, n in blocks.items():
         longest = widths[d] + n if d in opened else size(d)
@@ -273,7 +273,7 @@ def _round_up_widths(
 def _why_not_split(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
     """Return a refusal for each of `dims` with more than one element, with the reason why the grid does not split it.
 
-    `ordered` says that elements are computed in order.
+    `ordered` says that elements are computed in order. `size` gives the extent of a dimension.
     """
     why = "elements are worked on in order" if ordered else None
     return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)
@@ -314,8 +314,8 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
 def plan_over_dims(
     dims: Sequence[Expr], size: Size, splits: Mapping[Expr, tuple[Split, ...]], grid: Iterable[Expr]
 ) -> Schedule:
-    """Return a plan with an axis for each of `dims`, split as `splits` say, whose grid is over the dimensions of
-    `grid`.
+    """Return a plan with an axis for each of `dims`, split as `splits` say,
+    whose grid is over the dimensions of `grid`.
 
     `size` gives the extent of a dimension.
     """

@@ -94,8 +94,8 @@ class Microkernel:
 
     @property
     def whole(self) -> bool:
-        """True if this atom's operands are loaded to registers first, as tiles or fragments; vector atoms load as they
-        multiply.
+        """True if this atom's operands are loaded to registers first, as tiles or
+        fragments; vector atoms load as they multiply.
         """
         return self.atom.shape[0] > 1
 
@@ -151,8 +151,8 @@ class Axes:
         return width(self.m), width(self.n), width(self.k)
 
     def factors(self, op: Op) -> tuple[Value, Value]:
-        """Return (A, B) of the mma `op`, the operand with M and the one with N: its two operands, exchanged if
-        `swapped`.
+        """Return (A, B) of the mma `op`, the operand with M and the one with N:
+        its two operands, exchanged if `swapped`.
         """
         a, b, _ = op.operands
         return (b, a) if self.swapped else (a, b)
@@ -197,7 +197,10 @@ def axes_in(op: Op, width: Size) -> Axes | str:
 
 
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
-    """Return the dimension that tiles split: the last one with more than one element, or the last if all have one."""
+    """Return the dimension that tiles split: the last one with more than one element, or the last if all have one.
+
+    `width` gives the extent of a dimension in a task.
+    """
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
 
@@ -261,7 +264,8 @@ def products_of(
 def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
     """Return the bytes between neighbouring rows of A of the mma `op`, as it lies in memory.
 
-    0 if A is computed (it then goes to a padded panel), or if the stride is no single number.
+    0 if A is computed (it then goes to a padded panel), or if the stride is no single number. `size` gives the extent
+    of a dimension.
     """
     value, _ = axes.factors(op)
     read = program.makers().get(value)
@@ -390,7 +394,8 @@ def microkernel(
     """Return the fastest microkernel of an MMA; None if no atom takes its types.
 
     `types` are those of A, B and the accumulator, `sizes` M, N and K. `lanes` restricts the atoms to those of so many
-    lanes. `row_stride` is the bytes between rows of A. `is_part` says that N is a part of a longer dimension.
+    lanes. `row_stride` is the bytes between rows of A. `is_part` says that N is a part of a longer dimension. Atoms
+    that round operands count only if `precision` names their rounding.
     """
     cost_of = {
         candidate: cycles(
@@ -450,8 +455,8 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
 def cycles(
     machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0, is_part: bool = False
 ) -> float:
-    """Return the cycles of one core for an MMA: its accumulator tiles, ragged ones too, and packing B if the atom needs
-    that.
+    """Return the cycles of one core for an MMA: its accumulator tiles, ragged ones
+    too, and packing B if the atom needs that.
 
     `sizes` are M, N and K, `row_stride` the bytes between rows of A. `is_part`: N is a part of a longer dimension; B is
     then packed once if parts are whole tiles, otherwise again for every block of rows.
@@ -467,8 +472,8 @@ def cycles(
 
 
 def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
-    """Return {tile size: number of tiles} that cover `size`: whole ones of `block`, and a tail padded to the atom's
-    `unit`.
+    """Return {tile size: number of tiles} that cover `size`: whole ones of
+    `block`, and a tail padded to the atom's `unit`.
 
     >>> dict(_tile_counts(70, 32, 8))
     {32: 2, 8: 1}
@@ -485,7 +490,7 @@ def _tile_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns:
     """Return the cycles of one core for one accumulator tile over all of K.
 
     They are those of MMAs or of the loads that feed them, and of loading and storing C. `row_stride` is the bytes
-    between rows of A.
+    between rows of A. The tile has `rows` x `columns` elements.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

@@ -105,8 +105,8 @@ def cores(machine: Machine) -> int:
 
 
 def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between: float) -> float:
-    """Return the cycles of one core for reading `read_bytes` bytes `passes` times, with `bytes_between` others in
-    between.
+    """Return the cycles of one core for reading `read_bytes` bytes `passes`
+    times, with `bytes_between` others in between.
 
     The first pass comes from L2 if everything fits there, else from memory. Later passes are free if L1 holds both
     amounts, and otherwise cost the same.

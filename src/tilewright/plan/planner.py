@@ -76,8 +76,8 @@ class Choice:
         return (*_illegal_neighbours(self.best, self.machine), *_slower_kinds(self), *self.unfit)
 
     def explain(self) -> str:
-        """Return this choice as text: the plan, its time and roofline in microseconds, plans that may be as good, and
-        refusals.
+        """Return this choice as text: the plan, its time and roofline in microseconds,
+        plans that may be as good, and refusals.
         """
         best, bound, machine = self.best, self.bound, self.machine
         if best is None or bound is None:
@@ -144,8 +144,8 @@ def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
 def _candidates(
     contraction: Contraction, atoms: list[MultiplyAtom], machine: Machine, fixed: Fixed
 ) -> Iterator[Candidate]:
-    """Yield the legal blockings of every atom and of the SIMD unit, with their costs, under the author's constraints
-    `fixed`.
+    """Yield the legal blockings of every atom and of the SIMD unit, with their
+    costs, under the author's constraints `fixed`.
     """
     listed = []
     for atom in atoms:
@@ -195,14 +195,17 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
 
 
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
-    """Return the splits of K with every loop unrolled; of a digit that is split twice, only the inner split is kept."""
+    """Return the splits of K with every loop unrolled; of a digit that is split twice, only the inner split is kept.
+
+    `steps` are the splits as they are.
+    """
     inner = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, level="unit") for s in inner)
 
 
 def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
-    """Yield the best plan of each other kind (atom, tile, tasks, staging) that the model predicts to be clearly
-    slower.
+    """Yield the best plan of each other kind (atom, tile, tasks, staging) that
+    the model predicts to be clearly slower.
     """
     best = choice.best
     assert best is not None
@@ -219,8 +222,8 @@ def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
 
 
 def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
-    """Return (name, value) of what distinguishes plans: the atom, the accumulator tile, the task count, where A is
-    staged.
+    """Return (name, value) of what distinguishes plans: the atom, the accumulator
+    tile, the task count, where A is staged.
     """
     blocking = candidate.blocking
     block = blocking.rows, blocking.columns

@@ -157,8 +157,8 @@ class Axis:
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
 
     def split(self, level: str, digit: str | None = None) -> Split | None:
-        """Return this axis's first split at a level, of the digit (mixed-radix part) `digit` if named; None if there is
-        none.
+        """Return this axis's first split at a level, of the digit (mixed-radix part)
+        `digit` if named; None if there is none.
         """
         return next(
             (split for split in self.splits if split.level == level and (digit is None or split.digit == digit)), None
@@ -373,8 +373,8 @@ class Schedule:
         return frozenset(d.name for a in self.axes for d in a.digits if d.open)
 
     def opened(self, names: Collection[str]) -> Schedule:
-        """Return the plan with the digits (mixed-radix parts) of these names open (known only at the call), and no
-        others.
+        """Return the plan with the digits (mixed-radix parts) of these names open
+        (known only at the call), and no others.
         """
         axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
         return replace(self, axes=tuple(axes))
@@ -391,8 +391,8 @@ class Schedule:
         return self._statements().get(word, "")
 
     def _statements(self) -> dict[str, str]:
-        """Return {first word: statement} of the statements that this plan has; only those that a plan has at
-        most once.
+        """Return {first word: statement} of the statements that this plan has;
+        only those that a plan has at most once.
         """
         raster = [*([str(self.raster)] if self.raster > 1 else []), *([self.order] if self.order != CYCLIC else [])]
         rest_of = {

@@ -39,8 +39,8 @@ class Halo:
 
 
 def lane_digit(contraction: Contraction) -> Symbol | None:
-    """Return the digit (mixed-radix part) that A, B and the result share and along which A is contiguous; None
-    if none.
+    """Return the digit (mixed-radix part) that A, B and the result share and
+    along which A is contiguous; None if none.
     """
     last = contraction.a.coordinates[-1]
     return last if isinstance(last, Symbol) and last in contraction.batch else None
@@ -131,8 +131,8 @@ def _line_pitch(slide: Slide, image_width: int) -> int:
 
 
 def is_direct(contraction: Contraction, k_step: int) -> bool:
-    """True if tile registers can load A in place: contiguous along K, in whole steps of `k_step`, without bounds
-    checks.
+    """True if tile registers can load A in place: contiguous along K, in whole
+    steps of `k_step`, without bounds checks.
     """
     last = contraction.depth[-1]
     inner = contraction.a.coordinates[-1]

@@ -24,8 +24,8 @@ def summed_in(op: Op, machine: Machine | None) -> DType:
 
 
 def wider_sums(program: Program, machine: Machine) -> Iterator[str]:
-    """Yield a note for `explain` if the program asks for f16 accumulators and the machine has no atom for them; else
-    nothing.
+    """Yield a note for `explain` if the program asks for f16 accumulators and the
+    machine has no atom for them; else nothing.
     """
     if not _has_f16_accumulator(machine) and any(
         op.name == "mma" and "accumulate" in op.attrs for op in program.walk()

@@ -56,15 +56,15 @@ class Terms:
 
     @property
     def along_rows(self) -> bool:
-        """True if neighbouring lanes have neighbouring rows, instead of vectors along a dimension of A, B and the
-        result.
+        """True if neighbouring lanes have neighbouring rows, instead of vectors
+        along a dimension of A, B and the result.
         """
         return self.values == 1
 
     @property
     def schedule(self) -> str:
-        """The order of tasks of this product: contiguous with boxes, as windows of neighbouring tasks overlap; else
-        cyclic.
+        """The order of tasks of this product: contiguous with boxes, as windows of
+        neighbouring tasks overlap; else cyclic.
         """
         return "contiguous" if self.box else "cyclic"
 
@@ -90,8 +90,8 @@ class Terms:
 
     @property
     def held(self) -> int:
-        """The registers of a lane in all: accumulators, as many again for the operand widened to their type, and the
-        window.
+        """The registers of a lane in all: accumulators, as many again for the
+        operand widened to their type, and the window.
         """
         return 2 * self.sums + self.windows
 
@@ -99,7 +99,8 @@ class Terms:
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
     """Return `terms` with the window of input positions that a lane's box of results reads in one K step.
 
-    `read` is the read of operand A, `digits` are the mixed-radix parts of its rows, along which boxes extend.
+    `read` is the read of operand A, `digits` are the mixed-radix parts of its rows, along which boxes extend. `size`
+    gives the extent of a dimension.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
@@ -122,8 +123,8 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
 
 
 def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) -> int:
-    """Return how many waves run on a core at a time, in whole workgroups of `workgroup_waves`; 0 if registers do not
-    suffice.
+    """Return how many waves run on a core at a time, in whole workgroups of
+    `workgroup_waves`; 0 if registers do not suffice.
 
     A lane has `lane_registers` live, and half of the machine's working registers for addresses. On a machine that does
     not give its register file, it is one workgroup.
@@ -142,6 +143,7 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
     """Return (width of a task along each dimension, waves of a task) where every lane has one box of one vector.
 
     `element_size` is the bytes of the smallest element of an argument; neighbouring lanes share a cache line of these.
+    `size` gives the extent of a dimension.
     """
     access, tasks = machine.lane_access, machine.row_tasks
     vector = access.vector_bytes // element_size
@@ -166,7 +168,8 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
 def _vectors_per_row(vectors: int, line_vectors: int) -> int:
     """Return how many of `vectors` vectors go to neighbouring lanes: the most of a cache line that keep lanes busy.
 
-    Lanes count as busy if nearly as many of them have work as for any other choice.
+    Lanes count as busy if nearly as many of them have work as for any other choice. A cache line has `line_vectors`
+    vectors.
 
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]
@@ -182,8 +185,8 @@ def _padded_lanes(vectors: int) -> int:
 
 
 def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """Return how many K steps (of `terms.tile` elements) are unrolled at most, by the machine's costs; 0 if not even
-    one.
+    """Return how many K steps (of `terms.tile` elements) are unrolled at most,
+    by the machine's costs; 0 if not even one.
 
     Without boxes it is as many as have their loads in the registers of a lane, for tasks of `widths` on `waves` waves.
     With boxes it is as many as keep the code short.

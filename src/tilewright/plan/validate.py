@@ -33,8 +33,8 @@ def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the cost of a blocking, in cycles of the busiest worker, by the model of its kind: tiles, vectors or
-    lanes.
+    """Return the cost of a blocking, in cycles of the busiest worker, by the
+    model of its kind: tiles, vectors or lanes.
     """
     cost = lanes.lane_cost if blocking.by_lanes else tiles.tile_cost if blocking.in_tiles else vectors.vector_cost
     return cost(contraction, blocking, machine)
@@ -50,8 +50,8 @@ def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def why_too_large(cost: Cost, machine: Machine) -> str | None:
-    """Return why a legal blocking is refused, as text: too much staged memory, or too long a program; None if it is
-    not.
+    """Return why a legal blocking is refused, as text: too much staged memory,
+    or too long a program; None if it is not.
     """
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes

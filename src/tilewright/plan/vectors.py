@@ -104,8 +104,8 @@ def step_cycles(
 
 
 def _row_choices(line: int, most_rows: int) -> list[int]:
-    """Return the row counts of a block to try, at most `most_rows`: the most, and those that leave few of `line` rows
-    over.
+    """Return the row counts of a block to try, at most `most_rows`: the most, and
+    those that leave few of `line` rows over.
     """
     most_rows = max(1, min(line, most_rows))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}

@@ -92,8 +92,8 @@ class Facts:
         return products_of(self.nodes)
 
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
-        """Yield the node `value` and all nodes that it is computed from, back to operations named in `stop_at`
-        (included).
+        """Yield the node `value` and all nodes that it is computed from, back to
+        operations named in `stop_at` (included).
         """
         return behind(self.nodes, value, stop_at)
 
@@ -127,8 +127,8 @@ class Facts:
         return {d: self._passes(d) for d in self.extents}
 
     def _passes(self, dim: str) -> int:
-        """Return how many passes over its tiles a task needs along `dim`: one, and one more after each reduction along
-        it.
+        """Return how many passes over its tiles a task needs along `dim`: one,
+        and one more after each reduction along it.
 
         A reduction counts only if a value along `dim` depends on it. Loops whose states merge need one pass.
         """
@@ -142,8 +142,8 @@ class Facts:
         return 1 + max((level[n.id] for n in self.nodes if dim in n.dims), default=0)
 
     def _is_online(self, n: ValueFacts, dim: str) -> bool:
-        """True if `n` sums exp(t - max(t)) with the maximum along `dim`, so that both run in one pass (online
-        softmax).
+        """True if `n` sums exp(t - max(t)) with the maximum along `dim`, so
+        that both run in one pass (online softmax).
         """
         power = self.nodes[n.args[0]] if n.op == "sum" else None
         difference = self.nodes[power.args[0]] if power is not None and power.op in EXPONENTIALS else None
@@ -153,8 +153,8 @@ class Facts:
         return maximum.op == "max" and dim in maximum.reduces and maximum.args[0] == difference.args[0]
 
     def lane_cycles(self, n: ValueFacts, machine: Machine) -> float:
-        """Return the cycles of a core, with all lanes at work, for one element of the value `n`; 0 for what lanes do
-        not compute.
+        """Return the cycles of a core, with all lanes at work, for one element of the
+        value `n`; 0 for what lanes do not compute.
         """
         if n.op in REDUCTIONS or n.op in SCANS:
             return 1 / machine.limits.lane_rate
@@ -164,8 +164,8 @@ class Facts:
 
     @cached_property
     def masks(self) -> dict[str, tuple[Op, ...]]:
-        """The masks of each loop, by axis: select operations that make an iteration over a fully masked tile change
-        nothing.
+        """The masks of each loop, by axis: select operations that make an iteration
+        over a fully masked tile change nothing.
         """
         return {axis: masks_of(loop.source) for axis, loop in self.loops.items() if loop.source is not None}
 

@@ -98,7 +98,10 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return `values` and all values that depend on them through operations that are not in `along`."""
+    """Return `values` and all values that depend on them through operations that are not in `along`.
+
+    `ops` are the program's operations, in order.
+    """
     dependents = set(values)
     for op in ops:
         if op not in along and not dependents.isdisjoint(op.operands):

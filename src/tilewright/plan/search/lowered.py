@@ -27,8 +27,8 @@ def why_not_oriented(o: Orientation) -> str:
 
 
 def _why_not_unit_sides(o: Orientation) -> str:
-    """Return why the lowering cannot do an MMA whose M or N has one element and is no dimension of results; else empty
-    text.
+    """Return why the lowering cannot do an MMA whose M or N has one element and is
+    no dimension of results; else empty text.
     """
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:

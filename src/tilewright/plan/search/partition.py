@@ -97,8 +97,8 @@ def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
 
 
 def _separates(facts: Facts, value: int, first: set[int]) -> bool:
-    """True if nothing but node `value`, reads and renamings go from the first kernel to the second, and no loop state
-    is split.
+    """True if nothing but node `value`, reads and renamings go from the first kernel
+    to the second, and no loop state is split.
 
     `first` are the nodes of the first kernel.
     """
@@ -189,7 +189,10 @@ def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
 
 
 def _order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
-    """Return the dimensions in grid order: the program's parallel ones, then others in the memory order of writes."""
+    """Return the dimensions in grid order: the program's parallel ones, then others in the memory order of writes.
+
+    `nodes` are those of the part.
+    """
     written = [d for n in nodes if n.op == "write" for form in n.place.coords for d, _ in form]
     return list(dict.fromkeys([*(d for d in facts.parallel), *written]))
 

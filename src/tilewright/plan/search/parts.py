@@ -55,8 +55,8 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iter
 
 
 def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
-    """Return a lower bound of a split-K kernel's cycles: MMAs and copies, the kernel that merges the parts, both
-    launches.
+    """Return a lower bound of a split-K kernel's cycles: MMAs and copies, the
+    kernel that merges the parts, both launches.
 
     `work` is that of the kernel without split-K.
     """
@@ -108,15 +108,15 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
 
 
 def has_dimension(read: ValueFacts, dim: str) -> bool:
-    """True if the memory of a read has a dimension named `dim`, so that reads past its end give zeros; True if
-    unknown.
+    """True if the memory of a read has a dimension named `dim`, so that reads
+    past its end give zeros; True if unknown.
     """
     return read.source is None or dim in map(str, read.source.operands[0].type.dims)
 
 
 def _loop_dims(t: Tiling) -> set[str]:
-    """Return the names of the dimensions that the program's own loops around MMAs iterate over; empty without such
-    loops.
+    """Return the names of the dimensions that the program's own loops around
+    MMAs iterate over; empty without such loops.
 
     Only these can be split with a ragged last part: reads past their ends give zeros.
     """

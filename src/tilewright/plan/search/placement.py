@@ -193,8 +193,8 @@ def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
-    """Return how many neighbours along K, within a K step of `slab` elements, read the same element of memory; 1 if
-    linear.
+    """Return how many neighbours along K, within a K step of `slab` elements, read
+    the same element of memory; 1 if linear.
     """
     n = t.facts.nodes[read]
     inner = inner_k(t, m.oriented)
@@ -206,7 +206,7 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
 
 @lru_cache
 def _neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
-    """Return `computed.equal_neighbours(at, k, slab)`, cached: how many neighbours along `k` share one element of
-    memory.
+    """Return `computed.equal_neighbours(at, k, slab)`, cached: how many
+    neighbours along `k` share one element of memory.
     """
     return equal_neighbours(at, k, slab)

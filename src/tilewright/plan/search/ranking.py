@@ -78,8 +78,8 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """The cycles above which a new candidate is dropped: those of the best one; infinite without one or with
-        `keeps_all`.
+        """The cycles above which a new candidate is dropped: those of the best one;
+        infinite without one or with `keeps_all`.
         """
         return inf if self.keeps_all or not self.candidates else self.candidates[0].cycles
 

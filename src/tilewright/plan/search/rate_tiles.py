@@ -56,14 +56,14 @@ class PlanTiles:
         return self.facts.size(n for n in self._digits(d) if n in self.facts.extents)
 
     def _digits(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (sub-indices) that a program dimension was split into; its own name if it was
-        not.
+        """Return the names of the digits (sub-indices) that a program dimension
+        was split into; its own name if it was not.
         """
         return self.facts.digits.get(str(d), (str(d),))
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
-        """Return the grid tile of the class `c` that is a box (rectangle) of the digits of dimension `d`, as the plan
-        splits it.
+        """Return the grid tile of the class `c` that is a box (rectangle) of the digits
+        of dimension `d`, as the plan splits it.
 
         Digits that the plan does not split have one element, or all of them if some digit is padded in the plan.
         """
@@ -73,8 +73,8 @@ class PlanTiles:
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 
     def _cut(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
-        """Return the tile of the class `c` at a level, with the extent in `sizes` (default 1) along each program
-        dimension.
+        """Return the tile of the class `c` at a level, with the extent in `sizes`
+        (default 1) along each program dimension.
 
         With one dimension in `owners` it is a run (contiguous flat indices), with several a box (rectangle of
         sub-indices).

@@ -83,8 +83,8 @@ def _line(machine: Machine) -> int:
 def _padded(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (program with K zero-padded in both operands, the copies that do it); or text that says why there are
-    none.
+    """Return (program with K zero-padded in both operands, the copies that do
+    it); or text that says why there are none.
 
     `p` is the MMA, `reads` are its A and B.
     """
@@ -194,8 +194,8 @@ def _in_runs(
 def _panels(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (program with all of K as one contiguous run of every row, as im2col does; the copies); or why there are
-    none.
+    """Return (program with all of K as one contiguous run of every row, as im2col
+    does; the copies); or why there are none.
 
     `p` is the MMA, `reads` are its A and B.
     """

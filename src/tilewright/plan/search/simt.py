@@ -125,15 +125,15 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
 
 
 def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
-    """Return the names of the digits (sub-indices) that a program dimension was split into; its own name if it
-    was not.
+    """Return the names of the digits (sub-indices) that a program dimension
+    was split into; its own name if it was not.
     """
     return facts.digits.get(str(d), (str(d),))
 
 
 def sizes_of(kernel: TermKernelSchedule) -> Size:
-    """Return a function that gives the extent of a kernel's dimensions, also those that count boxes and lie
-    within one.
+    """Return a function that gives the extent of a kernel's dimensions, also
+    those that count boxes and lie within one.
     """
     boxes = [] if kernel.outer is None else [d for d in kernel.terms.dims if d is not kernel.outer]
     inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
@@ -144,8 +144,8 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
 
 
 def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
-    """Return a function that gives the extent of any dimension of a SIMT kernel; `more` has the dimensions of lane
-    boxes.
+    """Return a function that gives the extent of any dimension of a SIMT kernel;
+    `more` has the dimensions of lane boxes.
     """
     numbers = numbers_of(program.facts.sizes)
     known: dict[Expr, int] = {program.terms.summed: program.count, **more}
@@ -170,8 +170,8 @@ def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
 
 
 def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
-    """Yield kernels whose lanes compute boxes (rectangles of neighbours) of results that fit registers and
-    share reads.
+    """Yield kernels whose lanes compute boxes (rectangles of neighbours) of
+    results that fit registers and share reads.
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
@@ -193,7 +193,10 @@ def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
 
 
 def _may_overrun(facts: Facts, dim: str, n: int) -> bool:
-    """True if boxes of `n` elements divide a dimension, or if every write drops the elements past its end."""
+    """True if boxes of `n` elements divide a dimension, or if every write drops the elements past its end.
+
+    `dim` is that dimension's name.
+    """
     extent = facts.extents[dim]
     forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
     return extent % n == 0 or all(any(form == ((dim, 1),) and at == extent for form, at in each) for each in forms)

@@ -110,8 +110,8 @@ def can_pad(facts: Facts, dim: str) -> bool:
 
 
 def _lies_outside(access: AccessFacts, dim: str, extent: int) -> bool:
-    """True if positions from `extent` on along `dim` are out of bounds of the memory, so that their writes are
-    dropped.
+    """True if positions from `extent` on along `dim` are out of bounds of the
+    memory, so that their writes are dropped.
     """
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
@@ -151,7 +151,7 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
 def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
     """Return the narrowest atom width that covers the class `c`, and the narrowest whose rows bulk copies can store.
 
-    There are 0 to 2 of them.
+    There are 0 to 2 of them. `columns` are the atom widths, ascending.
     """
     element = max(w.bytes for w in o.facts.writes)
     covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
@@ -188,8 +188,8 @@ def _depth_unit(o: Orientation) -> int:
 
 
 def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
-    """Yield the grid tile with several GEMMs of a batch, if their K are adjacent in memory and share a row of shared
-    memory.
+    """Yield the grid tile with several GEMMs of a batch, if their K are adjacent in
+    memory and share a row of shared memory.
 
     Yields nothing otherwise.
     """
@@ -217,8 +217,8 @@ def _slab(o: Orientation, c: DimClass) -> int:
 
 
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
-    """Yield the K steps of `slab` elements: a run over all of K if bulk copies can walk it, and the contiguous
-    dimension alone.
+    """Yield the K steps of `slab` elements: a run over all of K if bulk copies can
+    walk it, and the contiguous dimension alone.
 
     The latter takes one filter tap after the other.
     """
@@ -257,6 +257,7 @@ def filled_box(
     """Return a box ((dimension, extent), ...) of up to `size` elements: the innermost dimension is filled first.
 
     With `outermost`, the outermost is. `up` rounds the other extents up, so that it has at least `size` elements.
+    `dims` are its dimensions, outermost first.
     """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):
@@ -268,7 +269,8 @@ def filled_box(
 def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
     """Yield the tiles of `size` elements over the class `c`: a run (contiguous flat indices), and boxes (rectangles).
 
-    With one dimension there is only the run. A run over several needs bulk copies that can walk it.
+    With one dimension there is only the run. A run over several needs bulk copies that can walk it. `level` is GRID or
+    LOOP.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:

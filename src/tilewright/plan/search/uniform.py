@@ -47,8 +47,8 @@ class UniformKernelSchedule:
         return "no pipeline" if self.parts is None else "parts of a reduction"
 
     def width(self, d: Expr) -> int:
-        """Return the extent of a dimension within a task of this kernel, or within an iteration of a loop over it; at
-        least 1.
+        """Return the extent of a dimension within a task of this kernel, or within an
+        iteration of a loop over it; at least 1.
         """
         return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
 
@@ -158,8 +158,8 @@ def _has(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
 
 
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of a core for one element of a value: arithmetic, a multiply-add, or the address of a read; 0
-    if free.
+    """Return the cycles of a core for one element of a value: arithmetic, a
+    multiply-add, or the address of a read; 0 if free.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     if n.op == "read" and n.source is not None and is_divided(n.source, size):
