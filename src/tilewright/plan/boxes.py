@@ -244,8 +244,8 @@ def _is_linear(op: Op, size: Size, opened: Opened) -> bool:
         return False
 
     def extent(e: Expr) -> Expr:
-        """Return an expression of sizes with the known ones as numbers, and the opened
-        ones as expressions of the call's symbols.
+        """Return an expression of sizes with the known ones as numbers, and those known only at the
+        call as expressions of the call's symbols.
         """
         known = {s: as_expr(size(s)) for s in e.symbols if s not in opened}
         return Substitution({**known, **{s: opened[s] for s in e.symbols if s in opened}})(e)

@@ -108,7 +108,7 @@ class Contraction:
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
-        """Return the contraction in normal form, as lines: its digits, the
+        """Return the contraction in normal form, as lines: its digits (mixed-radix parts), the
         accesses in terms of them, and the accumulator.
         """
         kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
@@ -135,7 +135,9 @@ class Contraction:
 
 
 def size(s: Symbol) -> int:
-    """Return the extent of a digit (mixed-radix part of a flattened dimension); if it is open, its largest."""
+    """Return the extent of a digit (mixed-radix part of a flattened dimension); of
+    one known only at the call, the largest.
+    """
     return int(s.hi) + 1
 
 
@@ -145,8 +147,8 @@ def _is_open(digit: Symbol) -> bool:
 
 
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """Return the contraction with numbers for open sizes (known only at the
-    call); its digits are not merged any further.
+    """Return the contraction with numbers for open sizes (known only at the call); its digits
+    (mixed-radix parts) are not merged any further.
     """
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
@@ -176,7 +178,8 @@ def dimension(digit: Symbol) -> Symbol:
 
 
 def merge_rows(contraction: Contraction) -> Contraction:
-    """Return the contraction with all digits of M (such as n, p, q) merged into one, if contiguous in every tensor.
+    """Return the contraction with all digits (mixed-radix parts, such as n, p, q) of M merged
+    into one, if contiguous in every tensor.
 
     A 1x1 convolution becomes a GEMM. Otherwise, and if some extent of M is known only at the call, it is unchanged.
     """
@@ -188,7 +191,7 @@ def merge_rows(contraction: Contraction) -> Contraction:
 
 
 def merge_taps(contraction: Contraction) -> Contraction:
-    """Return the contraction with the last two digits of K (filter tap, channel) merged into one.
+    """Return the contraction with the last two digits (mixed-radix parts: filter tap, channel) of K merged into one.
 
     A tap and its few channels become one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c. It is
     unchanged if K has one digit, or if the two are not contiguous in an operand.
@@ -197,7 +200,7 @@ def merge_taps(contraction: Contraction) -> Contraction:
 
 
 def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
-    """Return the contraction with `digits` merged into one digit `name`;
+    """Return the contraction with `digits` (mixed-radix parts of M or K) merged into one digit `name`;
     unchanged if they are not contiguous in a tensor.
     """
     operands, merged_digit = (
@@ -265,7 +268,7 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with its dimension of digit `last` as long as
+    """Return the operand with its dimension of digit `last` (mixed-radix part of K) as long as
     `padded_digit`; None if no dimension is `last` alone.
     """
     positions = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
@@ -480,7 +483,7 @@ class _Recogniser:
         return digits_of
 
     def operand(self, op: Op, access: Access, meanings: Substitution) -> Operand:
-        """Return the tensor of a read or write with its coordinates in digits,
+        """Return the tensor of a read or write with its coordinates in digits (mixed-radix parts),
         which `meanings` puts in place of each index.
 
         Raise NoContraction if the coordinates still divide.

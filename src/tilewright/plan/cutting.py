@@ -21,7 +21,8 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
     """Return the contraction as its blocking stages operand A: lines and
     positions of a staged image become one row digit.
 
-    That digit (part of M) counts lines at their pitch, with the padding between them. Without staging it is unchanged.
+    That digit (mixed-radix part of M) counts lines at their pitch, with the padding between them. Without staging it is
+    unchanged.
     """
     walk = _staged_lines(contraction, blocking)
     if walk is None or len(contraction.rows) == 1:
@@ -31,7 +32,7 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
     images = Substitution({line: row_digit // walk.pitch, place: row_digit % walk.pitch})
 
     def over_lines(operand: Operand) -> Operand:
-        """Return an operand with its coordinates in terms of the merged row digit."""
+        """Return an operand with its coordinates in terms of the merged digit of M."""
         return replace(operand, coordinates=tuple(map(images, operand.coordinates)))
 
     a, out, *extras = map(over_lines, (contraction.a, contraction.out, *contraction.extras))
@@ -57,7 +58,8 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
     """Return the lowering parameters that a blocking gives a contraction.
 
-    `product` is the mma of the contraction's program, rewritten over the digits that `in_lines` leaves.
+    `product` is the mma of the contraction's program, rewritten over the digits (mixed-radix parts) that `in_lines`
+    leaves.
     """
     walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
     *lines, row = map(dimension, walked.rows if blocking.in_tiles or blocking.by_lanes else walked.rows[-2:])

@@ -37,7 +37,7 @@ class Fixed:
 
         `register_tile` is (rows, columns) of an accumulator tile and `row_blocks` the number of such tiles along M.
         `row_counts` and `column_counts` are the numbers of tasks along M and N to try. The extent along M is in image
-        lines if M has several digits, else in rows.
+        lines if M has several digits (mixed-radix parts), else in rows.
         """
         rows, columns = register_tile
         for strip in self._strips(contraction, rows, row_blocks, row_counts):

@@ -194,7 +194,7 @@ def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tup
     """Return (inputs that `rows` positions read for the unrolled taps, the most
     inputs held in registers for a later tap).
 
-    Positions are those of an image line, the last digit of M; `steps` are the splits of K.
+    Positions are those of an image line, the last digit (mixed-radix part) of M; `steps` are the splits of K.
     """
     line, tap = contraction.rows[-1], contraction.depth[-1]
     taps = written_taps(contraction, steps)

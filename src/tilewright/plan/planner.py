@@ -195,7 +195,8 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
 
 
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
-    """Return the splits of K with every loop unrolled; of a digit that is split twice, only the inner split is kept.
+    """Return the splits of K with every loop unrolled; of a digit (mixed-radix part) that is
+    split twice, only the inner split is kept.
 
     `steps` are the splits as they are.
     """

@@ -171,7 +171,8 @@ class Axis:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks along this axis: boxes (rectangles) of its digits, or tiles of the whole.
+        """The number of tasks along this axis: boxes (rectangles) of its digits
+        (mixed-radix parts), or tiles of the whole.
 
         Without a task level it is one for each element.
         """

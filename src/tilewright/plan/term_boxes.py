@@ -63,14 +63,16 @@ class Terms:
 
     @property
     def schedule(self) -> str:
-        """The order of tasks of this product: contiguous with boxes, as windows of
+        """The order of tasks of this product: contiguous if lanes have boxes (rectangles) of results, as windows of
         neighbouring tasks overlap; else cyclic.
         """
         return "contiguous" if self.box else "cyclic"
 
     @property
     def results(self) -> int:
-        """The number of results in a lane's box, for each element of its vector; 1 without boxes."""
+        """The number of results in a lane's box (rectangle of neighbours), for
+        each element of its vector; 1 without boxes.
+        """
         return prod(self.sizes)
 
     @property
@@ -80,12 +82,12 @@ class Terms:
 
     @property
     def sums(self) -> int:
-        """The registers of a lane that the accumulators of its box of results take."""
+        """The registers of a lane that the accumulators of its box (rectangle) of results take."""
         return ceil(self.results * self.values * self.wide / self.word)
 
     @property
     def windows(self) -> int:
-        """The registers of a lane that the input window of its box, for one K step, takes."""
+        """The registers of a lane that the input window of its box (rectangle) of results, for one K step, takes."""
         return ceil(self.window * self.values * self.each / self.word)
 
     @property
@@ -97,7 +99,7 @@ class Terms:
 
 
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
-    """Return `terms` with the window of input positions that a lane's box of results reads in one K step.
+    """Return `terms` with the window of input positions that a lane's box (rectangle) of results reads in one K step.
 
     `read` is the read of operand A, `digits` are the mixed-radix parts of its rows, along which boxes extend. `size`
     gives the extent of a dimension.
@@ -140,7 +142,8 @@ def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) 
 
 
 def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine) -> tuple[dict[Expr, int], int]:
-    """Return (width of a task along each dimension, waves of a task) where every lane has one box of one vector.
+    """Return (width of a task along each dimension, waves of a task) where every lane has one
+    box (rectangle of results) of one vector.
 
     `element_size` is the bytes of the smallest element of an argument; neighbouring lanes share a cache line of these.
     `size` gives the extent of a dimension.
@@ -188,8 +191,8 @@ def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, mac
     """Return how many K steps (of `terms.tile` elements) are unrolled at most,
     by the machine's costs; 0 if not even one.
 
-    Without boxes it is as many as have their loads in the registers of a lane, for tasks of `widths` on `waves` waves.
-    With boxes it is as many as keep the code short.
+    Without boxes (rectangles of results per lane) it is as many as have their loads in the registers of a lane, for
+    tasks of `widths` on `waves` waves. With boxes it is as many as keep the code short.
     """
     costs = machine.costs.terms
     if terms.box:

@@ -27,7 +27,7 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """True if every MMA of the program has this class as batch dimensions, or does not have it at all."""
+        """True if every MMA of the program has this class of dimensions as its batch, or does not have it at all."""
         return set(self.roles) <= {BATCH, NONE}
 
 

@@ -198,8 +198,8 @@ def _body(w: Work, steps: list[float], share: float, masked: float) -> float:
 def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
     """Return the cycles of tasks of equal length: rounds of one task for each core, with ping-pong if `o` says so.
 
-    `steps` are the cycles of an iteration of each phase, `end` those of an epilogue, `share` the fraction of cores at
-    work.
+    `steps` are the cycles of an iteration of each phase (loop nest), `end` those of an epilogue, `share` the fraction
+    of cores at work.
     """
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
@@ -216,8 +216,8 @@ def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float,
 def _uneven(machine: Machine, w: Work, steps: list[float], end: float) -> float:
     """Return the cycles of tasks of several lengths under dynamic scheduling, the longest first.
 
-    `steps` are the cycles of an iteration of each phase, `end` those of an epilogue. Each task waits for its first
-    operands.
+    `steps` are the cycles of an iteration of each phase (loop nest), `end` those of an epilogue. Each task waits for
+    its first operands.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     begin = limits.task_cycles + limits.copy_latency

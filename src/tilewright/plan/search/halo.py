@@ -83,7 +83,7 @@ def _sliding(o: Orientation, c: DimClass) -> HaloWindow | str:
 
 
 def _window(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
-    """Return the sliding window of the read with number `read` (operand A of `p`) along the class `c`.
+    """Return the sliding window of the read with number `read` (operand A of `p`) along the class `c` of dimensions.
 
     If its coordinates are no sums of positions and filter taps with contiguous channels, return why.
     """

@@ -202,7 +202,7 @@ class KernelPlan:
         return ()
 
     def _is_inner(self, d: Expr, tile: AxisTile) -> bool:
-        """True if the K steps of a loop tile run along `d`, not along another dimension of its class."""
+        """True if the K steps of a loop tile run along `d`, not along another dimension of the loop's tile."""
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 

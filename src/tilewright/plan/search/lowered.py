@@ -97,7 +97,7 @@ def _why_not_tile(t: Tiling, c: DimClass, tile: AxisTile) -> str:
 
 
 def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
-    """Return why the lowering cannot do the K steps of `tile` along the class `c`; empty text if it can.
+    """Return why the lowering cannot do the K steps of `tile` along the class `c` of dimensions; empty text if it can.
 
     The last step reads past the end of K, where an operand must give zeros and not the elements of another window.
     """

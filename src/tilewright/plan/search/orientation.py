@@ -170,8 +170,8 @@ def _why_not_beside(facts: Facts, access: AccessFacts, dims: Dims, slab: int, ma
 
 
 def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
-    """True if a whole K step of `slab` elements reads one element of memory per row, so that the row's lanes
-    load it.
+    """True if a whole K step of `slab` elements (a row of shared memory) reads one element of memory
+    per row, so that the row's lanes load it.
     """
     inner = contiguous_k(facts, p)
     return access.linear and inner is not None and inner not in access.dims and facts.extents[inner] % slab == 0

@@ -193,7 +193,7 @@ def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
-    """Return how many neighbours along K, within a K step of `slab` elements, read
+    """Return how many neighbours along K, within a K step of `slab` elements (a row of shared memory), read
     the same element of memory; 1 if linear.
     """
     n = t.facts.nodes[read]

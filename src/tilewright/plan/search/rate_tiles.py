@@ -48,7 +48,7 @@ class PlanTiles:
         return AxisTile(LOOP, block.size, block.box, block.fold, shared, max(1, ceil(block.count / shared)))
 
     def _whole(self, c: DimClass) -> AxisTile:
-        """Return the tile of the class `c` that has its whole extent: no grid or loop splits it."""
+        """Return the tile of the class `c` of dimensions that has its whole extent: no grid or loop splits it."""
         return AxisTile(WHOLE, c.extent, tuple((d, self.facts.extents[d]) for d in c.dims))
 
     def _extent(self, d: Expr) -> int:
@@ -62,8 +62,8 @@ class PlanTiles:
         return self.facts.digits.get(str(d), (str(d),))
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
-        """Return the grid tile of the class `c` that is a box (rectangle) of the digits
-        of dimension `d`, as the plan splits it.
+        """Return the grid tile of the class `c` of dimensions: a box (rectangle) of the digits
+        (sub-indices) of `d`, as the plan splits it.
 
         Digits that the plan does not split have one element, or all of them if some digit is padded in the plan.
         """
@@ -73,7 +73,7 @@ class PlanTiles:
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 
     def _cut(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
-        """Return the tile of the class `c` at a level, with the extent in `sizes`
+        """Return the tile of the class `c` of dimensions at a level, with the extent in `sizes`
         (default 1) along each program dimension.
 
         With one dimension in `owners` it is a run (contiguous flat indices), with several a box (rectangle of
@@ -91,7 +91,8 @@ class PlanTiles:
         )
 
     def _stepped(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
-        """Return the loop tile of the class `c`, with the loop tile sizes `loops` of its program dimensions `owners`.
+        """Return the loop tile of the class `c` of dimensions, with the loop tile sizes
+        `loops` of its program dimensions `owners`.
 
         Dimensions without a loop are whole. Its count is the iterations over all passes of a task.
         """

@@ -157,7 +157,8 @@ def _joined(
 def _in_runs(
     facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
-    """Return (program with `tap` and `channel` merged into one run with `channels` elements per tap, the copies).
+    """Return (program with `tap` and `channel` merged into one contiguous run with
+    `channels` elements per tap, the copies).
 
     `reads` are A and B of the MMA. The merged dimension keeps the name `channel`.
     """

@@ -132,8 +132,8 @@ def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
 
 
 def sizes_of(kernel: TermKernelSchedule) -> Size:
-    """Return a function that gives the extent of a kernel's dimensions, also
-    those that count boxes and lie within one.
+    """Return a function that gives the extent of a kernel's dimensions, also those that count lane boxes
+    (rectangles of results) and lie within one.
     """
     boxes = [] if kernel.outer is None else [d for d in kernel.terms.dims if d is not kernel.outer]
     inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
@@ -144,8 +144,8 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
 
 
 def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
-    """Return a function that gives the extent of any dimension of a SIMT kernel;
-    `more` has the dimensions of lane boxes.
+    """Return a function that gives the extent of any dimension of a SIMT kernel; `more` has the dimensions of lane
+    boxes (a rectangle of results per lane).
     """
     numbers = numbers_of(program.facts.sizes)
     known: dict[Expr, int] = {program.terms.summed: program.count, **more}
@@ -203,7 +203,8 @@ def _may_overrun(facts: Facts, dim: str, n: int) -> bool:
 
 
 def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
-    """Return the parameters of a lane's box of results, with its input window; an empty `box` means one result.
+    """Return the parameters of a lane's box (rectangle) of results, with its input
+    window; an empty `box` means one result.
 
     `box` maps each digit (sub-index of M) to the box's extent; `tile` is the number of K elements of one step.
     """
@@ -221,9 +222,11 @@ def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
 
 
 def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[Terms, Expr, dict[Expr, int]]:
-    """Return (terms with the dimensions of boxes, the dimension that counts boxes, {dimension within a box: extent}).
+    """Return (`terms` with the dimensions of lane boxes, the dimension that
+    counts boxes, {dimension within one: extent}).
 
-    `box` maps each digit (sub-index of M) to the box's extent.
+    A lane box is the rectangle of results that one lane computes. `box` maps each digit (sub-index of M) to the box's
+    extent.
     """
     outer = symbol("boxes", 1)
     inner: dict[Expr, int] = {symbol(f"{d}_box", 1): n for d, n in box.items() if n > 1}
@@ -232,7 +235,7 @@ def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple
 
 
 def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
-    """Return the kernel in which every lane has one box of results, for one vector of contiguous elements."""
+    """Return the kernel in which every lane has one box (rectangle) of results, for one contiguous vector."""
     terms, outer, inner = with_boxes(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
     size = _sizes(program, {outer: count, **inner})

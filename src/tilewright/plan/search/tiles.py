@@ -67,14 +67,17 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
 
 
 def _columns(o: Orientation, c: DimClass) -> tuple[int, ...]:
-    """Return the atom widths, ascending, that all MMAs with the class `c` as N have; () if none has it as N."""
+    """Return the atom widths, ascending, that all MMAs with the class `c` of
+    dimensions as N have; () if none has it as N.
+    """
     atoms = [p.atoms for p, role in zip(o.products, c.roles, strict=True) if role == COLUMNS]
     widths = [{atom.shape[1] for atom in each} for each in atoms]
     return tuple(sorted(set.intersection(*widths))) if widths else ()
 
 
 def _choices(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return the tiles of the class `c` that follow the author's constraints, and whose overrun is never stored.
+    """Return the tiles of the class `c` of dimensions that follow the author's
+    constraints, and whose overrun is never stored.
 
     `rows` is the M tile in elements, `columns` are the atom widths.
     """
@@ -119,7 +122,7 @@ def _lies_outside(access: AccessFacts, dim: str, extent: int) -> bool:
 
 
 def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return the tiles of the class `c` to try, before constraints and bounds are checked.
+    """Return the tiles of the class `c` of dimensions to try, before constraints and bounds are checked.
 
     `rows` is the M tile in elements, `columns` are the atom widths.
     """
@@ -149,7 +152,8 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
 
 
 def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
-    """Return the narrowest atom width that covers the class `c`, and the narrowest whose rows bulk copies can store.
+    """Return the narrowest atom width that covers the class `c` of dimensions, and the
+    narrowest whose rows bulk copies can store.
 
     There are 0 to 2 of them. `columns` are the atom widths, ascending.
     """
@@ -212,12 +216,14 @@ def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
 
 
 def _slab(o: Orientation, c: DimClass) -> int:
-    """Return the slab (elements of K in a row of shared memory) of the first MMA that has the class `c` as K."""
+    """Return the slab (elements of K in a row of shared memory) of the first MMA
+    that has the class `c` of dimensions as K.
+    """
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
 
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
-    """Yield the K steps of `slab` elements: a run over all of K if bulk copies can
+    """Yield the K steps of `slab` elements (a row of shared memory): a run over all of K if bulk copies can
     walk it, and the contiguous dimension alone.
 
     The latter takes one filter tap after the other.
@@ -254,7 +260,8 @@ def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bo
 def filled_box(
     facts: Facts, dims: tuple[str, ...], size: int, *, up: bool = False, outermost: bool = False
 ) -> tuple[tuple[str, int], ...]:
-    """Return a box ((dimension, extent), ...) of up to `size` elements: the innermost dimension is filled first.
+    """Return a box (rectangle) ((dimension, extent), ...) of up to `size` elements:
+    the innermost dimension is filled first.
 
     With `outermost`, the outermost is. `up` rounds the other extents up, so that it has at least `size` elements.
     `dims` are its dimensions, outermost first.
@@ -267,7 +274,8 @@ def filled_box(
 
 
 def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
-    """Yield the tiles of `size` elements over the class `c`: a run (contiguous flat indices), and boxes (rectangles).
+    """Yield the tiles of `size` elements over the class `c` of dimensions: a run
+    (contiguous flat indices), and boxes (rectangles).
 
     With one dimension there is only the run. A run over several needs bulk copies that can walk it. `level` is GRID or
     LOOP.

@@ -47,7 +47,7 @@ class Tiling:
         return prod(tile.size for tile, c in pairs if tile.level == GRID and c.is_batch)
 
     def span(self, dims: Dims) -> int:
-        """Return the elements of a task or an iteration over the classes of `dims`, padded to whole tiles."""
+        """Return the elements of a task or an iteration over the dimensions `dims`, padded to whole tiles."""
         if dims not in self._spans:
             numbers = {self.o.class_of[d] for d in dims}
             self._spans[dims] = prod(self.tiles[n].size for n in numbers)
@@ -72,7 +72,7 @@ class Tiling:
         return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
 
     def tile_of(self, dim: str) -> AxisTile:
-        """Return the tile of the class that the dimension `dim` belongs to."""
+        """Return the tile of the class of dimensions that has `dim`."""
         return self.tiles[self.o.class_of[dim]]
 
     def pairs(self) -> list[tuple[DimClass, AxisTile]]:

@@ -158,8 +158,8 @@ def _has(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
 
 
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of a core for one element of a value: arithmetic, a
-    multiply-add, or the address of a read; 0 if free.
+    """Return the cycles of a core for one element of a value: arithmetic, a multiply-add, or the
+    address of a read; 0 for what costs nothing.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     if n.op == "read" and n.source is not None and is_divided(n.source, size):
