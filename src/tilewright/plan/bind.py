@@ -71,7 +71,7 @@ def _without_pipeline(
             raise refused(axis, f"no loop iterates over {axis.name}: it is whole")
 
     def width(d: Expr) -> int:
-        """Return the tile size along `d`: of a task, of a loop, or the whole extent."""
+        """Return the extent of `d` in a task, or in an iteration of a loop over it; else its whole extent."""
         return widths.get(d) or loop_tile_of.get(d) or kernel.size(d)
 
     by_loops: dict[Op, Microkernel | None] = dict.fromkeys(kernel.products.values())
@@ -114,7 +114,8 @@ def _refuse_pipeline_lines(plan: Schedule) -> None:
 def _waves(plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, simt: Terms | None) -> int:
     """Return the number of waves that the plan gives to a task; raise an error if the atoms or the machine decide it.
 
-    `products` has the microkernel of each MMA, None for one without an atom.
+    `products` has the microkernel of each MMA, None for one without an atom. `simt` are the parameters of a product
+    that lanes compute without atoms; None: there is none.
     """
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (
         bool(products) and simt is None
@@ -133,11 +134,12 @@ def _blocks(
     parallel: tuple[Expr, ...],
     width: Size,
 ) -> dict[Expr, int]:
-    """Return the loop tile along each parallel dimension that a task loops over, outermost first; {} if it loops over
-    none.
+    """Return the loop tile along each parallel dimension that a task loops over,
+    outermost first; {} if it loops over none.
 
     `width` gives a task's extent along a dimension. Loops of a single MMA are ordered N, M, batch, so that a tile of B
-    is read again for the next rows.
+    is read again for the next rows. `axes` has the plan's axis of each dimension, `products` the microkernel of each
+    MMA.
     """
     loop_tile_of = {d: n for d, axis in axes.items() if d in parallel and (n := loop_of(axis)) is not None}
     if len(products) != 1 or not loop_tile_of:
@@ -161,7 +163,7 @@ def _check_loops(
     """Raise an error for a loop tile longer than its axis, and on a GPU for one that differs from the accumulator tile.
 
     `products` has the microkernel of each MMA, `blocks` the loop tiles over parallel dimensions, `width` a task's
-    extents.
+    extents. `axes` has the plan's axis of each dimension.
     """
     units = dict.fromkeys(axes, 1)
     lines = {line.name: line for line in plan.products}

@@ -56,11 +56,11 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
 def widths_of(
     kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
 ) -> dict[Expr, int]:
-    """Return the extent of a task, in elements, along each dimension that the grid splits, in the order of the line
-    `grid`.
+    """Return the extent of a task, in elements, along each dimension that the grid
+    splits, in the order of the line `grid`.
 
     `parallel` are the dimensions that the grid may split. Raise an error for other ones, and for levels in a wrong
-    order.
+    order. `axes` has the plan's axis of each dimension.
     """
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():

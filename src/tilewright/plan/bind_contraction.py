@@ -156,8 +156,8 @@ class _Lines:
             raise refused(f"overlap {overlap}", f"it is for sums in tile registers; {what} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
-        """Raise an error unless each axis has the program's digits (mixed-radix parts), padded to the end of the last
-        block.
+        """Raise an error unless each axis has the program's digits (mixed-radix
+        parts), padded to the end of the last block.
         """
         expected = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
         for axis in self.plan.axes:

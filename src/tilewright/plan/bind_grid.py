@@ -53,8 +53,8 @@ def bind_grid(
 
 
 def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
-    """Return (axes of the dimensions that workgroups split, axes of loops), each by the dimension's name in the
-    program.
+    """Return (axes of the dimensions that workgroups split, axes of loops),
+    each by the dimension's name in the program.
 
     Raise an error if an axis is missing or unknown, has another extent, or differs from the author's constraint, and
     for lines that no plan of a grid program has.

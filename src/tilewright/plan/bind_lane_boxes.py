@@ -36,19 +36,23 @@ class BoxedRows:
     name: str
     digits: tuple[Digit, ...]
     sizes: tuple[int, ...]
-    """The extent of a box along each digit."""
+    """The extent of a box along each digit (mixed-radix part of M)."""
     outer: str
     inner: tuple[str, ...]
 
     @property
     def axis(self) -> Axis:
-        """The plan's axis of M without its task level: each digit (mixed-radix part) is padded to whole boxes."""
+        """The plan's axis of M without its task level: each digit (mixed-radix part) is padded to whole
+        boxes (a rectangle of results per lane).
+        """
         walked = [replace(d, walked=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
         units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
         return Axis(self.name, tuple(walked), tuple(units))
 
     def to_boxed_plan(self, plan: Schedule) -> Schedule:
-        """Return a plan over M restated as a plan over lane boxes; raise an error if its tasks are not whole boxes."""
+        """Return a plan over M restated as a plan over lane boxes (a rectangle of results per lane); raise
+        an error if its tasks are not whole boxes.
+        """
         rows_axis, box_elements = plan.axis(self.name), prod(self.sizes)
         task = rows_axis.split("task")
         if rows_axis.digits != self.axis.digits:

@@ -38,8 +38,8 @@ NAMES = 200
 
 
 def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], widths: dict[Expr, int]) -> Cuts:
-    """Return the lowering parameters of a kernel with warp specialisation: producer waves copy, consumer waves
-    multiply.
+    """Return the lowering parameters of a kernel with warp specialisation:
+    producer waves copy, consumer waves multiply.
 
     `axes` has the plan's axis of every dimension, `widths` the task width along those that the grid splits. Raise an
     error that quotes the first illegal line.
@@ -49,7 +49,9 @@ def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axi
 
 @dataclass(frozen=True, eq=False)
 class _PipelinedKernel:
-    """A kernel with a pipelined plan: its axes, and the width of a task along each dimension."""
+    """A kernel and its plan with a pipeline: the plan's axis of every dimension, and the extent of a task along the
+    grid's.
+    """
 
     kernel: KernelProgram
     plan: Schedule
@@ -101,14 +103,14 @@ class _PipelinedKernel:
 
     @property
     def roles(self) -> Pipeline:
-        """The plan's line `producer ..., consumer ..., stages ...`."""
+        """The plan's line `producer ..., consumer ..., stages ...`: waves with their registers, and stages."""
         assert self.plan.pipeline is not None
         return self.plan.pipeline
 
     @cached_property
     def looped(self) -> dict[Expr, int]:
-        """The tile size of each loop of the program that stays a loop, by dimension; other loops become the K loop of
-        an MMA.
+        """The tile size of each loop of the program that stays a loop, by dimension;
+        other loops become the K loop of an MMA.
         """
         kernel = self.kernel
         stays = {
@@ -137,14 +139,14 @@ class _PipelinedKernel:
         return axes_of
 
     def _why_not_chained(self) -> str:
-        """Return why values between MMAs do not stay in registers; empty text if they do."""
+        """Return why values between the MMAs of this kernel do not stay in registers, as text; empty if they do."""
         kernel = self.kernel
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
         return axes if isinstance(axes, str) else ""
 
     def _lines(self) -> list[tuple[ProductUnit, Op]]:
-        """Return (its line of the plan, the mma operation) for every MMA; raise an error for missing and
-        unknown names.
+        """Return (its line of the plan, the mma operation) for every MMA;
+        raise an error for missing and unknown names.
         """
         lines = {line.name: line for line in self.plan.products}
         for name, line in lines.items():
@@ -206,8 +208,8 @@ class _PipelinedKernel:
         return how
 
     def _slabs(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
-        """Return how many slabs (rows of shared memory, of the atom's length) along K one K step has; 0 if K is one
-        step.
+        """Return how many slabs (rows of shared memory, of the atom's length)
+        along K one K step has; 0 if K is one step.
 
         `line` is the plan's line of the mma `op`, which an error quotes.
         """
@@ -225,8 +227,8 @@ class _PipelinedKernel:
         return 0 if step is None else k_rows(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
 
     def _taps(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return the extent of a K step along each reduction dimension besides K (filter taps); () if it is 1 along
-        all.
+        """Return the extent of a K step along each reduction dimension besides
+        K (filter taps); () if it is 1 along all.
 
         Raise an error if steps do not divide a dimension, or if the atom reads one tap at a time.
         """
@@ -241,8 +243,8 @@ class _PipelinedKernel:
         return tuple(taps) if any(n > 1 for n in taps) else ()
 
     def _check_atom(self, line: ProductUnit, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error if the atom does not take the operands' types, or the dimension along which they are
-        contiguous.
+        """Raise an error if the atom does not take the operands' types, or the
+        dimension along which they are contiguous.
         """
         machine, axes = self.kernel.machine, microkernel.oriented(self.of[op])
         types = types_of(op, axes.swapped, machine)
@@ -253,8 +255,10 @@ class _PipelinedKernel:
             raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
 
     def _held(self, products: Mapping[Op, Microkernel]) -> int:
-        """Return the registers of a lane for A operands that stay in registers over a loop, with all of their K; 0 if
-        none do.
+        """Return the registers of a lane for A operands that stay in registers over a
+        loop, with all of their K; 0 if none do.
+
+        `products` has the microkernel of each MMA.
         """
         registers, word = 0, self.kernel.machine.register_file.word_bits
         for op, microkernel in products.items():
@@ -284,7 +288,9 @@ class _PipelinedKernel:
                 raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error if the accumulator tile of an MMA is not the task's tile along M and N."""
+        """Raise an error if the accumulator tile of the mma `op` is not what a
+        task, or an iteration, has of its M and N.
+        """
         axes, size = self.of[op], self.kernel.size
         for d in axes.around:
             if self.width(d) > 1:

@@ -48,11 +48,10 @@ class Blocking:
     """Blocking parameters of a contraction. A block is the `rows` x `columns` accumulator tile that stays in registers.
 
     Its columns are tile registers, vectors along N, or vectors along a dimension that A, B and the result share.
-
     `strip` is a task's extent along M (in lines of the image, or in rows if M is one digit), and `task_columns` along
-    N. `order` lists the loops over blocks, outermost first. `steps` are the splits of K. `stage` says from where tile
-    registers read A: in place (""), from staged lines ("strip"), or from an im2col panel ("panel"). `streams` names the
-    operands, a and b, whose loads bypass the cache.
+    N. `order` lists the loops over blocks, outermost first, `tasks` the axes of the grid. `steps` are the splits of K.
+    `stage` says from where tile registers read A: in place (""), from staged lines ("strip"), or from an im2col panel
+    ("panel"). `streams` names the operands, a and b, whose loads bypass the cache.
     """
 
     atom: MultiplyAtom | LaneUnit
@@ -68,7 +67,7 @@ class Blocking:
     streams: str = ""
     overlap: str = "none"
     singles: tuple[tuple[str, int], ...] = ()
-    """Digits of which a task takes more than one, of those whose every number is a task of its own otherwise."""
+    """(name, number of values) of the digits of `single_digits` of which a task has more than one value."""
 
     @property
     def in_tiles(self) -> bool:
@@ -77,8 +76,8 @@ class Blocking:
 
     @property
     def by_lanes(self) -> bool:
-        """True if vectors of this blocking run along a dimension that A, B and the result share, such as depthwise
-        channels.
+        """True if vectors of this blocking run along a dimension that A, B and the
+        result share, such as depthwise channels.
         """
         return isinstance(self.atom, LaneUnit)
 
@@ -105,8 +104,8 @@ def kept_digit(contraction: Contraction) -> Symbol:
 
 
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
-    """Return the digits (mixed-radix parts) of which a task usually has one value: the batch, and all but the last two
-    of M.
+    """Return the digits (mixed-radix parts) of which a task usually has one value:
+    the batch, and all but the last two of M.
 
     With `by_lanes` (vectors along a shared digit) all but the last digit of M, and the vectorised digit is left out.
     """
@@ -117,8 +116,8 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return the digits (mixed-radix parts) of each plan axis by its name: lanes (only with `by_lanes`), rows, columns,
-    depth.
+    """Return the digits (mixed-radix parts) of each plan axis by its name: lanes
+    (only with `by_lanes`), rows, columns, depth.
 
     The grid splits the first two axes. `single_digits` are left out.
     """
@@ -132,7 +131,7 @@ def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[S
 
 
 def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
-    """Return the plan that says the blocking parameters of a contraction."""
+    """Return the plan whose lines say these blocking parameters of a contraction; `blocking_of` is its inverse."""
     (m, n, k), axes = blocking.atom.shape, axes_in_order(contraction, blocking.by_lanes)
     across, vector_digit = (LANES, kept_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
     walked = {

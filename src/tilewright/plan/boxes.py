@@ -87,7 +87,7 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
     """Return the dimensions that the grid may split, in the order of the first write.
 
     With `logs`, results of debug_log count as writes. `opened` are sizes known only at the call; no proof relies on
-    them.
+    them. `size` gives the extent of a dimension.
     """
     dims = pointwise(program, size, opened)
     for op in program.walk() if logs else ():
@@ -97,7 +97,10 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
 
 
 def may_overrun(d: Expr, program: Program, size: Size) -> bool:
-    """True if a task may run past the end of `d`: every write is out of bounds there, and so is dropped."""
+    """True if a task may run past the end of `d`: every write is out of bounds there, and so is dropped.
+
+    `size` gives the extent of a dimension.
+    """
     for op in (op for op in program.walk() if op.name in WRITES):
         iterator = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(d)
         coordinates = zip(op.attrs.get("at", ()), op.operands[1].type.dims, strict=False)
@@ -110,8 +113,8 @@ def may_overrun(d: Expr, program: Program, size: Size) -> bool:
 
 
 def pointwise(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions along which the program is pointwise, in the order of its first write; () if there are
-    none.
+    """Return the dimensions along which the program is pointwise, in the order
+    of its first write; () if there are none.
 
     Pointwise: every write has the dimension and writes separate elements, and nothing mixes elements along it. `opened`
     are sizes known only at the call, for which `size` gives typical numbers.
@@ -175,8 +178,8 @@ def _mixed_dims(op: Op) -> set[Expr]:
 
 
 def _gathered_dims(op: Op) -> set[Expr]:
-    """Return the dimensions of index tiles that an access looks up at other coordinates than its own; empty without
-    lookups.
+    """Return the dimensions of index tiles that an access looks up at other
+    coordinates than its own; empty without lookups.
     """
     _, kind, extra = accessed(op)
     dim_of = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
@@ -189,7 +192,8 @@ def _gathered_dims(op: Op) -> set[Expr]:
 def _written_separately(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: Opened) -> list[Expr]:
     """Return those of `dims` along which different coordinates write different elements of one memory argument.
 
-    `writes` and `reads` are all accesses of that argument; `opened` are sizes known only at the call.
+    `writes` and `reads` are all accesses of that argument; `opened` are sizes known only at the call. `size` gives the
+    extent of a dimension.
     """
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -229,18 +233,20 @@ def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
 
 
 def _is_linear(op: Op, size: Size, opened: Opened) -> bool:
-    """True if a write maps each element to its own address, because the address is a mixed-radix number of the
-    coordinates.
+    """True if a write maps each element to its own address, because the address is
+    a mixed-radix number of the coordinates.
 
     A flat index that is divided, as in [i//56, i%56, j], gives one linear offset again. `opened` sizes, known only at
-    the call, stay expressions.
+    the call, stay expressions. `size` gives the extent of a dimension.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
         return False
 
     def extent(e: Expr) -> Expr:
-        """Return an expression of sizes with the known ones as numbers."""
+        """Return an expression of sizes with the known ones as numbers, and those known only at the
+        call as expressions of the call's symbols.
+        """
         known = {s: as_expr(size(s)) for s in e.symbols if s not in opened}
         return Substitution({**known, **{s: opened[s] for s in e.symbols if s in opened}})(e)
 
@@ -274,8 +280,10 @@ def _are_digits(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:
 
 
 def _all_differ(op: Op, size: Size) -> bool:
-    """True if a write maps each element to its own address, shown by computing all addresses; False if they are too
-    many.
+    """True if a write maps each element to its own address, shown by computing
+    all addresses; False if they are too many.
+
+    `size` gives the extent of a dimension.
     """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
@@ -298,7 +306,9 @@ def _all_differ(op: Op, size: Size) -> bool:
 
 
 def slides(program: Program, dim: Expr) -> bool:
-    """True if a read with bounds checks is a sliding window along `dim`: its coordinate adds `dim` to another index."""
+    """True if a read with bounds checks is a sliding window along `dim`: a
+    memory coordinate adds `dim` to another index.
+    """
     for op in program.walk():
         if op.name == "read" and "otherwise" in op.attrs and "at" in op.attrs:
             iterator = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
@@ -326,6 +336,7 @@ def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) ->
     """Return task widths that divide `dims`, for a program without MMAs.
 
     A task has a contiguous run along the innermost dimension of memory, and then as much of others as `room` allows.
+    `size` gives the extent of a dimension.
     """
     spaces = [_tile_dims(op) for op in program.walk()]
     limits = room.elements
@@ -354,7 +365,7 @@ def _widths_of_products(
 
     `loops` has the tile size of each loop dimension. Batch dimensions are split first, then other dimensions outside
     the accumulator tile, then M and N, which keep some rows. Dimensions that some MMA lacks stay whole if others can be
-    split.
+    split. `dims` are those that the grid may split. `size` gives the extent of a dimension.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _tile_dims(op) for op in products)]
@@ -373,11 +384,11 @@ def _widths_of_products(
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in values)
 
     def tasks(widths: Mapping[Expr, int]) -> int:
-        """Return the number of tasks."""
+        """Return the number of tasks of these widths."""
         return prod(-(-size(d) // n) for d, n in widths.items())
 
     def enough(widths: Mapping[Expr, int]) -> bool:
-        """True if there are enough tasks, and their values fit the L2 cache."""
+        """True if tasks of these widths are enough in number, and their values fit the L2 cache."""
         return tasks(widths) >= room.product_tasks and largest_value(widths) <= room.product_elements
 
     blocked = _accumulator_dims(products, size)
@@ -393,7 +404,10 @@ def _widths_of_products(
 
 
 def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
-    """Return the dimensions of accumulator tiles: M and N of each MMA."""
+    """Return the dimensions of accumulator tiles: M and N of each MMA that has one.
+
+    `products` are the MMAs. `size` gives the extent of a dimension.
+    """
     dims: set[Expr] = set()
     for op in products:
         axes = axes_in(op, size)
@@ -403,8 +417,8 @@ def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
 
 
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:
-    """Return task widths to try along a dimension of `extent` elements, widest first, each about half of the one
-    before.
+    """Return task widths to try along a dimension of `extent` elements, widest
+    first, each about half of the one before.
 
     `radices` are the divisors of the dimension's flat index. Widths that keep its digits (i//56, i%56) whole are
     preferred, then those of whole register tiles, then those that divide the extent.
@@ -427,7 +441,10 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 
 
 def radices(program: Program, dim: Expr, size: Size) -> set[int]:
-    """Return the numbers above 1 by which accesses divide the coordinate of a dimension, as 56 in [i//56, i%56]."""
+    """Return the numbers above 1 by which accesses divide the coordinate of a dimension, as 56 in [i//56, i%56].
+
+    `size` gives the extent of a dimension.
+    """
     divisors: set[int] = set()
     for op in program.walk():
         if "at" not in op.attrs or not (op.name == "read" or op.name in WRITES):
@@ -454,7 +471,7 @@ def innermost(program: Program) -> list[Expr]:
 
 
 def contiguous_dims(op: Op) -> list[Expr]:
-    """Return the dimensions along which a read or a write is contiguous in memory."""
+    """Return the dimensions in the innermost memory coordinate of a read or a write; several if it adds them."""
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
         return list(memory.type.dims[-1:])

@@ -34,8 +34,8 @@ def chained_axes(
         return loop_tile_of
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` that a task has at a time: a loop's tile, 1 if only the grid splits it, else its
-        extent.
+        """Return the extent of `d` that a task has at a time: a loop's tile, 1 if
+        only the grid splits it, else its extent.
         """
         return loop_tile_of.get(d) or (1 if d in dims and d not in tiled else size(d))
 
@@ -67,7 +67,10 @@ def chained_axes(
 
 
 def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid of a chain of MMAs may split, an M of extent 1 among them."""
+    """Return the dimensions that the grid of a chain of MMAs may split, an M of extent 1 among them.
+
+    `size` gives the extent of a dimension.
+    """
     row_dims = [_row_dims(op) for op in names_of(program).values()]
     unit_rows = {rows[-1] for rows in row_dims if rows and all(size(d) == 1 for d in rows)}
     return cut_dims(program, lambda d: 2 if d in unit_rows else size(d))
@@ -98,8 +101,8 @@ def adds_products(loop: Op) -> bool:
 
 
 def is_read(value: Value, makers: Mapping[Value, Op]) -> bool:
-    """True if a value is read from memory, at coordinates that do not depend on data; `makers` has the operation of
-    each value.
+    """True if a value is read from memory, at coordinates that do not depend on data;
+    `makers` has the operation of each value.
     """
     op = makers.get(value)
     return op is not None and op.name == "read" and not op.attrs.get("lookups")
@@ -112,7 +115,10 @@ def _row_dims(op: Op) -> list[Expr]:
 
 
 def _has_wide_value(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
-    """True if a computed value has two or more dimensions of extent > 1 besides `row` (M) and the grid's `dims`."""
+    """True if a computed value has two or more dimensions of extent > 1 besides `row` (M) and the grid's `dims`.
+
+    `size` gives the extent of a dimension.
+    """
     for value in (v for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results):
         if isinstance(value.type, TileType):
             others = [d for d in value.type.dims if d is not row and d not in dims]

@@ -30,7 +30,7 @@ GIVEN = {"fill", "scalar", "self_index"}
 
 @dataclass(frozen=True)
 class ComputedFactor:
-    """A computed operand: the elementwise operations, and the reads that they start from."""
+    """An MMA operand that is computed elementwise: the operations (from the operand back) and the first reads."""
 
     ops: tuple[Op, ...]
     reads: tuple[Op, ...]

@@ -36,12 +36,15 @@ LONGEST = 1000
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor of a contraction: the program's argument, its extents, and its coordinates in terms of digits."""
+    """A tensor of a contraction: the program's argument, its extents, and its coordinates in terms of digits.
+
+    Digits are the mixed-radix parts of flattened dimensions. `otherwise` is what a read out of bounds gives.
+    """
 
     name: str
     dtype: DType
     shape: tuple[Any, ...]
-    """Its extents: numbers, or expressions of open sizes."""
+    """Its extents: numbers, or expressions of open sizes (known only at the call)."""
     coordinates: tuple[Expr, ...]
     otherwise: float | None = None
 
@@ -80,13 +83,14 @@ class Contraction:
     batch: tuple[Symbol, ...] = ()
     """Digits that A, B and the result share: groups, or matrices of a batch."""
     dims: tuple[tuple[str, ...], tuple[str, ...], str] = ((), (), "")
-    """The program's dimensions that became rows and columns, and the one that became the last of the depth."""
+    """The program's dimensions that became rows, those that became columns, and the one that is the last of the
+    depth."""
     apart: bool = False
-    """True if digits are not merged."""
+    """True if digits must not be merged."""
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
-    """Dimensions of the program, and the digits that stand for them together; those of one number have none."""
+    """(dimensions of the program, digits that stand for them together); a dimension with one element has no digits."""
     program: Program | None = None
-    """What it was recognised in."""
+    """The program in which the contraction was recognised."""
     accesses: tuple[Op, ...] = ()
     """The program's read of `a`, of `b`, its write, and the reads of `extras`."""
 
@@ -97,15 +101,15 @@ class Contraction:
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
-        """The digits (mixed-radix parts) of K that share a bounds check of A with the last digit of M, such as filter
-        taps.
+        """The digits (mixed-radix parts) of K that share a bounds check of A with
+        the last digit of M, such as filter taps.
         """
         shared = [x.symbols for _, x in self.a.conditions if self.rows[-1] in x.symbols]
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
-        """Return the contraction in normal form, as lines: its digits, the accesses in terms of them, and the
-        accumulator.
+        """Return the contraction in normal form, as lines: its digits (mixed-radix parts), the
+        accesses in terms of them, and the accumulator.
         """
         kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
         lines = [
@@ -131,7 +135,9 @@ class Contraction:
 
 
 def size(s: Symbol) -> int:
-    """Return the extent of a digit (mixed-radix part of a flattened dimension); if it is open, its largest."""
+    """Return the extent of a digit (mixed-radix part of a flattened dimension); of
+    one known only at the call, the largest.
+    """
     return int(s.hi) + 1
 
 
@@ -141,15 +147,15 @@ def _is_open(digit: Symbol) -> bool:
 
 
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """Return the contraction with numbers for open sizes (known only at the call); its digits are not merged any
-    further.
+    """Return the contraction with numbers for open sizes (known only at the call); its digits
+    (mixed-radix parts) are not merged any further.
     """
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
     images = Substitution(digits)
 
     def closed_operand(operand: Operand) -> Operand:
-        """Return an operand with numbers for its open sizes."""
+        """Return an operand with numbers for its open sizes (known only at the call)."""
         shape = tuple(int(numbers(as_expr(n))) for n in operand.shape)
         return replace(operand, shape=shape, coordinates=tuple(map(images, operand.coordinates)))
 
@@ -172,7 +178,8 @@ def dimension(digit: Symbol) -> Symbol:
 
 
 def merge_rows(contraction: Contraction) -> Contraction:
-    """Return the contraction with all digits of M (such as n, p, q) merged into one, if contiguous in every tensor.
+    """Return the contraction with all digits (mixed-radix parts, such as n, p, q) of M merged
+    into one, if contiguous in every tensor.
 
     A 1x1 convolution becomes a GEMM. Otherwise, and if some extent of M is known only at the call, it is unchanged.
     """
@@ -184,7 +191,7 @@ def merge_rows(contraction: Contraction) -> Contraction:
 
 
 def merge_taps(contraction: Contraction) -> Contraction:
-    """Return the contraction with the last two digits of K (filter tap, channel) merged into one.
+    """Return the contraction with the last two digits (mixed-radix parts: filter tap, channel) of K merged into one.
 
     A tap and its few channels become one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c. It is
     unchanged if K has one digit, or if the two are not contiguous in an operand.
@@ -193,8 +200,8 @@ def merge_taps(contraction: Contraction) -> Contraction:
 
 
 def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
-    """Return the contraction with `digits` merged into one digit `name`; unchanged if they are not contiguous in a
-    tensor.
+    """Return the contraction with `digits` (mixed-radix parts of M or K) merged into one digit `name`;
+    unchanged if they are not contiguous in a tensor.
     """
     operands, merged_digit = (
         (contraction.a, contraction.b, contraction.out, *contraction.extras),
@@ -261,8 +268,8 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with its dimension of digit `last` as long as `padded_digit`; None if no dimension is `last`
-    alone.
+    """Return the operand with its dimension of digit `last` (mixed-radix part of K) as long as
+    `padded_digit`; None if no dimension is `last` alone.
     """
     positions = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
     if (
@@ -282,7 +289,8 @@ def over_joined(
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
     """Return the table of (program dimensions, their digits) after `digits` were merged into `merged_digit`.
 
-    Digits are the mixed-radix parts that stand for the dimensions; entries that share a merged digit become one.
+    Digits are the mixed-radix parts that stand for the dimensions; entries that share a merged digit become one. `over`
+    is the table before.
     """
     merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
     dims = tuple(d for entry in merged_entries for d in entry[0])
@@ -328,7 +336,7 @@ class _Recogniser:
         digits = self.digits(indices, list(accesses.values()))
 
         def digits_of(dims: list[Expr]) -> tuple[Symbol, ...]:
-            """Return the digits of dimensions, in order."""
+            """Return the digits (mixed-radix parts) of some dimensions, in the order of the dimensions."""
             return tuple(s for d in dims for s in digits[indices[d]][0])
 
         summed = sorted(added, key=lambda d: _depth_order(indices[d], accesses[ops[0]]))
@@ -445,7 +453,8 @@ class _Recogniser:
         """Return, for each index, (its digits, the index in terms of them), slowest digit first.
 
         A digit is a mixed-radix part: i//56 and i%56 are digits of i. An index has the same digits in all accesses.
-        Raise NoContraction if accesses divide it by numbers of which none divides the other.
+        Raise NoContraction if accesses divide it by numbers of which none divides the other. `indices` has the index of
+        each dimension.
         """
         steps: dict[Symbol, set[int | Expr]] = {axis: {1} for axis in indices.values()}
         for access in accesses:
@@ -474,8 +483,8 @@ class _Recogniser:
         return digits_of
 
     def operand(self, op: Op, access: Access, meanings: Substitution) -> Operand:
-        """Return the tensor of a read or write with its coordinates in digits, which `meanings` puts in place of each
-        index.
+        """Return the tensor of a read or write with its coordinates in digits (mixed-radix parts),
+        which `meanings` puts in place of each index.
 
         Raise NoContraction if the coordinates still divide.
         """
@@ -487,8 +496,8 @@ class _Recogniser:
         return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
 
     def extras(self, write: Op, result: Value) -> list[Op]:
-        """Return the reads of the epilogue: those between the accumulator `result` and the write; [] if it reads
-        nothing.
+        """Return the reads of the epilogue: those between the accumulator
+        `result` and the write; [] if it reads nothing.
 
         Raise NoContraction if the epilogue is not elementwise, or too long.
         """
@@ -533,8 +542,8 @@ class _Recogniser:
 
 
 def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
-    """Return the sort key of a reduction dimension within K: filter taps (which slide) before channels, then memory
-    order.
+    """Return the sort key of a reduction dimension within K: filter taps (which
+    slide) before channels, then memory order.
 
     `axis` is the dimension's index, `access` that of operand A.
     """
@@ -544,8 +553,8 @@ def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
 
 
 def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
-    """Return [1, the divisors in `radices`, extent] sorted so that each divides the next; None if there is no such
-    order.
+    """Return [1, the divisors in `radices`, extent] sorted so that each divides
+    the next; None if there is no such order.
 
     >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
     >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)
@@ -568,8 +577,8 @@ def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Exp
 def _digit_names(dims: list[Expr]) -> dict[Expr, str]:
     """Return a unique name for each dimension: its symbol's in lower case, or `dim` for an expression.
 
-    Digits are a name and a number, m_0, and nothing else in a block program's text is; `rows` and `taps` are the names
-    of merged digits.
+    Digits (mixed-radix parts) are a name and a number, m_0, and nothing else in a block program's text is; `rows` and
+    `taps` are the names of merged digits.
 
     >>> from tilewright.lang import sym
     >>> list(_digit_names([sym.M, sym.m, sym.H * sym.W, sym.C * sym.R, sym.dim]).values())

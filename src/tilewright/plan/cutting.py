@@ -18,10 +18,11 @@ from tilewright.plan.tiled import Depth, Tiled, Walk
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
-    """Return the contraction as its blocking stages operand A: lines and positions of a staged image become one row
-    digit.
+    """Return the contraction as its blocking stages operand A: lines and
+    positions of a staged image become one row digit.
 
-    That digit (part of M) counts lines at their pitch, with the padding between them. Without staging it is unchanged.
+    That digit (mixed-radix part of M) counts lines at their pitch, with the padding between them. Without staging it is
+    unchanged.
     """
     walk = _staged_lines(contraction, blocking)
     if walk is None or len(contraction.rows) == 1:
@@ -31,7 +32,7 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
     images = Substitution({line: row_digit // walk.pitch, place: row_digit % walk.pitch})
 
     def over_lines(operand: Operand) -> Operand:
-        """Return an operand with its coordinates in terms of the merged row digit."""
+        """Return an operand with its coordinates in terms of the merged digit of M."""
         return replace(operand, coordinates=tuple(map(images, operand.coordinates)))
 
     a, out, *extras = map(over_lines, (contraction.a, contraction.out, *contraction.extras))
@@ -55,7 +56,11 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 
 
 def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
-    """Return the lowering parameters of a contraction. `product` is the MMA of its program after `in_lines`."""
+    """Return the lowering parameters that a blocking gives a contraction.
+
+    `product` is the mma of the contraction's program, rewritten over the digits (mixed-radix parts) that `in_lines`
+    leaves.
+    """
     walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
     *lines, row = map(dimension, walked.rows if blocking.in_tiles or blocking.by_lanes else walked.rows[-2:])
     axis, digit = (LANES, kept_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
@@ -118,8 +123,8 @@ def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
 
 
 def _tap_shifts(contraction: Contraction) -> dict[Expr, tuple[int, int]]:
-    """Return {dimension of a filter tap: (lines, positions) further on in the staged lines at which its next value
-    reads}.
+    """Return {dimension of a filter tap: (lines, positions) further on in the
+    staged lines at which its next value reads}.
     """
     halo = halo_of(contraction)
     assert halo is not None

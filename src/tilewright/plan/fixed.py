@@ -32,12 +32,12 @@ class Fixed:
         row_counts: Collection[int],
         column_counts: Collection[int],
     ) -> Iterator[tuple[int, int, tuple[str, str]]]:
-        """Yield (a task's extent along M, its columns, order of loops over blocks) of every task tile that the
-        constraints allow.
+        """Yield (a task's extent along M, its columns, order of loops over blocks) of
+        every task tile that the constraints allow.
 
         `register_tile` is (rows, columns) of an accumulator tile and `row_blocks` the number of such tiles along M.
         `row_counts` and `column_counts` are the numbers of tasks along M and N to try. The extent along M is in image
-        lines if M has several digits, else in rows.
+        lines if M has several digits (mixed-radix parts), else in rows.
         """
         rows, columns = register_tile
         for strip in self._strips(contraction, rows, row_blocks, row_counts):
@@ -48,8 +48,8 @@ class Fixed:
     def _strips(
         self, contraction: Contraction, block_rows: int, row_blocks: int, row_counts: Collection[int]
     ) -> list[int]:
-        """Return a task's extents along M to try: image lines, or rows in whole register tiles; [] if the constraint
-        fits none.
+        """Return a task's extents along M to try: image lines, or rows in whole
+        register tiles; [] if the constraint fits none.
 
         `block_rows` are the rows of a register tile, `row_blocks` such tiles along M, `row_counts` the numbers of tasks
         to try.
@@ -76,14 +76,18 @@ FREE = Fixed()
 
 
 def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, int]) -> Fixed:
-    """Return the task and loop tiles that the author's constraints give a contraction; None where they give no
-    number.
+    """Return the task and loop tiles that the author's constraints give a contraction; None where they give no number.
+
+    `sizes` gives the numbers of size symbols.
     """
     tasks, loops = tiles_of(program, sizes)
     rows, columns, depth = contraction.dims
 
     def task(dims: tuple[str, ...], extent: int) -> int | None:
-        """Return the workgroup tile of an axis that is one dimension; None if it has no constraint."""
+        """Return the workgroup tile of an axis that is one dimension; None if it has no constraint.
+
+        `dims` are its dimensions, `extent` its elements.
+        """
         widths = [tasks[d] for d in dims if d in tasks]
         return min(widths[0], extent) if len(dims) == 1 and widths else None
 
@@ -95,8 +99,10 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
 
 
 def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
-    """Return {dimension: number of parts} into which the author's wave constraints split a workgroup's tile among
-    waves.
+    """Return {dimension: number of parts} into which the author's wave
+    constraints split a workgroup's tile among waves.
+
+    `sizes` gives the numbers of size symbols.
     """
     images, (workgroups, _) = Substitution(dict(sizes)), tiles_of(program, sizes)
     parts = {}

@@ -49,13 +49,13 @@ class Followed:
         return value.value if isinstance(value, Const) else None
 
     def text(self, e: Expr) -> str:
-        """Return an expression as its number, or as it is written."""
+        """Return an expression of sizes as text: its number, or as it is written if a symbol has no value."""
         number = self.number(e)
         return str(e if number is None else number)
 
     def axis(self, dim: Expr) -> Axis | None:
-        """Return the plan's axis of a program dimension, from the first of the plan's kernels that has one; None if
-        none has.
+        """Return the plan's axis of a program dimension, from the first of the
+        plan's kernels that has one; None if none has.
         """
         name = self.axes.get(str(dim), str(dim))
         plan: Schedule | None = self.plan
@@ -75,8 +75,8 @@ class Followed:
         return roles.consumer[0] // 2 if roles.pingpong else roles.consumer[0]
 
     def shared(self) -> dict[str, int] | None:
-        """Return {dimension: number of parts} into which waves split a task; {} for one wave, None if the plan does not
-        say.
+        """Return {dimension: number of parts} into which waves split a task; {} for
+        one wave, None if the plan does not say.
         """
         if self.machine.waves == 1 or self.waves == 1:
             return {}
@@ -102,7 +102,8 @@ def not_followed(
     """Return one line for each constraint of a program that a plan does not follow, with the reason.
 
     `contraction` is given if the plan has the axes rows, columns and depth of a CPU contraction. `is_grid` says that
-    workgroup tiles are part of the program's meaning, so that every plan follows them.
+    workgroup tiles are part of the program's meaning, so that every plan follows them. `sizes` are those that it was
+    planned for.
     """
     if contraction is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
@@ -119,7 +120,7 @@ def _extent(axis: Axis) -> int:
 
 
 def _workgroup(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note if the tasks of the plan do not have the workgroup tile of a constraint."""
+    """Yield a note if a task of the plan does not have the workgroup tile of the constraint `record`; else nothing."""
     tile = followed.number(record.attrs["tile"])
     if tile is None or followed.is_grid:
         return
@@ -143,7 +144,7 @@ def _workgroup(followed: Followed, record: Op) -> Iterator[str]:
 
 
 def _tiling(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note if no loop of the plan has the loop tile of a constraint."""
+    """Yield a note if no loop of the plan has the loop tile of the constraint `record`; else nothing."""
     tile = followed.number(record.attrs.get("tile"))
     axis = followed.axis(record.attrs["dim"])
     if tile is None:
@@ -156,7 +157,7 @@ def _tiling(followed: Followed, record: Op) -> Iterator[str]:
 
 
 def _wave(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note if waves do not split a task's dimension as a constraint says."""
+    """Yield a note if waves do not split a task's dimension as the constraint `record` says; else nothing."""
     dim = record.attrs["dim"]
     wanted_parts, parts = wave_parts(followed.program, followed.sizes).get(str(dim)), followed.shared()
     if wanted_parts is not None and parts is not None and parts.get(str(dim), 1) == wanted_parts:
@@ -172,8 +173,8 @@ def _wave(followed: Followed, record: Op) -> Iterator[str]:
 
 
 def _hardware(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note for each part of a hardware constraint that the plan does not follow: waves, threads, instruction,
-    ...
+    """Yield a note for each part of a hardware constraint that the plan does not
+    follow: waves, threads, instruction, ...
     """
     attrs, machine = record.attrs, followed.machine
     if (threads := attrs.get("threads")) is not None and threads != machine.lanes:
@@ -203,7 +204,9 @@ def _hardware(followed: Followed, record: Op) -> Iterator[str]:
 
 
 def _elements(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield the note that the elements per thread of a read, write or index are chosen by the plan."""
+    """Yield the note that the plan, not the constraint `record`, chooses the
+    elements per thread of a read, write or index.
+    """
     why = ONE_WORKER if followed.machine.waves == 1 else "what a lane reads and writes at a time follows from the plan"
     what = f"{record.attrs['what']} of {record.attrs['of']}"
     yield f"elements_per_thread {followed.text(record.attrs['count'])} of the {what} is left aside: {why}"

@@ -45,7 +45,7 @@ class Cuts:
     """The parameters of the lowering of one kernel: a plan, bound to the operations and dimensions of a program."""
 
     widths: dict[Expr, int] = field(default_factory=dict)
-    """The width of a task along each dimension that the grid splits."""
+    """The extent of a task along each dimension that the grid splits, in elements."""
     blocks: dict[Expr, int] = field(default_factory=dict)
     """The tile size of each loop of a task over a parallel dimension, outermost first."""
     tiles: dict[Op, int] = field(default_factory=dict)
@@ -53,15 +53,15 @@ class Cuts:
     products: dict[Op, Microkernel | None] = field(default_factory=dict)
     """The atom and accumulator tile of each MMA; None: scalar loops."""
     roles: Pipeline | None = None
-    """Who loads and who multiplies; None: all waves do both. Tasks then all have the same width: those at the edges
-    compute more than there is, and what is too much is not stored."""
+    """The producer and consumer waves; None: all waves copy and multiply. With them all tasks have the same width:
+    those at the edges compute elements past the end, which are not stored."""
     group: int = 1
     """Raster group: how many tasks along the first dimension of the grid run next to each other."""
     extended: dict[Expr, int] = field(default_factory=dict)
     """Dimensions whose ragged tail is padded to a multiple of this size; what is past the end is never stored."""
     apart: dict[Expr, tuple[int, int]] = field(default_factory=dict)
-    """How many pieces at the ends of a dimension are written apart; by itself one at each where a factor slides out of
-    its tensor, and the last where only a call tells where the dimension ends."""
+    """How many tiles at the (start, end) of a dimension are peeled. Without an entry it is one at each end where an
+    operand slides out of bounds, and the last where the extent is known only at the call."""
     lanes: dict[Op, LaneKernel] = field(default_factory=dict)
     """Products that vectors compute along a dimension shared by A, B and the result (depthwise convolution)."""
     depth: tuple[Depth, ...] = ()
@@ -71,21 +71,22 @@ class Cuts:
     waves: int = 1
     """The number of waves that compute a task, where no MMA decides it."""
     halo: int | None = None
-    """Where factor A is brought as a halo tile: how many offsets a stage of B has; 0: all of B is brought before the
-    first task; None: A is brought step by step, as B is."""
+    """If operand A is copied as a halo tile: how many filter taps a stage of B has; 0: all of B is copied before the
+    first task; None: A is copied K step by K step, as B is."""
     walk: Walk | None = None
     """The lines and pitch of a halo tile or of staged rows, where rows run on from line to line."""
     overlap: str = "none"
-    """What runs beside other work: `ahead`, the first product of a loop's next round; `defer`, what becomes of a block
-    of sums, beside the next one."""
+    """The overlap of a plan: `mma ahead` starts the first MMA of a loop's next iteration; `delayed store` stores an
+    accumulator tile beside the next one; `ordered`, `none`."""
     packed: bool = False
     """True if B operands that are arguments are packed before the program runs, even if they could be read in place."""
     tiled: Tiled | None = None
-    """How a program's single MMA runs in tile registers; None: the lowering chooses."""
+    """The MMA of a program in tile registers: its axes, and how operands get there; None: the lowering chooses."""
     terms: int | None = None
     """In SIMT products: how many K steps are unrolled at most; None: atoms compute the MMAs."""
     lane_box: tuple[Expr, ...] = ()
-    """Dimensions of the box of results that every lane computes; what neighbouring results share is loaded once."""
+    """Dimensions of the box (rectangle of neighbouring results) that every lane computes; shared inputs are loaded
+    once."""
 
     @property
     def summed(self) -> dict[Expr, Depth]:
@@ -95,10 +96,9 @@ class Cuts:
 
 @dataclass(frozen=True)
 class GeneralChoice:
-    """The plan that was chosen for a program by the general lowering, its
-    predicted time, and why other plans were refused.
+    """The plan that was chosen for a program that is no single contraction, and why other plans were refused.
 
-    `cycles` is the predicted time, `bound` the roofline.
+    `cycles` is its predicted time, `bound` the roofline.
     """
 
     machine: Machine
@@ -119,7 +119,7 @@ class GeneralChoice:
     widths: Mapping[Expr, int] = field(default_factory=dict, compare=False, repr=False)
     """The width of a task along each dimension, for a plan without producer and consumer waves."""
     jobs: object = field(default=None, compare=False, repr=False)
-    """The jobs of its kernels, where these are planned already."""
+    """The pipeline's jobs of its kernels, where these are planned already."""
 
     def explain(self) -> str:
         """Return this choice as text: the plan, its predicted time and roofline in microseconds, notes and refusals."""
@@ -261,7 +261,7 @@ def _round_up_widths(
     """Round the task widths up to whole accumulator tiles, in place, except those named in `fixed` by a constraint.
 
     `blocks` has the accumulator tile. A dimension in `opened` (known only at the call) along which a window slides is
-    taken out: a task has all of it.
+    taken out: a task has all of it. `size` gives the extent of a dimension.
     """
     for d, n in blocks.items():
         longest = widths[d] + n if d in opened else size(d)
@@ -273,7 +273,7 @@ def _round_up_widths(
 def _why_not_split(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
     """Return a refusal for each of `dims` with more than one element, with the reason why the grid does not split it.
 
-    `ordered` says that elements are computed in order.
+    `ordered` says that elements are computed in order. `size` gives the extent of a dimension.
     """
     why = "elements are worked on in order" if ordered else None
     return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)
@@ -314,8 +314,8 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
 def plan_over_dims(
     dims: Sequence[Expr], size: Size, splits: Mapping[Expr, tuple[Split, ...]], grid: Iterable[Expr]
 ) -> Schedule:
-    """Return a plan with an axis for each of `dims`, split as `splits` say, whose grid is over the dimensions of
-    `grid`.
+    """Return a plan with an axis for each of `dims`, split as `splits` say,
+    whose grid is over the dimensions of `grid`.
 
     `size` gives the extent of a dimension.
     """

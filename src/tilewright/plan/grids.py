@@ -93,7 +93,7 @@ class Grid:
         return products_of(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
 
     def alone(self) -> Op | None:
-        """Return the program's single MMA if its accumulator may stay in registers over all of K; None otherwise."""
+        """Return this program's single MMA if its accumulator may stay in registers over all of K; None otherwise."""
         products = list(names_of(self.program).values())
         is_single = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())
         return products[0] if is_single else None

@@ -31,7 +31,7 @@ class SlidingWindow:
     """
 
     digits: tuple[tuple[int, ...], ...]
-    """By coordinate: the positions in M of the digits that are added there."""
+    """By coordinate: the numbers of the digits of M (0 for the outermost) that are added there."""
     reach: tuple[int, ...]
     """By coordinate: the halo, in elements from the first filter offset to the last."""
 
@@ -45,10 +45,11 @@ class SlidingWindow:
 
 
 def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
-    """Return how the read `a` of operand A slides over M; or text that says why it has no halo tile that an atom can
-    read.
+    """Return how the read `a` of operand A slides over M; or text that says why
+    it has no halo tile that an atom can read.
 
-    `axes` are M, N and K of the MMA, `digits` the dimensions that stand for the mixed-radix parts of M.
+    `axes` are M, N and K of the MMA, `digits` the dimensions that stand for the mixed-radix parts of M. `size` gives
+    the extent of a dimension.
     """
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"

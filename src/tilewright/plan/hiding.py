@@ -16,8 +16,8 @@ _Known = Value | float | None
 
 
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
-    """True if one iteration of `loop` leaves all values that it carries unchanged, when `masked` gives `value`
-    everywhere.
+    """True if one iteration of `loop` leaves all values that it carries
+    unchanged, when `masked` gives `value` everywhere.
 
     `masked` is an operation of its body. `value` None: it is a select that gives its last operand everywhere.
     """
@@ -50,8 +50,8 @@ def last_hidden(loop: Op) -> Op | None:
 
 
 def _known_result(op: Op, operands: list[_Known]) -> _Known:
-    """Return what is known of an operation's result: an equal value, a number that all elements have, or None for
-    nothing.
+    """Return what is known of an operation's result: an equal value, a number
+    that all elements have, or None for nothing.
 
     `operands` has the same knowledge of its operands. Operands of which nothing is known are taken to be finite.
     """

@@ -35,8 +35,8 @@ class KernelProgram:
 
     @cached_property
     def size(self) -> Callable[[Expr], int]:
-        """A function that returns the extent of a dimension; of one that is opened (known only at the call), a typical
-        number.
+        """A function that returns the extent of a dimension; of one that is opened
+        (known only at the call), a typical number.
         """
         return numbers_of({**self.sizes, **(self.typical or {})})
 

@@ -28,8 +28,8 @@ ALONE = 6
 
 
 def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
-    """Return the machine's SIMD unit for the contraction's accumulator type, with its lanes and cycles per
-    multiply-add.
+    """Return the machine's SIMD unit for the contraction's accumulator type,
+    with its lanes and cycles per multiply-add.
     """
     dtype, costs = contraction.sum_dtype, machine.costs.lanes
     lanes = (machine.limits.vector_bytes or 0) // element_bytes(dtype)
@@ -64,8 +64,8 @@ def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
 
 
 def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
-    """Yield every blocking by vectors along a shared dimension that registers hold, under the author's constraints
-    `fixed`.
+    """Yield every blocking by vectors along a shared dimension that registers
+    hold, under the author's constraints `fixed`.
 
     Yields nothing if there is no such dimension.
     """
@@ -94,8 +94,8 @@ def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FR
 
 
 def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine) -> bool:
-    """True if registers hold a block of `rows` rows by `vectors` vectors: accumulators, inputs for later taps, filter
-    values.
+    """True if registers hold a block of `rows` rows by `vectors` vectors:
+    accumulators, inputs for later taps, filter values.
 
     `steps` are the splits of K.
     """
@@ -109,10 +109,11 @@ def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split,
 
 
 def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
-    """Return a task's extents along an image line of `line` positions to try; [] if the constraint in `fixed` fits
-    none.
+    """Return a task's extents along an image line of `line` positions to try;
+    [] if the constraint in `fixed` fits none.
 
     It is the whole line, unless `flat` says that nothing else can be split. `rows` are the positions of a block.
+    `workers` is the number of cores.
     """
     if fixed.rows is not None:
         return [fixed.rows] if fixed.rows == line or (fixed.rows < line and fixed.rows % rows == 0) else []
@@ -171,8 +172,8 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
 
 
 def own_rounds(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return how many blocks at the (start, end) of an image line are peeled, because a filter tap may be out of
-    bounds.
+    """Return how many blocks at the (start, end) of an image line are peeled,
+    because a filter tap may be out of bounds.
 
     (0, 0) if they are more than ALONE. `rows` is the number of positions in a block.
     """
@@ -181,16 +182,19 @@ def own_rounds(contraction: Contraction, rows: int) -> tuple[int, int]:
 
 
 def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
-    """Return the number of unrolled taps of the last digit (mixed-radix part) of K; 1 if it stays a loop."""
+    """Return the number of unrolled taps of the last digit (mixed-radix part) of K; 1 if it stays a loop.
+
+    `steps` are the splits of K.
+    """
     last = contraction.depth[-1]
     return size(last) if any(s.written for s in steps if s.digit == last.name) else 1
 
 
 def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
-    """Return (inputs that `rows` positions read for the unrolled taps, the most inputs held in registers for a later
-    tap).
+    """Return (inputs that `rows` positions read for the unrolled taps, the most
+    inputs held in registers for a later tap).
 
-    Positions are those of an image line, the last digit of M; `steps` are the splits of K.
+    Positions are those of an image line, the last digit (mixed-radix part) of M; `steps` are the splits of K.
     """
     line, tap = contraction.rows[-1], contraction.depth[-1]
     taps = written_taps(contraction, steps)
@@ -234,7 +238,7 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     busiest = -(-tasks // workers)
 
     def blocks(rows: int) -> float:
-        """Return the cycles of a block of `rows` rows, over all groups of vectors."""
+        """Return the cycles of one core for blocks of `rows` rows, over all groups of vectors."""
         full_groups = groups * _block_cycles(contraction, blocking, machine, rows, blocking.vectors) if groups else 0.0
         return full_groups + (_block_cycles(contraction, blocking, machine, rows, rest) if rest else 0.0)
 

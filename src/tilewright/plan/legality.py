@@ -96,8 +96,9 @@ def check_registers(
 ) -> None:
     """Raise an error if the register file is too small for all waves, or a lane's registers for its accumulators.
 
-    In a loop the accumulators of all MMAs are live, and `held` registers of resident operands; None: there is no loop.
-    All groups start with the same number of registers, in whole units; one role takes what the other releases.
+    `lines` are the plan's MMA lines, which the error quotes. In a loop the accumulators of all MMAs are live, and
+    `held` registers of a lane for resident operands; None: there is no loop. `products` has the microkernel of each
+    MMA.
     """
     microkernel = next(iter(products.values()))
     file_bytes, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
@@ -154,16 +155,16 @@ def check_group(plan: Schedule, rows: str) -> None:
 
 
 def check_length(axis: Axis, tile: int, extent: int, unit: int) -> None:
-    """Raise an error for a loop tile longer than its axis of `extent` elements, padded to whole units of `unit`
-    elements.
+    """Raise an error for a loop tile longer than its axis of `extent` elements,
+    padded to whole units of `unit` elements.
     """
     if tile > -(-extent // unit) * unit:
         raise refused(axis, f"`loop {tile}` is longer than the axis: it has {extent}")
 
 
 def lines_of_stages(plan: Schedule) -> tuple[str, ...]:
-    """Return the lines of a plan that determine the shared memory of its stages: K steps, accumulator tiles, the
-    pipeline.
+    """Return the lines of a plan that determine the shared memory of its stages:
+    K steps, accumulator tiles, the pipeline.
     """
     loops = [axis for axis in plan.axes if not any(cut.level == "task" for cut in axis.splits)]
     return tuple(map(str, (*loops, *plan.products, *([plan.pipeline] if plan.pipeline else []))))

@@ -40,8 +40,8 @@ def with_only_resource(machine: Machine, resource: str | None) -> Machine:
 
 
 def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
-    """Return {resource: cycles that it takes by itself}, the longest first; `predicted` gives a plan's cycles on a
-    machine.
+    """Return {resource: cycles that it takes by itself}, the longest first;
+    `predicted` gives a plan's cycles on a machine.
     """
     idle = predicted(with_only_resource(machine, None))
     cycles_of = {resource: predicted(with_only_resource(machine, resource)) - idle for resource in (PRODUCTS, *RATES)}
@@ -56,8 +56,8 @@ def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
 
 
 def limiting(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
-    """Return the lines of `explain` that say what limits a plan: the bottleneck, the other resources, the last round of
-    tasks.
+    """Return the lines of `explain` that say what limits a plan: the bottleneck, the
+    other resources, the last round of tasks.
 
     `predicted` gives the plan's cycles on a machine.
     """

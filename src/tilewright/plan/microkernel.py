@@ -37,13 +37,13 @@ class Microkernel:
     rows: int
     columns: int
     groups: int = 1
-    """Groups of waves, as many as the atom takes, which have rows of a block of their own, or columns of the same rows,
-    where these are more than the atom's."""
+    """The wave groups that share the accumulator tile, each with the waves of one atom. They have rows of their own or,
+    if the tile is wider than the atom, columns of the same rows."""
     at_once: bool = False
     """True if all of K lies in shared memory at once, for an atom that reads operands there."""
     transposed: bool = False
-    """Whether the atom's rows go along N and its columns along M: `rows` are then columns of C, and its second factor
-    is the atom's A."""
+    """True if the atom's rows run along N and its columns along M: `rows` are then columns of C, and the atom's A is
+    the MMA's B."""
     blocks: int = 1
     """Blocks of a block-diagonal B, each one atom wide; the accumulator tile has the columns of all."""
     slabs: int = 1
@@ -76,7 +76,8 @@ class Microkernel:
     def deep(self, k: int) -> int:
         """Return the elements of K that lie in shared memory at once (one K step), of `k` in all.
 
-        With `at_once` it is all of K, padded to whole rows along K; otherwise `slabs` rows.
+        With `at_once` it is all of K, padded to whole rows of shared memory, or to whole atoms if no rows run along K.
+        Otherwise it is `slabs` rows.
         """
         row = self.slab or 1
         unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
@@ -93,8 +94,8 @@ class Microkernel:
 
     @property
     def whole(self) -> bool:
-        """True if this atom's operands are loaded to registers first, as tiles or fragments; vector atoms load as they
-        multiply.
+        """True if this atom's operands are loaded to registers first, as tiles or
+        fragments; vector atoms load as they multiply.
         """
         return self.atom.shape[0] > 1
 
@@ -150,8 +151,8 @@ class Axes:
         return width(self.m), width(self.n), width(self.k)
 
     def factors(self, op: Op) -> tuple[Value, Value]:
-        """Return (A, B) of the mma `op`, the operand with M and the one with N: its two operands, exchanged if
-        `swapped`.
+        """Return (A, B) of the mma `op`, the operand with M and the one with N:
+        its two operands, exchanged if `swapped`.
         """
         a, b, _ = op.operands
         return (b, a) if self.swapped else (a, b)
@@ -196,7 +197,10 @@ def axes_in(op: Op, width: Size) -> Axes | str:
 
 
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
-    """Return the dimension that tiles split: the last one with more than one element, or the last if all have one."""
+    """Return the dimension that tiles split: the last one with more than one element, or the last if all have one.
+
+    `width` gives the extent of a dimension in a task.
+    """
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
 
@@ -260,7 +264,8 @@ def products_of(
 def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
     """Return the bytes between neighbouring rows of A of the mma `op`, as it lies in memory.
 
-    0 if A is computed (it then goes to a padded panel), or if the stride is no single number.
+    0 if A is computed (it then goes to a padded panel), or if the stride is no single number. `size` gives the extent
+    of a dimension.
     """
     value, _ = axes.factors(op)
     read = program.makers().get(value)
@@ -367,8 +372,8 @@ def shared_atoms(
 def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool:
     """True if an atom can multiply each diagonal block of a block-diagonal B (N x K, `blocks` blocks) by itself.
 
-    Every block is as wide as the atom, and its K is whole steps of the atom, a part of a row of shared memory or whole
-    rows.
+    Every block must be as wide as the atom, and its K whole steps of the atom that are a part of a row of shared
+    memory, or whole rows. True for a single block.
     """
     if blocks == 1:
         return True
@@ -389,7 +394,8 @@ def microkernel(
     """Return the fastest microkernel of an MMA; None if no atom takes its types.
 
     `types` are those of A, B and the accumulator, `sizes` M, N and K. `lanes` restricts the atoms to those of so many
-    lanes. `row_stride` is the bytes between rows of A. `is_part` says that N is a part of a longer dimension.
+    lanes. `row_stride` is the bytes between rows of A. `is_part` says that N is a part of a longer dimension. Atoms
+    that round operands count only if `precision` names their rounding.
     """
     cost_of = {
         candidate: cycles(
@@ -402,7 +408,9 @@ def microkernel(
     m, n, _ = sizes
 
     def good(candidate: Microkernel) -> tuple[float, int, int]:
-        """Return the sort key of a candidate: its cycles, then the largest tile, but none larger than the MMA."""
+        """Return the sort key of a candidate: its cycles, then the most of the MMA in a tile, then the smallest
+        tile.
+        """
         return (
             round(cost_of[candidate], 3),
             -min(candidate.rows, m) * min(candidate.columns, n),
@@ -447,8 +455,8 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
 def cycles(
     machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0, is_part: bool = False
 ) -> float:
-    """Return the cycles of one core for an MMA: its accumulator tiles, ragged ones too, and packing B if the atom needs
-    that.
+    """Return the cycles of one core for an MMA: its accumulator tiles, ragged ones
+    too, and packing B if the atom needs that.
 
     `sizes` are M, N and K, `row_stride` the bytes between rows of A. `is_part`: N is a part of a longer dimension; B is
     then packed once if parts are whole tiles, otherwise again for every block of rows.
@@ -464,8 +472,8 @@ def cycles(
 
 
 def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
-    """Return {tile size: number of tiles} that cover `size`: whole ones of `block`, and a tail padded to the atom's
-    `unit`.
+    """Return {tile size: number of tiles} that cover `size`: whole ones of
+    `block`, and a tail padded to the atom's `unit`.
 
     >>> dict(_tile_counts(70, 32, 8))
     {32: 2, 8: 1}
@@ -482,7 +490,7 @@ def _tile_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns:
     """Return the cycles of one core for one accumulator tile over all of K.
 
     They are those of MMAs or of the loads that feed them, and of loading and storing C. `row_stride` is the bytes
-    between rows of A.
+    between rows of A. The tile has `rows` x `columns` elements.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

@@ -25,7 +25,7 @@ L1_SHARE, L2_SHARE = 0.8, 0.6
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Cycles of the busiest worker, by cause. `memory` counts only the cycles that MMAs do not hide."""
+    """Predicted cycles of the busiest worker, by cause. `memory` counts only the cycles that MMAs do not hide."""
 
     products: float
     memory: float
@@ -34,7 +34,7 @@ class Cost:
     launch: float
     tasks: int
     busiest: int
-    """Number of tasks in all, and of those that the busiest worker runs."""
+    """Tasks that the busiest worker runs; `tasks` is their number in all."""
     instructions: int
     """Instructions of the program, estimated."""
     scratch: int = 0
@@ -53,7 +53,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Lower bounds of a problem's cycles on a machine: `compute` with all cores, `memory` for its bytes."""
+    """Lower bounds of a problem's cycles on all cores: `compute` by the fastest atom, `memory` for its bytes."""
 
     compute: float
     memory: float
@@ -105,8 +105,8 @@ def cores(machine: Machine) -> int:
 
 
 def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between: float) -> float:
-    """Return the cycles of one core for reading `read_bytes` bytes `passes` times, with `bytes_between` others in
-    between.
+    """Return the cycles of one core for reading `read_bytes` bytes `passes`
+    times, with `bytes_between` others in between.
 
     The first pass comes from L2 if everything fits there, else from memory. Later passes are free if L1 holds both
     amounts, and otherwise cost the same.
@@ -161,5 +161,5 @@ def microseconds(cycles: float, machine: Machine) -> float:
 
 
 def us(cycles: float, machine: Machine) -> str:
-    """Return cycles as text: microseconds with one decimal."""
+    """Return cycles as text: microseconds with one decimal, without the unit."""
     return f"{microseconds(cycles, machine):.1f}"

@@ -104,8 +104,8 @@ def _digits_text(digits: Mapping[str, int], names: Iterable[str]) -> str:
 
 
 def _extents(plan: Schedule) -> dict[str, dict[str, int]]:
-    """Return {dimension: {digit: extent}} of a plan; digits are the mixed-radix parts such as `m_1` of the dimension
-    `m`.
+    """Return {dimension: {digit: extent}} of a plan; digits are the mixed-radix
+    parts such as `m_1` of the dimension `m`.
     """
     extents: dict[str, dict[str, int]] = {}
     for digit in (d for axis in plan.axes for d in axis.digits):

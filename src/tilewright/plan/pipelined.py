@@ -33,7 +33,8 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
 def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
     """Return (a program's single mma, its M, N and K); or text why producer and consumer waves cannot compute it.
 
-    `free` are the loops whose tile size does not change the result; other loops are refused.
+    `free` are the loops whose tile size does not change the result; other loops are refused. `size` gives the extent of
+    a dimension.
     """
     products = names_of(program)
     if len(products) != 1:
@@ -48,7 +49,7 @@ def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, 
 
 
 def why_no_overrun(program: Program) -> str:
-    """Return why tasks at an edge must not compute elements past it; empty text if they may."""
+    """Return why tasks at an edge must not compute elements past it, as text; empty if they may."""
     if any(op.name in WRITES and (op.name != "write" or op.attrs.get("lookups")) for op in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
     return ""
@@ -87,8 +88,8 @@ def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[Mu
 
 
 def is_contiguous_along(operand: Value, k: Expr, program: Program) -> bool:
-    """True if an operand is contiguous along the dimension `k` in memory; also if it is computed, since it is stored
-    so.
+    """True if an operand is contiguous along the dimension `k` in memory; also
+    if it is computed, since it is stored so.
     """
     op = program.makers().get(operand)
     if op is None or op.name != "read":

@@ -76,8 +76,8 @@ class Choice:
         return (*_illegal_neighbours(self.best, self.machine), *_slower_kinds(self), *self.unfit)
 
     def explain(self) -> str:
-        """Return this choice as text: the plan, its time and roofline in microseconds, plans that may be as good, and
-        refusals.
+        """Return this choice as text: the plan, its time and roofline in microseconds,
+        plans that may be as good, and refusals.
         """
         best, bound, machine = self.best, self.bound, self.machine
         if best is None or bound is None:
@@ -144,8 +144,8 @@ def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
 def _candidates(
     contraction: Contraction, atoms: list[MultiplyAtom], machine: Machine, fixed: Fixed
 ) -> Iterator[Candidate]:
-    """Yield the legal blockings of every atom and of the SIMD unit, with their costs, under the author's constraints
-    `fixed`.
+    """Yield the legal blockings of every atom and of the SIMD unit, with their
+    costs, under the author's constraints `fixed`.
     """
     listed = []
     for atom in atoms:
@@ -166,7 +166,7 @@ def _candidates(
 
 
 def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
-    """Yield variants of the best plan that the machine's limits forbid, one for each kind of reason."""
+    """Yield refusals of variants of the best plan that the machine's limits forbid, one for each kind of reason."""
     blocking, contraction = best.blocking, best.contraction
     neighbours = [x for more in range(1, MORE) for x in _larger(blocking, contraction, more)]
     if blocking.in_tiles:
@@ -195,14 +195,18 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
 
 
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
-    """Return the splits of K with every loop unrolled; of a digit that is split twice, only the inner split is kept."""
+    """Return the splits of K with every loop unrolled; of a digit (mixed-radix part) that is
+    split twice, only the inner split is kept.
+
+    `steps` are the splits as they are.
+    """
     inner = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, level="unit") for s in inner)
 
 
 def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
-    """Yield the best plan of each other kind (atom, tile, tasks, staging) that the model predicts to be clearly
-    slower.
+    """Yield the best plan of each other kind (atom, tile, tasks, staging) that
+    the model predicts to be clearly slower.
     """
     best = choice.best
     assert best is not None
@@ -219,8 +223,8 @@ def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
 
 
 def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
-    """Return (name, value) of what distinguishes plans: the atom, the accumulator tile, the task count, where A is
-    staged.
+    """Return (name, value) of what distinguishes plans: the atom, the accumulator
+    tile, the task count, where A is staged.
     """
     blocking = candidate.blocking
     block = blocking.rows, blocking.columns
@@ -229,7 +233,7 @@ def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
 
 
 def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
-    """Return why a plan is slower than the best, as text: the part of its time that grew most."""
+    """Return why the plan `other` is slower than the best, as text: the part of its time that grew most."""
     best_parts, other_parts = best.cost.parts(), other.cost.parts()
     cause = max(other_parts, key=lambda name: other_parts[name] - best_parts[name])
     times = (

@@ -44,9 +44,10 @@ def predict_cycles(
 
 
 def is_divided(op: Op, size: Size) -> bool:
-    """True if the address of a read, or its bounds check, needs an integer division.
+    """True if the address of the read `op`, or its bounds check, needs an integer division.
 
-    A read without bounds check whose coordinates merge into one linear offset needs none.
+    A read without bounds check whose coordinates merge into one linear offset needs none. `size` gives the extent of a
+    dimension.
     """
     if "otherwise" in op.attrs:
         return any(e.divisions(set()) for e in op.attrs.get("at", ()))
@@ -58,7 +59,8 @@ def is_divided(op: Op, size: Size) -> bool:
 def neighbours_in_word(op: Op, size: Size, machine: Machine) -> int:
     """Return how many adjacent elements of a read one vector access of a lane can load; at least 1.
 
-    It is the largest count that divides the access width, the row length and every divisor in the coordinates.
+    It is the largest count that divides the access width, the row length and every divisor in the coordinates. `size`
+    gives the extent of a dimension.
     """
     memory: MemoryType = op.operands[0].type
     elements_per_word = max(1, machine.lane_access.vector_bytes // element_bytes(memory.dtype))

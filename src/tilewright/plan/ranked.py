@@ -20,10 +20,11 @@ from tilewright.plan.vectors import vector_blockings, vector_cost
 def rank_vector_blockings(
     program: Program, parallel: Collection[Expr], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
-    """Return (task widths, loop tiles, microkernel) of a program's single MMA that the cost model predicts to be
-    fastest.
+    """Return (task widths, loop tiles, microkernel) of a program's single MMA
+    that the cost model predicts to be fastest.
 
-    None if no vector atom takes its types, or if its tiles split dimensions other than `parallel`.
+    None if no vector atom takes its types, or if its tiles split dimensions other than `parallel`. `size` gives the
+    extent of a dimension.
     """
     (op,) = names_of(program).values()
     axes = axes_in(op, size)
@@ -67,17 +68,20 @@ def _contraction(
 ) -> Contraction:
     """Return the mma `op` as a contraction over (row, batch) dimensions `dims`, for the cost model.
 
-    It has the MMA's sizes, bytes and the row stride of A, but no accesses. `axes` are its M, N and K.
+    It has the MMA's sizes, bytes and the row stride of A, but no accesses. `axes` are its M, N and K. `size` gives the
+    extent of a dimension.
     """
     rows, batch = dims
     makers = program.makers()
 
     def digits(dims: list[Expr]) -> tuple[Symbol, ...]:
-        """Return a digit for each dimension."""
+        """Return a digit (index symbol with the extent) for each dimension."""
         return tuple(index(f"d_{n}_{d}" if isinstance(d, Symbol) else f"d_{n}", size(d)) for n, d in enumerate(dims))
 
     def operand(value: Value) -> Operand:
-        """Return an operand with the bytes of its tensor, as one dimension."""
+        """Return an operand with the type and elements of its tensor as one
+        dimension; of a computed one, those of its tile.
+        """
         read = makers.get(value)
         memory = read.operands[0].type if read is not None and read.name == "read" else None
         shape = [size(d) for d in value.type.dims]

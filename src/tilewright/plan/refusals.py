@@ -11,6 +11,8 @@ from tilewright.plan.schedule import Schedule
 def refused(lines: object, why: str) -> ArgumentError:
     """Return the error that refuses a line of a plan, or a tuple of lines that break a rule together.
 
+    `why` is the rule that they break.
+
     >>> print(refused("grid M", "there are tasks of N"))
     plan: `grid M`: there are tasks of N
     >>> print(refused(("axis K = (K 9): whole", "stages 4"), "they need more shared memory than there is"))
@@ -41,7 +43,7 @@ def tasks_line(plan: Schedule) -> str:
 
 
 def raster_line(plan: Schedule) -> str:
-    """Return the plan's line `raster` (grouping and order of tasks), as text for a refusal; without one, its line
-    `grid`.
+    """Return the plan's line `raster` (grouping and order of tasks), as text for
+    a refusal; without one, its line `grid`.
     """
     return plan.line("raster") or tasks_line(plan)

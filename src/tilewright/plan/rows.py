@@ -33,8 +33,8 @@ def rows_and_waves(
 ) -> tuple[dict[Expr, int], int]:
     """Return (extent of a task along each parallel dimension, number of waves of a task) for a program without MMAs.
 
-    `widths` has the parallel dimensions as keys, and what a task may have of each at most. Waves without work are
-    dropped.
+    `widths` has the parallel dimensions; its values are the most that a task of an elementwise program has of each.
+    Waves without work are dropped. `size` gives the extent of a dimension.
     """
     task_widths, waves = _choose_widths(program, widths, size, machine)
     row_tasks = machine.row_tasks
@@ -45,8 +45,10 @@ def rows_and_waves(
 
 
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the elements of the longest row: a tile's extent along the dimensions that are not in `widths` (the
-    grid's).
+    """Return the elements of the longest row: a tile's extent along the
+    dimensions that are not in `widths` (the grid's).
+
+    `size` gives the extent of a dimension.
     """
     tiles = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
     return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)
@@ -58,7 +60,7 @@ def _choose_widths(
     """Return (task width along each dimension in `widths`, waves of a task) before idle waves are dropped.
 
     Short rows are several to a task; a long row is split over as many waves as can hold it. If memory is contiguous
-    across rows, a task has a cache line's worth of neighbouring rows.
+    across rows, a task has a cache line's worth of neighbouring rows. `size` gives the extent of a dimension.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     max_waves = min(machine.waves, tasks.most_waves)
@@ -111,8 +113,8 @@ def _contiguous_row_widths(
 def widths_of_rows(
     machine: Machine, row_elements: int, element_size: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
-    """Return (task widths, waves of a task) for rows of `row_elements` that are contiguous in memory, without idle
-    waves.
+    """Return (task widths, waves of a task) for rows of `row_elements` that are
+    contiguous in memory, without idle waves.
 
     `element_size` is the bytes of the smallest element, `traffic` the bytes (read, written) per element, `extents` the
     parallel dimensions.
@@ -129,8 +131,8 @@ def widths_of_rows(
 
 
 def _waves(wave_elements: int, element_traffic: int, machine: Machine) -> int:
-    """Return the number of waves of a task: the machine's lower number if a task then still moves enough bytes, else
-    its usual.
+    """Return the number of waves of a task: the machine's lower number if a task then
+    still moves enough bytes, else its usual.
 
     Enough means that they take LONGER times as long as starting a workgroup. A wave has `wave_elements` elements, and
     `element_traffic` is the bytes moved per element.
@@ -145,8 +147,10 @@ def _waves(wave_elements: int, element_traffic: int, machine: Machine) -> int:
 
 
 def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
-    """Return the bytes (read, written) of memory per element, counting the accesses with as many elements as the
-    largest.
+    """Return the bytes (read, written) of memory per element, counting the
+    accesses with as many elements as the largest.
+
+    `size` gives the extent of a dimension.
     """
     accesses: dict[tuple[Value, bool], tuple[int, int]] = {}
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
@@ -184,7 +188,7 @@ def beside_rows(
     """Return the task widths where memory is contiguous across rows; {} if rows are contiguous themselves.
 
     A task has as much of the contiguous dimension as a wave loads at once; less, down to a cache line, if that gives
-    fewer than `tasks_per_core` tasks per core.
+    fewer than `tasks_per_core` tasks per core. `size` gives the extent of a dimension.
     """
     contiguous = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     element_size, line, vector = smallest(program), machine.lane_access.line_bytes, machine.lane_access.vector_bytes
@@ -200,10 +204,11 @@ def beside_rows(
 
 
 def _even_width(size: int, most: int, word_elements: int) -> int:
-    """Return a task width of about `most` elements that gives equal tasks, if there is one: whole words that divide
-    `size`.
+    """Return a task width of about `most` elements that gives equal tasks, if
+    there is one: whole words that divide `size`.
 
-    Otherwise all of `size` if that is at most twice as much, else `most`: the last task is then narrower.
+    Otherwise all of `size` if that is at most twice as much, else `most`: the last task is then narrower. A word has
+    `word_elements` elements.
 
     >>> _even_width(3000, 64, 8), _even_width(8192, 256, 8), _even_width(333, 256, 8), _even_width(333, 128, 8)
     (64, 256, 333, 111)
@@ -215,7 +220,10 @@ def _even_width(size: int, most: int, word_elements: int) -> int:
 
 
 def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the number of tasks for these task widths."""
+    """Return the number of tasks of the grid; `widths` has the extent of a task along each dimension that it splits.
+
+    `size` gives the extent of a dimension.
+    """
     return prod(-(-size(d) // n) for d, n in widths.items())
 
 
@@ -236,7 +244,7 @@ def _elementwise_widths(
 
     `element_size` is the bytes of the smallest element, `wave_elements` what a wave holds. A task has what its lanes
     hold at once, or less if otherwise cores had no task. If the program transposes, a task is a tile along both
-    contiguous dimensions.
+    contiguous dimensions. `size` gives the extent of a dimension.
     """
     tasks, word, tile_bytes = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
     max_waves, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1
@@ -276,7 +284,10 @@ def _elementwise_widths(
 
 
 def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
-    """Return the dimensions that are contiguous in accesses of tiles with rows (more than the grid's `widths`)."""
+    """Return the dimensions that are contiguous in accesses of tiles with rows (more than the grid's `widths`).
+
+    `size` gives the extent of a dimension.
+    """
     contiguous: list[Expr] = []
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
         dims = accessed(op)[1].dims

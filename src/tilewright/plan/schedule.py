@@ -114,15 +114,18 @@ class Digit:
 
 @dataclass(frozen=True)
 class Split:
-    """One level of an axis: tiles of `size` (of a digit, or of what remains
-    of the axis), and who iterates over them.
+    """One level of an axis: tiles of `size` elements (of a digit, or of what remains of the axis), and who iterates
+    over them.
+
+    A digit is a mixed-radix part of the axis. `level` is one of LEVELS, such as task or loop.
     """
 
     level: str
     size: int
     digit: str | None = None
     box: tuple[int, ...] = ()
-    """The extents of a tile that is a box of the axis's digits; empty: it is a run of their number."""
+    """The extents of a tile that is a box (rectangle) of the axis's digits; empty: it is a run of contiguous flat
+    indices."""
     unroll: int = 1
     """Iterations of a loop that are unrolled together."""
 
@@ -154,8 +157,8 @@ class Axis:
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
 
     def split(self, level: str, digit: str | None = None) -> Split | None:
-        """Return this axis's first split at a level, of the digit (mixed-radix part) `digit` if named; None if there is
-        none.
+        """Return this axis's first split at a level, of the digit (mixed-radix part)
+        `digit` if named; None if there is none.
         """
         return next(
             (split for split in self.splits if split.level == level and (digit is None or split.digit == digit)), None
@@ -168,8 +171,10 @@ class Axis:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks along this axis: boxes (rectangles) of its digits, or tiles of the whole; without a task
-        level all.
+        """The number of tasks along this axis: boxes (rectangles) of its digits
+        (mixed-radix parts), or tiles of the whole.
+
+        Without a task level it is one for each element.
         """
         boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}
         if boxes:
@@ -196,7 +201,10 @@ class Hop:
 
 @dataclass(frozen=True)
 class ValuePlacement:
-    """Where a value is while it is used: in place (no point, no form), or copied at a point in a form, over a route."""
+    """Where a value is while it is used: in place (no point, no form), or copied at a point in a form, over a route.
+
+    The module's docstring has the points, forms and routes.
+    """
 
     name: str
     at: str | None
@@ -275,7 +283,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class LaneTile:
-    """A lane's share: the elements that it reads at once, and the box of results that it computes."""
+    """What one lane has: the elements that it reads at once, and the box (rectangle) of results that it computes."""
 
     vector: int = 1
     box: tuple[int, ...] = ()
@@ -322,8 +330,8 @@ class Schedule:
     products: tuple[ProductUnit, ...] = ()
     pipeline: Pipeline | None = None
     raster: int = 1
-    """Of the first axis of tasks, so many are walked together, for the cache that cores share; where tasks are dynamic,
-    of the axis before the rows."""
+    """Raster group: how many tasks along the first axis of the grid run next to each other, for the cache that cores
+    share; with dynamic order, along the axis before M."""
     split_after: str | None = None
     """The MMA after which the program is split into two kernels, with its result in memory between them."""
     parts: tuple[str, int] | None = None
@@ -366,8 +374,8 @@ class Schedule:
         return frozenset(d.name for a in self.axes for d in a.digits if d.open)
 
     def opened(self, names: Collection[str]) -> Schedule:
-        """Return the plan with the digits (mixed-radix parts) of these names open (known only at the call), and no
-        others.
+        """Return the plan with the digits (mixed-radix parts) of these names open
+        (known only at the call), and no others.
         """
         axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
         return replace(self, axes=tuple(axes))
@@ -384,8 +392,8 @@ class Schedule:
         return self._statements().get(word, "")
 
     def _statements(self) -> dict[str, str]:
-        """Return {first word: statement} of the statements that this plan has; only those that a plan has at
-        most once.
+        """Return {first word: statement} of the statements that this plan has;
+        only those that a plan has at most once.
         """
         raster = [*([str(self.raster)] if self.raster > 1 else []), *([self.order] if self.order != CYCLIC else [])]
         rest_of = {
@@ -417,7 +425,7 @@ class Schedule:
         return "; ".join(self.lines())
 
     def differs(self, other: Schedule) -> str:
-        """Return the statements of this plan that `other` does not have, as text.
+        """Return the statements of this plan that `other` does not have, as text; empty if there are none.
 
         >>> from tilewright.plan.text import parse_plan
         >>> one = parse_plan("axis m = (m 8): task 4; grid m")

@@ -13,7 +13,7 @@ from tilewright.plan.contraction import Contraction, size
 
 @dataclass(frozen=True)
 class Slide:
-    """A coordinate of a sliding window: row digit + step * filter tap + shift."""
+    """A coordinate of a sliding window: digit of M + step * filter tap + shift."""
 
     digit: Symbol
     tap: Symbol | None
@@ -39,16 +39,16 @@ class Halo:
 
 
 def lane_digit(contraction: Contraction) -> Symbol | None:
-    """Return the digit (mixed-radix part) that A, B and the result share and along which A is contiguous; None
-    if none.
+    """Return the digit (mixed-radix part) that A, B and the result share and
+    along which A is contiguous; None if none.
     """
     last = contraction.a.coordinates[-1]
     return last if isinstance(last, Symbol) and last in contraction.batch else None
 
 
 def rows_apart(contraction: Contraction) -> int | None:
-    """Return the elements between neighbouring rows (last digit of M) of A in memory; None if that is not one
-    number.
+    """Return the elements between neighbouring rows (last mixed-radix part of M) of A
+    in memory; None if that is not one number.
     """
     if "rows_apart" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["rows_apart"] = step_along(
@@ -82,8 +82,8 @@ def step_along(
 
 
 def halo_of(contraction: Contraction) -> Halo | None:
-    """Return the sliding window of a contraction whose last two digits of M slide over an image; None if they
-    do not.
+    """Return the sliding window of a contraction whose last two digits (mixed-radix parts) of M
+    slide over an image; None if they do not.
     """
     if "halo" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["halo"] = _compute_halo(contraction)
@@ -94,7 +94,7 @@ def halo_of(contraction: Contraction) -> Halo | None:
 def _compute_halo(contraction: Contraction) -> Halo | None:
     """Return the result of `halo_of`, not cached: the sliding window, or None.
 
-    Each of the two digits must have a coordinate of A to itself, with at most one filter tap.
+    Each of the two digits (mixed-radix parts of M) must have a coordinate of A to itself, with at most one filter tap.
     """
     if len(contraction.rows) < 2:
         return None
@@ -131,8 +131,8 @@ def _line_pitch(slide: Slide, image_width: int) -> int:
 
 
 def is_direct(contraction: Contraction, k_step: int) -> bool:
-    """True if tile registers can load A in place: contiguous along K, in whole steps of `k_step`, without bounds
-    checks.
+    """True if tile registers can load A in place: contiguous along K, in whole
+    steps of `k_step`, without bounds checks.
     """
     last = contraction.depth[-1]
     inner = contraction.a.coordinates[-1]

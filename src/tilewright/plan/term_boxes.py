@@ -28,7 +28,7 @@ class Terms:
     """
 
     along: Expr
-    """The dimension along lanes: one that A, B and the result share, or the rows."""
+    """The dimension along lanes: one that A, B and the result share, or M."""
     values: int
     """Contiguous elements of that dimension that a lane has; 1 if it is the rows."""
     summed: Expr
@@ -42,7 +42,7 @@ class Terms:
     """Bytes of a register."""
     tile: int = 1
     sizes: tuple[int, ...] = ()
-    """The extent of a lane's box of results along each digit of the rows; empty: there are no boxes."""
+    """The extent of a lane's box of results along each digit (mixed-radix part) of M; empty: there are no boxes."""
     box: tuple[Expr, ...] = ()
     """The dimensions of such boxes."""
     dims: tuple[Expr, ...] = ()
@@ -50,27 +50,29 @@ class Terms:
     window: int = 1
     """Input positions that a lane reads for its box in one K step."""
     beside: int = 1
-    """The contiguous ones among these positions."""
+    """The contiguous positions among those of the window."""
     apart: int = 0
     """The byte stride between the reads of neighbouring lanes, where lanes run along rows."""
 
     @property
     def along_rows(self) -> bool:
-        """True if neighbouring lanes have neighbouring rows, instead of vectors along a dimension of A, B and the
-        result.
+        """True if neighbouring lanes have neighbouring rows, instead of vectors
+        along a dimension of A, B and the result.
         """
         return self.values == 1
 
     @property
     def schedule(self) -> str:
-        """The order of tasks of this product: contiguous with boxes, as windows of neighbouring tasks overlap; else
-        cyclic.
+        """The order of tasks of this product: contiguous if lanes have boxes (rectangles) of results, as windows of
+        neighbouring tasks overlap; else cyclic.
         """
         return "contiguous" if self.box else "cyclic"
 
     @property
     def results(self) -> int:
-        """The number of results in a lane's box, for each element of its vector; 1 without boxes."""
+        """The number of results in a lane's box (rectangle of neighbours), for
+        each element of its vector; 1 without boxes.
+        """
         return prod(self.sizes)
 
     @property
@@ -80,31 +82,32 @@ class Terms:
 
     @property
     def sums(self) -> int:
-        """The registers of a lane that the accumulators of its box of results take."""
+        """The registers of a lane that the accumulators of its box (rectangle) of results take."""
         return ceil(self.results * self.values * self.wide / self.word)
 
     @property
     def windows(self) -> int:
-        """The registers of a lane that the input window of its box, for one K step, takes."""
+        """The registers of a lane that the input window of its box (rectangle) of results, for one K step, takes."""
         return ceil(self.window * self.values * self.each / self.word)
 
     @property
     def held(self) -> int:
-        """The registers of a lane in all: accumulators, as many again for the operand widened to their type, and the
-        window.
+        """The registers of a lane in all: accumulators, as many again for the
+        operand widened to their type, and the window.
         """
         return 2 * self.sums + self.windows
 
 
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
-    """Return `terms` with the window of input positions that a lane's box of results reads in one K step.
+    """Return `terms` with the window of input positions that a lane's box (rectangle) of results reads in one K step.
 
-    `read` is the read of operand A, `digits` are the mixed-radix parts of its rows, along which boxes extend.
+    `read` is the read of operand A, `digits` are the mixed-radix parts of its rows, along which boxes extend. `size`
+    gives the extent of a dimension.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
     def coordinates(*at: object) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-        """Return the memory coordinates of the read at these digits and K position."""
+        """Return the memory coordinates of the read at the given index of each digit of M, and of K."""
         known: dict[Symbol, object] = dict.fromkeys(iterators.values(), 0)
         known |= {iterators[d]: n for d, n in zip((*digits, terms.summed), at, strict=True)}
         values = ({s: known[s] if s in known else size(s) for s in e.symbols} for e in read.attrs["at"])
@@ -122,10 +125,11 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
 
 
 def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) -> int:
-    """Return how many waves run on a core at a time, in whole workgroups of `workgroup_waves`; 0 if registers do not
-    suffice.
+    """Return how many waves run on a core at a time, in whole workgroups of
+    `workgroup_waves`; 0 if registers do not suffice.
 
-    A lane has `lane_registers` live, and half of the machine's working registers for addresses.
+    A lane has `lane_registers` live, and half of the machine's working registers for addresses. On a machine that does
+    not give its register file, it is one workgroup.
     """
     file_bytes = machine.spaces["register"].bytes
     if file_bytes is None:
@@ -138,9 +142,11 @@ def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) 
 
 
 def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine) -> tuple[dict[Expr, int], int]:
-    """Return (width of a task along each dimension, waves of a task) where every lane has one box of one vector.
+    """Return (width of a task along each dimension, waves of a task) where every lane has one
+    box (rectangle of results) of one vector.
 
     `element_size` is the bytes of the smallest element of an argument; neighbouring lanes share a cache line of these.
+    `size` gives the extent of a dimension.
     """
     access, tasks = machine.lane_access, machine.row_tasks
     vector = access.vector_bytes // element_size
@@ -165,7 +171,8 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
 def _vectors_per_row(vectors: int, line_vectors: int) -> int:
     """Return how many of `vectors` vectors go to neighbouring lanes: the most of a cache line that keep lanes busy.
 
-    Lanes count as busy if nearly as many of them have work as for any other choice.
+    Lanes count as busy if nearly as many of them have work as for any other choice. A cache line has `line_vectors`
+    vectors.
 
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]
@@ -181,11 +188,11 @@ def _padded_lanes(vectors: int) -> int:
 
 
 def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """Return how many K steps (of `terms.tile` elements) are unrolled at most, by the machine's costs; 0 if not even
-    one.
+    """Return how many K steps (of `terms.tile` elements) are unrolled at most,
+    by the machine's costs; 0 if not even one.
 
-    Without boxes it is as many as have their loads in the registers of a lane, for tasks of `widths` on `waves` waves.
-    With boxes it is as many as keep the code short.
+    Without boxes (rectangles of results per lane) it is as many as have their loads in the registers of a lane, for
+    tasks of `widths` on `waves` waves. With boxes it is as many as keep the code short.
     """
     costs = machine.costs.terms
     if terms.box:

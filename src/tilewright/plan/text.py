@@ -213,8 +213,8 @@ def _parse_kernel(statements: list[str]) -> Schedule:
 
 
 def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
-    """Raise an error for axes, loops of axes, and copy points that the plan does not have; `lines` has statements by
-    word.
+    """Raise an error for axes, loops of axes, and copy points that the plan does
+    not have; `lines` has statements by word.
     """
     axes = {axis.name: axis for axis in plan.axes}
     for value in (v for v in plan.values if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
@@ -299,8 +299,8 @@ def _parse_between(match: re.Match[str]) -> ValuePlacement:
 
 
 def _parse_copied(match: re.Match[str]) -> ValuePlacement:
-    """Return the placement of a value that is copied in a form, at a point or over a route; raise an error without
-    either.
+    """Return the placement of a value that is copied in a form, at a point or
+    over a route; raise an error without either.
     """
     name, form, at, hops, reuse, hint = match.groups()
     if form is None:
@@ -384,14 +384,19 @@ def _parse_occupancy(statement: str) -> Occupancy:
 
 
 def _add(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
-    """Add `value` to `known` under its name; raise an error if the name is there already."""
+    """Add `value` to `known` under its name; raise an error if the name is there already.
+
+    The error quotes `statement`.
+    """
     if name in known:
         raise ArgumentError(f"plan: {name} is said twice; in `{shown(statement, SHOWN)}`")
     known[name] = value
 
 
 def _parse_axis(name: str, digits: str, splits: str) -> Axis:
-    """Return an axis from its name and the texts of its digits and splits."""
+    """Return an axis from its name and the texts of its digits (mixed-radix
+    parts) and splits; raise an error if illegal.
+    """
     peel = _PEEL.fullmatch(splits)
     peeled = (_parse_size(peel[2], splits), _parse_size(peel[3], splits)) if peel else (0, 0)
     axis = Axis(name, _parse_digits(digits), _splits(peel[1] if peel else splits), peeled)
@@ -406,8 +411,8 @@ def _parse_axis(name: str, digits: str, splits: str) -> Axis:
 
 
 def _parse_digits(text: str) -> tuple[Digit, ...]:
-    """Return the digits (mixed-radix parts) of an axis from their text: `p 7, q 9 of 8` is p of 7, and q of 8 padded to
-    9.
+    """Return the digits (mixed-radix parts) of an axis from their text: `p 7, q 9
+    of 8` is p of 7, and q of 8 padded to 9.
     """
     digits = []
     for part in text.split(", "):
@@ -423,7 +428,7 @@ def _parse_digits(text: str) -> tuple[Digit, ...]:
 
 
 def _splits(text: str) -> tuple[Split, ...]:
-    """Return the splits of an axis from their text, such as `task 64, loop 16`; `whole` has none."""
+    """Return the splits of an axis from their text, such as `task 64, loop 16`; () for `whole`."""
     if text == "whole":
         return ()
     splits = []
@@ -449,7 +454,7 @@ def _parse_box(text: str, part: str) -> tuple[int, ...]:
 
 
 def _parse_count(digits: str, part: str) -> int:
-    """Return a number that is at least 1 from its digits; `part` is quoted by errors."""
+    """Return a number of at least 1 from its decimal digits; raise an error for 0. `part` is quoted by errors."""
     count = _parse_size(digits, part)
     if count < 1:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {digits} is no count: it is at least 1")
@@ -457,7 +462,7 @@ def _parse_count(digits: str, part: str) -> int:
 
 
 def _parse_size(digits: str, part: str) -> int:
-    """Return a number from its digits; raise an error if it is too long. `part` is quoted by errors."""
+    """Return a number from its decimal digits; raise an error if it has too many. `part` is quoted by errors."""
     if len(digits) > 18:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {ELEMENTS.rule}")
     return int(digits)

@@ -58,7 +58,9 @@ class Depth:
 
 @dataclass(frozen=True)
 class Tiled:
-    """The MMA of a program in tile registers, and how its operands get there."""
+    """A program's single MMA in tile registers: its M, N and K, cache hints of its operands, and taps of staged
+    rows.
+    """
 
     axes: Axes
     streams: tuple[bool, bool]

@@ -22,8 +22,8 @@ WRITTEN = 72
 def tile_blockings(
     contraction: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE
 ) -> Iterator[Blocking]:
-    """Yield the blockings of a contraction to try with an atom of tile registers, under the author's constraints
-    `fixed`.
+    """Yield the blockings of a contraction to try with an atom of tile
+    registers, under the author's constraints `fixed`.
     """
     workers, height = cores(machine), size(contraction.rows[-1])
     lines = size(contraction.rows[-2 if len(contraction.rows) > 1 else -1])
@@ -43,7 +43,11 @@ def tile_blockings(
 
 
 def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
-    """Yield (rows, columns) of accumulator tiles that the tile registers hold, with the most MMAs per load."""
+    """Yield (rows, columns), in elements, of accumulator tiles that the tile
+    registers hold, with the most MMAs per load.
+
+    A narrower tile is yielded too if it has all columns.
+    """
     m, n, _ = atom.shape
     tile_registers = machine.limits.tile_registers
     column_tiles = -(-size(contraction.columns[0]) // n)
@@ -62,8 +66,8 @@ def registers(rows: int, columns: int) -> int:
 
 
 def stages(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
-    """Return the ways in which tile registers can read A: in place (""), from staged lines ("strip"), from a "panel"
-    (im2col).
+    """Return the ways in which tile registers can read A: in place (""), from staged
+    lines ("strip"), from a "panel" (im2col).
 
     In place excludes the others.
     """
@@ -93,8 +97,8 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 def _streamed_operand(
     contraction: Contraction, atom: MultiplyAtom, rows: int, columns: int, order: tuple[str, str], machine: Machine
 ) -> str:
-    """Return the operand ("a" or "b") whose loads bypass L1: the one that the inner loop changes, if L1 holds the
-    other.
+    """Return the operand ("a" or "b") whose loads bypass L1: the one that the
+    inner loop changes, if L1 holds the other.
 
     If it does not, it is the other. `rows` and `columns` are those of a block, `order` are the loops over blocks.
     """

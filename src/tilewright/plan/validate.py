@@ -18,7 +18,7 @@ from tilewright.plan.sliding import halo_of, is_direct
 
 
 def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
-    """Return why an atom cannot compute a contraction under any plan; None if it can."""
+    """Return why an atom cannot compute a contraction under any plan, as text; None if it can."""
     if (atom.a.dtype, atom.b.dtype) != (contraction.a.dtype, contraction.b.dtype):
         return (
             f"it multiplies {atom.a.dtype} by {atom.b.dtype}, here are {contraction.a.dtype} and {contraction.b.dtype}"
@@ -33,15 +33,15 @@ def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the cost of a blocking, in cycles of the busiest worker, by the model of its kind: tiles, vectors or
-    lanes.
+    """Return the cost of a blocking, in cycles of the busiest worker, by the
+    model of its kind: tiles, vectors or lanes.
     """
     cost = lanes.lane_cost if blocking.by_lanes else tiles.tile_cost if blocking.in_tiles else vectors.vector_cost
     return cost(contraction, blocking, machine)
 
 
 def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
-    """Return why a blocking is illegal; None if it is legal."""
+    """Return why a blocking is illegal on a machine, as text; None if it is legal."""
     if blocking.by_lanes:
         return _why_bad_lanes(contraction, blocking, machine)
     return _why_bad_shape(contraction, blocking) or (_why_bad_tiles if blocking.in_tiles else _why_bad_vectors)(
@@ -50,7 +50,9 @@ def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def why_too_large(cost: Cost, machine: Machine) -> str | None:
-    """Return why a legal blocking is refused: it needs too much memory, or too long a program; None if it does not."""
+    """Return why a legal blocking is refused, as text: too much staged memory,
+    or too long a program; None if it is not.
+    """
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
     if cost.scratch > room:
@@ -66,7 +68,7 @@ def _are_not_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bo
 
 
 def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
-    """Return why tasks are no whole blocks, or why the splits of K are illegal; None if they are legal."""
+    """Return why tasks are no whole accumulator tiles, or why the splits of K are illegal; None if they are legal."""
     if blocking.task_columns % blocking.columns:
         return f"a task's {blocking.task_columns} columns are no whole blocks of {blocking.columns}"
     if len(contraction.rows) == 1 and blocking.strip % blocking.rows:

@@ -104,8 +104,8 @@ def step_cycles(
 
 
 def _row_choices(line: int, most_rows: int) -> list[int]:
-    """Return the row counts of a block to try, at most `most_rows`: the most, and those that leave few of `line` rows
-    over.
+    """Return the row counts of a block to try, at most `most_rows`: the most, and
+    those that leave few of `line` rows over.
     """
     most_rows = max(1, min(line, most_rows))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}
@@ -154,7 +154,7 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
     busiest = -(-tasks // cores(machine))
 
     def block(rows: int) -> float:
-        """Return the cycles of a block of `rows` rows."""
+        """Return the cycles of one core for a block of `rows` rows, over all of K."""
         return depth / group * step_cycles(machine, atom, rows, vectors, row_stride) + machine.costs.vectors.block
 
     line_cycles = full_blocks * block(blocking.rows) + (block(tail) if tail else 0)
@@ -192,7 +192,7 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def _instructions(contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int) -> int:
-    """Return the estimated number of instructions of a program.
+    """Return the estimated number of instructions of a program, with its unrolled K steps.
 
     An image line has `full_blocks` whole blocks of rows, and a last one of `tail` rows.
     """

@@ -57,13 +57,18 @@ class AccessFacts:
 
     @cached_property
     def pitch(self) -> int:
-        """The bytes between rows of the memory: the greatest common divisor of all strides but the innermost."""
+        """The bytes between rows of the memory: the greatest common divisor of all strides but the innermost.
+
+        Of a memory with one dimension it is the bytes of all of it; without dimensions, 0.
+        """
         rows = gcd(*self.strides[:-1]) if len(self.strides) > 1 else self.shape[-1] if self.shape else 0
         return rows * self.bytes
 
     @cached_property
     def windows(self) -> tuple[Dims, ...]:
-        """The sets of dimensions that add up to one coordinate: sliding windows."""
+        """The sets of dimensions of this access that add up to one memory coordinate: sliding windows; ()
+        without any.
+        """
         return tuple(frozenset(dim for dim, _ in form) for form in self.coords if len(form) > 1)
 
     @cached_property
@@ -78,8 +83,8 @@ class AccessFacts:
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     def footprint(self, tile: Mapping[str, int]) -> int:
-        """Return the distinct elements of memory that a tile touches; `tile` maps each dimension to its extent (default
-        1).
+        """Return the distinct elements of memory that a tile touches; `tile` maps
+        each dimension to its extent (default 1).
         """
         spans = (1 + sum(abs(c) * (tile.get(dim, 1) - 1) for dim, c in form) for form in self.coords)
         dense = prod(min(span, extent) if span > 1 else 1 for span, extent in zip(spans, self.shape, strict=False))
@@ -107,8 +112,8 @@ class AccessFacts:
         return any(form == ((dim, 1),) for form in self.coords)
 
     def along(self, k: Dims) -> bool:
-        """True if contiguous rows of memory run along one of the K dimensions `k`, or if the access is a single
-        element.
+        """True if contiguous rows of memory run along one of the K dimensions
+        `k`, or if the access is a single element.
         """
         return not self.dims or any(dim in k for dim, _ in self.row) or self.contiguous in k
 

@@ -85,7 +85,10 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
 
 
 def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
-    """True if the access `op` uses the remainder of dividing the dimension `dim`, not only the quotient."""
+    """True if the access `op` uses the remainder of dividing the dimension `dim`, not only the quotient.
+
+    `numbers` replaces sizes by their values.
+    """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
         return False
@@ -97,7 +100,8 @@ def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
     """Return the numbers by which the access `op` divides the dimension `dim`; empty if it does not.
 
-    It is {0}, which no chain of divisors contains, if the access divides a sum.
+    It is {0}, which no chain of divisors contains, if the access divides a sum. `numbers` replaces sizes by their
+    values.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
@@ -155,7 +159,9 @@ class _Builder:
         )
 
     def _online_loops(self) -> dict[str, LoopFacts]:
-        """Return the loops that could stream an online softmax between MMAs, where the program computes it whole."""
+        """Return the loops that could stream an online softmax between MMAs, by
+        axis, where the program computes it whole.
+        """
         ops = self.program.body.ops
         dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_chain() else set()
         online = [d for d in dims if d not in self.opened and str(d) in self.extents and str(d) not in self.loops]
@@ -173,8 +179,10 @@ class _Builder:
         return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)
 
     def _dims(self, dims: Collection[Expr]) -> Dims:
-        """Return the canonical dimensions of a tile, by name, and record their extents; dimensions with one element are
-        dropped.
+        """Return the canonical dimensions of a tile, by name, and record their extents;
+        dimensions with one element are dropped.
+
+        `dims` are the program's dimensions of that tile.
         """
         names = set()
         for dim in dims:
@@ -188,7 +196,7 @@ class _Builder:
     def _add(self, op: str, dims: Dims, dtype: DType, args: tuple[int, ...] = (), **more: Any) -> int:
         """Add a node to the graph and return its number; for a read equal to an earlier one, return the number of that.
 
-        `more` are further fields of ValueFacts.
+        `more` are further fields of ValueFacts. `args` are the node numbers of its operands.
         """
         key = (more["access"], dims) if op == "read" and not args else None
         if key is not None and key in self.equal_reads:
@@ -240,8 +248,8 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _loop(self, op: Op) -> None:
-        """Add the nodes of a loop: a free one (same result for every tile size) is dissolved, others carry
-        STATE nodes.
+        """Add the nodes of a loop: a free one (same result for every tile
+        size) is dissolved, others carry STATE nodes.
         """
         (body,) = op.blocks
         if op in self.free:
@@ -262,8 +270,8 @@ class _Builder:
     # -- accesses ---------------------------------------------------------------------------------------------
 
     def _access(self, op: Op) -> AccessFacts:
-        """Return where a read or a write lies in memory; if a coordinate is not linear, only the dimensions
-        that count.
+        """Return where a read or a write lies in memory; if a coordinate is
+        not linear, only the dimensions that count.
         """
         memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
@@ -281,11 +289,17 @@ class _Builder:
         return AccessFacts(name, element_bytes(kind.dtype), coords, shape, tuple(strides), leaves, linear, is_open)
 
     def _coordinates(self, op: Op, tile: TileType, kind: MemoryType) -> tuple[tuple[tuple[str, int], ...], ...] | None:
-        """Return each memory coordinate as a linear form over canonical dimensions; None if one is not linear."""
+        """Return each memory coordinate of the access `op` as a linear form over
+        canonical dimensions; None if one is not linear.
+
+        `tile` is the type of its tile, `kind` that of its memory.
+        """
         names: dict[Symbol, str] = {}
 
         def place(dim: Expr) -> Expr:
-            """Return the index of a dimension in terms of its digits."""
+            """Return the index of a dimension in terms of its digits
+            (mixed-radix parts); digits with one element are 0.
+            """
             digits = self.split.get(dim) or ((str(dim), 1, self.size(dim)),)
             total = as_expr(0)
             for name, step, extent in digits:

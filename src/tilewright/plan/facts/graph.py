@@ -29,9 +29,10 @@ COARSE = 64
 class Facts:
     """The facts of a program in canonical form; see `canonical`.
 
-    `extents` has the dimensions with more than one element; `digits` maps a dimension of the program to those that it
-    was split into; `parallel` are the dimensions that the grid may split, in the program's order. `order` are all
-    dimensions of the program as they occur, `cut` those of them that the grid may split.
+    `extents` has the canonical dimensions, those with more than one element; `digits` maps a dimension of the program
+    to the canonical ones (mixed-radix parts) that it was split into; `parallel` are the canonical dimensions that the
+    grid may split. `order` are all dimensions of the program as they occur, `cut` those of them that the grid may
+    split.
     """
 
     name: str
@@ -45,9 +46,9 @@ class Facts:
     program: Program = field(repr=False)
     sizes: Mapping[Symbol, int] = field(repr=False)
     stated_tasks: Mapping[str, int] = field(default_factory=dict)
-    """The tile of tasks along a dimension that constraints state."""
+    """The task's extent that the author's constraints state, by dimension of the program."""
     stated_loops: Mapping[str, int] = field(default_factory=dict)
-    """The tile of loops along a dimension that constraints state."""
+    """The loop tile that the author's constraints state, by dimension of the program."""
     stated_waves: Mapping[str, int] = field(default_factory=dict)
     """Into how many parts constraints split a task's tile among waves, by dimension."""
     opened: Mapping[Expr, Expr] = field(default_factory=dict)
@@ -57,13 +58,13 @@ class Facts:
     in_order: bool = False
     """True if elements are computed in order, by one task."""
     part: str = ""
-    """Which part of the program it is, where that is cut into two kernels."""
+    """"first" or "second" for a part of a program that is split into two kernels; empty: it is whole."""
     between: str = ""
-    """The memory that the kernel before wrote, where the program is the second of two."""
+    """The memory that the first of two kernels wrote, in the facts of the second; empty otherwise."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
 
     def size(self, dims: Iterable[str]) -> int:
-        """Return the product of the extents of dimensions, in elements."""
+        """Return the number of elements over `dims`: the product of their extents; 1 for none."""
         return prod(self.extents[d] for d in dims)
 
     @cached_property
@@ -91,8 +92,8 @@ class Facts:
         return products_of(self.nodes)
 
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
-        """Yield the node `value` and all nodes that it is computed from, back to operations named in `stop_at`
-        (included).
+        """Yield the node `value` and all nodes that it is computed from, back to
+        operations named in `stop_at` (included).
         """
         return behind(self.nodes, value, stop_at)
 
@@ -122,12 +123,12 @@ class Facts:
 
     @cached_property
     def passes(self) -> dict[str, int]:
-        """For each dimension, the passes over its tiles that a task needs: 1 if it can stream."""
+        """The passes over the tiles of each dimension that a task needs, by dimension; 1 if it can stream."""
         return {d: self._passes(d) for d in self.extents}
 
     def _passes(self, dim: str) -> int:
-        """Return how many passes over its tiles a task needs along `dim`: one, and one more after each reduction along
-        it.
+        """Return how many passes over its tiles a task needs along `dim`: one,
+        and one more after each reduction along it.
 
         A reduction counts only if a value along `dim` depends on it. Loops whose states merge need one pass.
         """
@@ -141,7 +142,9 @@ class Facts:
         return 1 + max((level[n.id] for n in self.nodes if dim in n.dims), default=0)
 
     def _is_online(self, n: ValueFacts, dim: str) -> bool:
-        """True if `n` sums exp(t - max(t)), so that it can run in the same pass as the maximum (online softmax)."""
+        """True if `n` sums exp(t - max(t)) with the maximum along `dim`, so
+        that both run in one pass (online softmax).
+        """
         power = self.nodes[n.args[0]] if n.op == "sum" else None
         difference = self.nodes[power.args[0]] if power is not None and power.op in EXPONENTIALS else None
         if difference is None or difference.op != "sub":
@@ -150,8 +153,8 @@ class Facts:
         return maximum.op == "max" and dim in maximum.reduces and maximum.args[0] == difference.args[0]
 
     def lane_cycles(self, n: ValueFacts, machine: Machine) -> float:
-        """Return the cycles of a core, with all lanes at work, for one element of the value `n`; 0 for what lanes do
-        not compute.
+        """Return the cycles of a core, with all lanes at work, for one element of the
+        value `n`; 0 for what lanes do not compute.
         """
         if n.op in REDUCTIONS or n.op in SCANS:
             return 1 / machine.limits.lane_rate
@@ -161,8 +164,8 @@ class Facts:
 
     @cached_property
     def masks(self) -> dict[str, tuple[Op, ...]]:
-        """The masks of each loop, by axis: select operations that make an iteration over a fully masked tile change
-        nothing.
+        """The masks of each loop, by axis: select operations that make an iteration
+        over a fully masked tile change nothing.
         """
         return {axis: masks_of(loop.source) for axis, loop in self.loops.items() if loop.source is not None}
 

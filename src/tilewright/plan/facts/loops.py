@@ -20,9 +20,9 @@ SAME_ELEMENTS = ("broadcast", "permute")
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """A loop: its dimension, the author's tile size, and the values that it carries.
+    """A loop: its dimension, the author's tile size, and the values that it carries, as node numbers.
 
-    `merge` names how partial states merge; None if they do not. The tile size of such a loop is part of its meaning.
+    `merge` names how the states of two parts merge; None if they do not, and then its tile size changes the result.
     `source` is None if the program has no loop, but could have one.
     """
 
@@ -65,8 +65,8 @@ class _CarriedValues:
         return "+".join(sorted({kind for kind in kinds if kind})) if all(kinds) else None
 
     def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
-        """Return (operation that makes `value` by accumulating over the loop's axis, its accumulator input); None if
-        none does.
+        """Return (operation that makes `value` by accumulating over the loop's axis,
+        its accumulator input); None if none does.
         """
         op = self.maker.get(value)
         if op is None:
@@ -114,8 +114,8 @@ class _CarriedValues:
         return RESCALED
 
     def _rescaled_by(self, value: Value) -> Value | None:
-        """Return the running maximum m, as carried in, if `value` is a factor g(m - m'), g being exp or exp2; else
-        None.
+        """Return the running maximum m, as carried in, if `value` is a factor
+        g(m - m'), g being exp or exp2; else None.
         """
         op = self.maker.get(value)
         while op is not None and op.name in SAME_ELEMENTS:

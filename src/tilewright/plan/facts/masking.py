@@ -53,8 +53,8 @@ def hides(loop: Op, selection: Op) -> bool:
 
 
 def _result(op: Op, operands: Sequence[Known]) -> Known:
-    """Return what is known of an operation's result: an equal value, a number that all elements have, or None for
-    nothing.
+    """Return what is known of an operation's result: an equal value, a number
+    that all elements have, or None for nothing.
 
     `operands` has the same knowledge of its operands. Operands of which nothing is known are taken to be finite.
     """
@@ -87,7 +87,8 @@ def count_trips(
     """Return {(iterations, partly masked ones of them): number of tasks} of a loop over `axis`.
 
     `tile` is the loop's tile size, `rows` the task width along each other masked dimension. Conditions are taken to be
-    linear, so that one holds somewhere in a box if it holds at a corner; conditions on data mask nothing.
+    linear, so that one holds somewhere in a box if it holds at a corner; conditions on data mask nothing. `size` gives
+    the extent of a dimension.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]
@@ -112,7 +113,7 @@ def count_trips(
 def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:
     """Return a condition's value at the coordinates `at` (an array per dimension); None if it depends on anything else.
 
-    `makers` maps a value to the operation that makes it.
+    `makers` maps a value to the operation that makes it. `size` gives the extent of a dimension.
     """
     op = makers.get(value)
     if op is None:

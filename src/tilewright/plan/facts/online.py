@@ -26,7 +26,7 @@ SCALED = ("cast", "mul", *SAME_ELEMENTS)
 
 @dataclass(frozen=True)
 class OnlineSoftmax:
-    """The parts of a softmax along a dimension: what is computed along it, its maximum, the sums and products."""
+    """The operations of a softmax along a dimension: all along it, its maximum, the sums and the MMAs over it."""
 
     along: tuple[Op, ...]
     maximum: Op
@@ -37,7 +37,9 @@ class OnlineSoftmax:
 
 
 def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
-    """Return the softmax along `dim` that the program's MMAs reduce; or why no loop can compute it tile by tile."""
+    """Return the softmax along `dim` that the program's MMAs reduce; or text why no loop can compute it tile by
+    tile.
+    """
     ops = program.body.ops
     reductions = [op for op in ops if op.name in REDUCTIONS and op.attrs["dim"] is dim]
     maxima = [op for op in reductions if op.name == "max"]
@@ -74,7 +76,7 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
     """Return the values with exactly one factor exp(t - m); or text that says why there is no such set.
 
     `along` are the operations along the dimension, in order; `maximum` is the reduction that gives m. The reason names
-    a value that uses m in another way, or says that exp and exp2 are mixed.
+    an operation that uses m in another way, or says that it is not exactly one of exp and exp2 that raises.
     """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:
@@ -96,7 +98,10 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return `values` and all values that depend on them through operations that are not in `along`."""
+    """Return `values` and all values that depend on them through operations that are not in `along`.
+
+    `ops` are the program's operations, in order.
+    """
     dependents = set(values)
     for op in ops:
         if op not in along and not dependents.isdisjoint(op.operands):

@@ -11,7 +11,9 @@ from tilewright.plan.facts.values import RENAMING, ValueFacts, behind
 
 @dataclass(frozen=True)
 class OperandFacts:
-    """An operand of an MMA: the reads and the MMAs that it is computed from, and the operations between."""
+    """An operand of an MMA, by node numbers: the reads and the MMAs that it is computed from, and the operations
+    between.
+    """
 
     value: int
     reads: tuple[int, ...]

@@ -15,7 +15,7 @@ PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
 
 
 def signature(facts: Facts) -> Signature:
-    """Return the facts of a program without names: equal for programs that differ only in names."""
+    """Return the facts of a program without names, nested in tuples: equal for programs that differ only in names."""
     return _Signing(facts).whole()
 
 
@@ -29,8 +29,8 @@ class _Signing:
         self.number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._place))}
 
     def whole(self) -> Signature:
-        """Return the signature: (extents, parallel dimensions, loops, expression trees of the writes), all without
-        names.
+        """Return the signature: (extents, parallel dimensions, loops, expression
+        trees of the writes), all without names.
         """
         facts = self.facts
         extents = sorted((self.number[run[-1]], facts.size(run)) for run in self.runs)
@@ -39,8 +39,8 @@ class _Signing:
         return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value(w.id) for w in facts.writes))
 
     def _place(self, run: tuple[str, ...]) -> tuple[object, ...]:
-        """Return the sort key of a run (dimensions that form one flat index): strides in writes, extent, strides in
-        reads.
+        """Return the sort key of a run (dimensions that form one flat index):
+        strides in writes, extent, strides in reads.
         """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
@@ -54,8 +54,8 @@ class _Signing:
         return tuple(sorted({self.number[self.inner[d]] for d in dims}))
 
     def _value(self, value: int) -> Signature:
-        """Return the expression tree of the node `value`, without names; A and B of an MMA are sorted, renamings are
-        left out.
+        """Return the expression tree of the node `value`, without names; A and B of
+        an MMA are sorted, renamings are left out.
         """
         n = self.facts.nodes[value]
         if n.op in PASSED_OVER and n.args:
@@ -66,8 +66,8 @@ class _Signing:
         return (n.op, str(n.dtype), self._dims(n.dims), self._dims(n.reduces), self._access(n), *args)
 
     def _access(self, n: ValueFacts) -> Signature:
-        """Return (bytes, strides by dimension number, elements, may leave bounds, linear) of an access; () if `n` is
-        none.
+        """Return (bytes, strides by dimension number, elements, may leave bounds,
+        linear) of an access; () if `n` is none.
         """
         if n.access is None:
             return ()
@@ -76,7 +76,9 @@ class _Signing:
 
 
 def _merged(facts: Facts) -> list[tuple[str, ...]]:
-    """Return the dimensions in groups, outermost first: those of a group form one flat index wherever they occur."""
+    """Return the dimensions in groups, each outermost first: those of a group form one flat index wherever they
+    occur.
+    """
     runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
     while True:
         pair = next(((a, b) for a in runs for b in runs if a != b and _lies_behind(facts, a, b)), None)

@@ -20,7 +20,7 @@ UNTIMED = RENAMING | {"read", "write", "mma", STATE}
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """A tile value: the operation that makes it, its dimensions and those that it reduces.
+    """A tile value: the operation that makes it, its dimensions and those that it reduces; `args` are node numbers.
 
     `carried` are the loops whose state it uses: it is computed in every iteration of them, whatever its dimensions.
     """

@@ -14,7 +14,7 @@ ROWS, COLUMNS, DEPTH, BATCH, NONE = "rckb-"
 
 @dataclass(frozen=True)
 class DimClass:
-    """Dimensions with the same role in all MMAs, outermost first; `roles` has the role in each MMA.
+    """A class of dimensions: those with the same role in all MMAs, outermost first; `roles` has the role in each MMA.
 
     The grid may split a class that `is_parallel`. A class that `streams` may be processed tile by tile in one pass.
     """
@@ -27,7 +27,7 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """True if every MMA of the program has this class as batch dimensions, or does not have it at all."""
+        """True if every MMA of the program has this class of dimensions as its batch, or does not have it at all."""
         return set(self.roles) <= {BATCH, NONE}
 
 

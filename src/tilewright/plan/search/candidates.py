@@ -21,8 +21,8 @@ from tilewright.plan.search.work import Work
 def kernels_with_atoms(
     facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
 ) -> Iterator[PlanCandidate]:
-    """Yield the candidates of a program whose MMAs all run on atoms (MMA instructions) fed by a pipeline, split-K among
-    them.
+    """Yield the candidates of a program whose MMAs all run on atoms (MMA
+    instructions) fed by a pipeline, split-K among them.
 
     `best` is the time of the best candidate so far, in cycles: tilings whose lower bound exceeds it are skipped.
     `only_lowered` drops those that the lowering cannot do. Yields nothing without an MMA, or if a result is not plainly

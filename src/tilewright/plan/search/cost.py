@@ -75,8 +75,8 @@ def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) ->
 
 
 def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: float = 0.0) -> float:
-    """Return the cycles of one iteration: the longest of MMAs, lanes, shared memory and copies, plus what nothing
-    hides.
+    """Return the cycles of one iteration: the longest of MMAs, lanes, shared
+    memory and copies, plus what nothing hides.
 
     `p` is the work of the iteration, `o` what overlaps. `share` is the fraction of the machine's cores at work; `more`
     are further cycles of copies.
@@ -134,8 +134,8 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
 
 
 def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
-    """Return (cycles by lanes, atoms and loads; cycles by memory bandwidth) of a kernel whose waves all run the same
-    code.
+    """Return (cycles by lanes, atoms and loads; cycles by memory bandwidth) of a
+    kernel whose waves all run the same code.
 
     Both count all tasks, without the launch. Where a core runs several tasks at a time, their waits overlap.
     """
@@ -164,8 +164,8 @@ def together(sharpness: float, *cycles: float) -> float:
 
 
 def _pipelined(machine: Machine, w: Work, o: Overlap) -> float:
-    """Return the cycles of a kernel with a pipeline (operands copied ahead of their use), without launch and memory
-    bound.
+    """Return the cycles of a kernel with a pipeline (operands copied ahead of
+    their use), without launch and memory bound.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     share = min(w.tasks, cores) / cores
@@ -198,8 +198,8 @@ def _body(w: Work, steps: list[float], share: float, masked: float) -> float:
 def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
     """Return the cycles of tasks of equal length: rounds of one task for each core, with ping-pong if `o` says so.
 
-    `steps` are the cycles of an iteration of each phase, `end` those of an epilogue, `share` the fraction of cores at
-    work.
+    `steps` are the cycles of an iteration of each phase (loop nest), `end` those of an epilogue, `share` the fraction
+    of cores at work.
     """
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
@@ -216,8 +216,8 @@ def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float,
 def _uneven(machine: Machine, w: Work, steps: list[float], end: float) -> float:
     """Return the cycles of tasks of several lengths under dynamic scheduling, the longest first.
 
-    `steps` are the cycles of an iteration of each phase, `end` those of an epilogue. Each task waits for its first
-    operands.
+    `steps` are the cycles of an iteration of each phase (loop nest), `end` those of an epilogue. Each task waits for
+    its first operands.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     begin = limits.task_cycles + limits.copy_latency
@@ -227,8 +227,10 @@ def _uneven(machine: Machine, w: Work, steps: list[float], end: float) -> float:
 
 
 def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
-    """Return the extra cycles, over all of a core's tasks at edges, of copying rows that are out of bounds; 0 without
-    edges.
+    """Return the extra cycles, over all of a core's tasks at edges, of copying rows
+    that are out of bounds; 0 without edges.
+
+    `share` is the fraction of the machine's cores at work.
     """
     if not w.edges:
         return 0.0

@@ -97,8 +97,8 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 
 @lru_cache
 def store_widths(machine: Machine) -> tuple[int, ...]:
-    """Return the row widths that bulk copies from shared to global memory can store, in bytes, widest first; () without
-    them.
+    """Return the row widths that bulk copies from shared to global memory can store,
+    in bytes, widest first; () without them.
     """
     return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 
@@ -112,8 +112,8 @@ def _phases(
     lanes: LaneCycles,
     bulk_waves: int,
 ) -> tuple[Phase, ...]:
-    """Return the work of one iteration of each phase (loop nest): MMAs, lanes, copies, shared memory; fewest loops
-    first.
+    """Return the work of one iteration of each phase (loop nest): MMAs, lanes,
+    copies, shared memory; fewest loops first.
 
     The arguments are those of `count_work`; `lanes` has the cycles of elementwise work by loop nest.
     """
@@ -158,7 +158,7 @@ def _phases(
 def _inside_k(t: Tiling, nest_mmas: list[MmaTile]) -> float:
     """Return the fraction (0 to 1) of K that is in bounds once K is padded to whole slabs (rows of shared memory).
 
-    It is that of the first MMA with a K dimension; 1 if none has any.
+    It is that of the first MMA with a K dimension; 1 if none has any. `nest_mmas` are the MMAs of one loop nest.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]

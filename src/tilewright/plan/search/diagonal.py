@@ -35,8 +35,8 @@ def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collect
 def padded_blocks(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
 ) -> Iterator[Repacked]:
-    """Yield the program with K zero-padded to whole atoms, so that several GEMMs of a batch share a row of shared
-    memory.
+    """Yield the program with K zero-padded to whole atoms, so that several GEMMs
+    of a batch share a row of shared memory.
 
     `p` is the MMA, `reads` are its A and B, `constant` names the arguments that are repacked only once. Yields nothing
     if K is a multiple of the atom's already, or if two padded K exceed a row.

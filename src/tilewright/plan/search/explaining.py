@@ -36,8 +36,8 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 
 
 def refusals(ranking: Ranking) -> list[Rejected]:
-    """Return the choices that are not made, with reasons: the next tiles, the best of each slower family, what is
-    illegal.
+    """Return the choices that are not made, with reasons: the next tiles, the
+    best of each slower family, what is illegal.
     """
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}

@@ -67,7 +67,9 @@ def _kernel(
         return widths.get(d) or loops.get(d) or size(d)
 
     def in_task(d: Expr) -> int:
-        """Return the largest extent of `d` that a task may have."""
+        """Return the most that a task may have of `d`: all of it if the grid may
+        split it and no constraint states its width.
+        """
         return size(d) if d in facts.cut and str(d) not in facts.stated_tasks else width(d)
 
     own_widths, blocks = dict(widths), dict[Expr, int]()
@@ -85,8 +87,8 @@ def _kernel(
 
 
 def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield the loop tiles as given, and then with one K loop's tile halved again and again, which needs less shared
-    memory.
+    """Yield the loop tiles as given, and then with one K loop's tile halved again
+    and again, which needs less shared memory.
 
     Loops that carry other values and loops whose tile the author states keep theirs.
     """
@@ -99,8 +101,8 @@ def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr
 
 
 def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield up to NARROWED smaller task widths, which need less shared memory: the widest dimension is halved each
-    time.
+    """Yield up to NARROWED smaller task widths, which need less shared memory:
+    the widest dimension is halved each time.
     """
     for _ in range(NARROWED if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
@@ -135,8 +137,8 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
 
 
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
-    """Return the extent of a task's tile along each parallel dimension: the widest with enough tasks, whose values fit
-    L2.
+    """Return the extent of a task's tile along each parallel dimension: the
+    widest with enough tasks, whose values fit L2.
 
     `loops` are the tile sizes of loops. The batch is split first, then dimensions outside the accumulator tile, then M
     and N, which keep some rows. Dimensions that some MMA lacks stay whole if others can be split. The author's widths
@@ -153,7 +155,7 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     widths = {d: size(d) for d in dims}
 
     def largest_value() -> int:
-        """Return the elements of the largest value that a task holds."""
+        """Return the elements of the largest value that a task of the present `widths` holds."""
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in held)
 
     around = [d for d in dims if d not in batch and d not in blocked]

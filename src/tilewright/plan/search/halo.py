@@ -27,8 +27,8 @@ class HaloWindow:
     reach: tuple[int, ...]
 
     def image(self, box: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the extents of the halo tile that a box of output positions reads, one per coordinate, without
-        channels.
+        """Return the extents of the halo tile that a box of output positions
+        reads, one per coordinate, without channels.
 
         `box` maps each position dimension to its extent in the box.
         """
@@ -40,8 +40,8 @@ class HaloWindow:
         return max(self.image(box)) <= machine.bulk_copy.box_extent
 
     def lines(self, box: Mapping[str, int]) -> int:
-        """Return the number of rows of the halo tile of a box of output positions; a row has the channels of one K
-        step.
+        """Return the number of rows of the halo tile of a box of output
+        positions; a row has the channels of one K step.
         """
         return prod(self.image(box))
 
@@ -83,7 +83,7 @@ def _sliding(o: Orientation, c: DimClass) -> HaloWindow | str:
 
 
 def _window(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
-    """Return the sliding window of the read with number `read` (operand A of `p`) along the class `c`.
+    """Return the sliding window of the read with number `read` (operand A of `p`) along the class `c` of dimensions.
 
     If its coordinates are no sums of positions and filter taps with contiguous channels, return why.
     """

@@ -26,7 +26,7 @@ CROWDED = 2
 
 @dataclass(frozen=True)
 class Parts:
-    """Split-K: the dimension, the number of parts, and the width of each."""
+    """Split-K: the dimension, the number of parts, and the elements of each part along it."""
 
     dim: str
     count: int
@@ -35,7 +35,11 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class KernelSchedule:
-    """One kernel with MMA atoms: tiles, atoms, pipeline, launch."""
+    """One kernel with MMA atoms: tiles, atoms, pipeline, split-K, and how tasks are launched.
+
+    `raster` is how many tasks along the first axis run next to each other, `order` how cores take tasks.
+    `at_memory_bound`: memory bandwidth limits its time.
+    """
 
     tiling: Tiling
     mmas: tuple[MmaTile, ...]
@@ -55,8 +59,8 @@ class KernelSchedule:
 
     @property
     def family(self) -> str:
-        """The way in which operands of this kernel reach shared memory, as text; `explain` sums up candidates of one
-        family.
+        """The way in which operands of this kernel reach shared memory, as text;
+        `explain` sums up candidates of one family.
         """
         tiles = "halo tiles" if self.pipeline.offsets is not None else "parts" if self.parts else "a pipeline"
         return f"{tiles}, {'lanes copy' if self.tiling.o.by_threads else 'bulk copies'}"
@@ -94,6 +98,7 @@ def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
     """True if the rows of the result can be stored: in whole rows of bulk copies, or from registers.
 
     Rows go from registers if the tile has all columns and they cannot be padded, since the next group's columns follow.
+    `mmas` are the MMA tiles, of which the last that is written makes the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
@@ -104,8 +109,8 @@ def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
 
 
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
-    """Return a lower bound of the cycles of any kernel with this tiling: its MMAs, and its copies if there is a single
-    MMA.
+    """Return a lower bound of the cycles of any kernel with this tiling: its MMAs,
+    and its copies if there is a single MMA.
 
     `phases` has the loops around each MMA. It is 0 if loops carry states and there are fewer tasks than cores.
     """
@@ -198,8 +203,8 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
 
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
-    """Return a kernel as a candidate, timed by its work; `extra` are the cycles of other kernels, such as split-K's
-    merge.
+    """Return a kernel as a candidate, timed by its work; `extra` are the cycles
+    of other kernels, such as split-K's merge.
     """
     time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_bound(kernel, work, time))

@@ -46,8 +46,8 @@ class KernelPlan:
         return max(self.t.size.get(name, 1) for name in self._names(d))
 
     def _names(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (sub-indices) that a program dimension was split into; its own name if it was
-        not.
+        """Return the names of the digits (sub-indices) that a program dimension
+        was split into; its own name if it was not.
         """
         return self.facts.digits.get(str(d), (str(d),))
 
@@ -84,7 +84,9 @@ class KernelPlan:
         )
 
     def _why_not(self) -> str:
-        """Return what the lowering lacks for this kernel, besides its tiles; empty text if nothing."""
+        """Return what the lowering lacks for this kernel, besides its
+        orientation and tiles, as text; empty if nothing.
+        """
         if len(self.products) != len(self.kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
             return "products without rows and columns of their own"
         if self.kernel.parts is not None and why_not_split(self.facts):
@@ -92,7 +94,7 @@ class KernelPlan:
         return ""
 
     def _name(self) -> str:
-        """Return the kernel's MMAs with their tiles, as text."""
+        """Return this kernel's MMAs with their tiles of C, as text for a refusal."""
         return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in self.kernel.mmas)
 
     # -- axes -----------------------------------------------------------------------------------------------------
@@ -134,15 +136,18 @@ class KernelPlan:
         return sorted(tasks, key=lambda d: min((places[n] for n in self._names(d) if n in places), default=-1))
 
     def _around(self, tasks: list[Expr]) -> list[str]:
-        """Return the names of the grid dimensions before M, such as batch and heads; [] if the grid does not
-        split M.
+        """Return the names of the grid dimensions before M, such as batch and heads; [] if the grid does not split M.
+
+        `tasks` are the dimensions of the grid, in order.
         """
         rows = next(iter(self.axes.values()))
         assert isinstance(rows, Axes)
         return [str(d) for d in tasks[: tasks.index(rows.m)]] if rows.m in tasks else []
 
     def _raster(self) -> int:
-        """Return the raster group of the plan; 1 unless a single MMA has a grid over M and N."""
+        """Return the plan's raster group (tasks along M that run next to each
+        other); 1 unless the grid splits M and N.
+        """
         return self.kernel.raster if self.kernel.cuts_both else 1
 
     def _word(self, d: Expr) -> str:
@@ -212,7 +217,7 @@ class KernelPlan:
         return ()
 
     def _is_inner(self, d: Expr, tile: AxisTile) -> bool:
-        """True if the K step of a loop runs along `d`, not along another dimension of its class."""
+        """True if the K steps of a loop tile run along `d`, not along another dimension of the loop's tile."""
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 
@@ -253,8 +258,8 @@ class KernelPlan:
     # -- halo tiles -----------------------------------------------------------------------------------------------
 
     def _halo_plan(self) -> Schedule | Rejected:
-        """Return the plan whose tasks are boxes of output positions: A as a halo tile, B in stages of some taps or
-        resident.
+        """Return the plan whose tasks are boxes of output positions: A as a halo
+        tile, B in stages of some taps or resident.
 
         Rejected if a stage has several taps of a dimension that is no axis.
         """

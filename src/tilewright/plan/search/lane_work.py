@@ -36,7 +36,7 @@ class LaneCycles:
         """Add the lane cycles of the value `n` to its loop nest, to partly masked tiles, or to the epilogue.
 
         `is_mask`: it is part of a mask. `feeds`: it is computed for an MMA's operand. Some values add nothing: those of
-        rows alone within a loop are part of an iteration's latency.
+        rows alone within a loop are part of an iteration's latency. `phases` has the loops around each MMA.
         """
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)

@@ -19,8 +19,8 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, un
 
 
 def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the candidates of a program without MMAs as one kernel; nothing if it has MMAs or the machine has
-    no lanes.
+    """Yield the candidates of a program without MMAs as one kernel; nothing if
+    it has MMAs or the machine has no lanes.
     """
     if facts.products or machine.lanes is None:
         return
@@ -43,8 +43,8 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
-    """Yield the kernel of one part of a program that was split in two: a task has as many contiguous rows as lanes
-    hold.
+    """Yield the kernel of one part of a program that was split in two: a task
+    has as many contiguous rows as lanes hold.
 
     Yields nothing without rows, with loops, or if an access is not contiguous along a row.
     """

@@ -23,8 +23,8 @@ def order_of(work: Work) -> str:
 
 
 def raster_of(t: Tiling) -> int:
-    """Return the raster group (tasks along M that run next to each other) with which concurrent tasks read the fewest
-    rows.
+    """Return the raster group (tasks along M that run next to each other) with
+    which concurrent tasks read the fewest rows.
 
     If all tasks run at a time, the shorter side comes first: neighbours share the operand of the longer one.
     """
@@ -35,8 +35,8 @@ def raster_of(t: Tiling) -> int:
 
 
 def _read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
-    """Return how many rows of both operands the concurrent tasks read, with a raster group of `group` along the first
-    side.
+    """Return how many rows of both operands the concurrent tasks read, with a
+    raster group of `group` along the first side.
 
     `sides` are (tile size, tasks) along the two sides of C, in the order of the grid.
     """
@@ -63,8 +63,8 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 
 
 def _sides(t: Tiling) -> tuple[Side, Side]:
-    """Return ((tile size, number of tasks) along M of C, the same along N); tasks that read the same elements count
-    once.
+    """Return ((tile size, number of tasks) along M of C, the same along N);
+    tasks that read the same elements count once.
     """
     sides = []
     for role in "rc":

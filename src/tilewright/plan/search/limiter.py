@@ -17,8 +17,8 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
 
 
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
-    """Return the cycles that each resource of a machine, by name, takes alone for a candidate's kernels, the longest
-    first.
+    """Return the cycles that each resource of a machine, by name, takes alone for
+    a candidate's kernels, the longest first.
     """
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 
@@ -32,8 +32,8 @@ def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
 
 
 def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule, machine: Machine) -> float:
-    """Return the cycles of one kernel on a machine with the same atoms at other rates; 0 if the kernel is illegal
-    there.
+    """Return the cycles of one kernel on a machine with the same atoms at other
+    rates; 0 if the kernel is illegal there.
     """
     if isinstance(kernel, TermKernelSchedule):
         moved = replace(kernel, program=replace(kernel.program, machine=machine))

@@ -13,8 +13,8 @@ from tilewright.plan.search.unit import MmaTile
 class Liveness:
     """Live registers of a lane: in loops, in loops with one MMA ahead of another, and in the epilogue.
 
-    `results` are the MMAs whose accumulators are written; `dependent` are those that wait for another MMA of the same
-    iteration.
+    `results` are the MMAs (node numbers) whose accumulators are written; `dependent` are those that wait for another
+    MMA of the same iteration.
     """
 
     loop: float
@@ -62,7 +62,8 @@ def operand_registers(t: Tiling, m: MmaTile) -> float:
 def _alive(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[int]:
     """Return the MMAs (node numbers) whose accumulators are live while number `n` of `order` runs, its own among them.
 
-    `order` are all MMAs. An earlier one is live if it is written, or if a later MMA reads it or adds to it.
+    `order` are all MMAs. An earlier one is live if it is written, or if a later MMA reads it or adds to it. `into` maps
+    an MMA to the one whose accumulator it adds to.
     """
     later = [p for p in facts.products if p.node in order[n + 1 :]]
     written = {x for w in facts.writes for x in facts.behind(w.args[0], ("read", "mma")) if facts.nodes[x].op == "mma"}
@@ -71,7 +72,10 @@ def _alive(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[
 
 
 def _carries(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
-    """True if the MMA `q` is in the same loops as the MMA `node`, and these loops carry the accumulator of `q`."""
+    """True if the MMA `q` is in the same loops as the MMA `node`, and these loops carry the accumulator of `q`.
+
+    `phases` has the loops around each MMA.
+    """
     loops = phases[node]
     return phases[q] == loops and bool(t.loops_over(t.facts.nodes[q].reduces) & loops)
 

@@ -27,8 +27,8 @@ def why_not_oriented(o: Orientation) -> str:
 
 
 def _why_not_unit_sides(o: Orientation) -> str:
-    """Return why the lowering cannot do an MMA whose M or N has one element and is no dimension of results; else empty
-    text.
+    """Return why the lowering cannot do an MMA whose M or N has one element and is
+    no dimension of results; else empty text.
     """
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:
@@ -97,7 +97,7 @@ def _why_not_tile(t: Tiling, c: DimClass, tile: AxisTile) -> str:
 
 
 def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
-    """Return why the lowering cannot do the K steps of `tile` along the class `c`; empty text if it can.
+    """Return why the lowering cannot do the K steps of `tile` along the class `c` of dimensions; empty text if it can.
 
     The last step reads past the end of K, where an operand must give zeros and not the elements of another window.
     """

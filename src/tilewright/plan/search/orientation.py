@@ -129,8 +129,8 @@ def _with_atoms(
 
 
 def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> bool:
-    """True if an operand's contiguous rows in memory run along K of `p`, or along neither K nor its `own` dimensions (M
-    or N).
+    """True if an operand's contiguous rows in memory run along K of `p`, or along
+    neither K nor its `own` dimensions (M or N).
     """
     read = facts.nodes[operand.reads[0]]
     access = read.place
@@ -141,8 +141,8 @@ def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> b
 
 
 def _why_not_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
-    """Return why bulk copies cannot read an MMA's operands, or the reads that they are computed from; empty text if
-    they can.
+    """Return why bulk copies cannot read an MMA's operands, or the reads that they
+    are computed from; empty text if they can.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, own in ((p.a, p.rows), (p.b, p.columns)):
@@ -170,8 +170,8 @@ def _why_not_beside(facts: Facts, access: AccessFacts, dims: Dims, slab: int, ma
 
 
 def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
-    """True if a whole K step of `slab` elements reads one element of memory per row, so that the row's lanes
-    load it.
+    """True if a whole K step of `slab` elements (a row of shared memory) reads one element of memory
+    per row, so that the row's lanes load it.
     """
     inner = contiguous_k(facts, p)
     return access.linear and inner is not None and inner not in access.dims and facts.extents[inner] % slab == 0
@@ -238,8 +238,8 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
 
 @lru_cache
 def bulk_pitch(machine: Machine) -> int:
-    """Return the bytes of which the row stride must be a multiple for bulk copies to shared memory; 0 without such
-    copies.
+    """Return the bytes of which the row stride must be a multiple for bulk copies
+    to shared memory; 0 without such copies.
     """
     loads = machine.copies_between("global", "shared")
     return max((c.pitch for c in loads if c.asynchronous and c.bytes_moved is None), default=0)

@@ -19,8 +19,8 @@ from tilewright.plan.search.row_copies import Repacked
 
 
 def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
-    """Yield the program with several neighbouring rows of an MMA as one row, if K is shorter than a row of shared
-    memory.
+    """Yield the program with several neighbouring rows of an MMA as one row, if
+    K is shorter than a row of shared memory.
 
     `p` is the MMA, `reads` are its A and B. Yields nothing if rows of A are not contiguous, or no count divides M.
     """
@@ -66,8 +66,8 @@ def _paired(facts: Facts, row: str, b: int, count: int) -> Facts | None:
 
 
 def _joined(access: AccessFacts, row: str, batch: str, count: int) -> AccessFacts | None:
-    """Return the access with `count` neighbours along `row` in one row of memory, told apart by the new dimension
-    `batch`.
+    """Return the access with `count` neighbours along `row` in one row of memory,
+    told apart by the new dimension `batch`.
 
     None if they are not contiguous, or if the access may be out of bounds.
     """

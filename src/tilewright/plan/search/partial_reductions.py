@@ -28,8 +28,8 @@ WHAT = "a reduction in parts"
 
 
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernel with its single reduction split over tasks, if the unsplit one `whole` leaves cores without a
-    task.
+    """Yield the kernel with its single reduction split over tasks, if the unsplit
+    one `whole` leaves cores without a task.
 
     Yields nothing if there is no such reduction, or if it is too short, which is noted in `ranking`.
     """
@@ -79,8 +79,8 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 
 
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
-    """Return the number of parts into which a reduction is split for the least memory time; 1 if splitting does not
-    pay.
+    """Return the number of parts into which a reduction is split for the least
+    memory time; 1 if splitting does not pay.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
@@ -95,7 +95,9 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     extent = facts.extents[_reduced_dim(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
-        """Return (relative time, uneven rest) of a number of parts."""
+        """Return (relative time, elements left over) of splitting the reduction
+        into `parts`, the sort key of the choice.
+        """
         rounds = ceil(parts * fewest_tasks / cores)
         busy = max(1, rounds * cores / (parts * fewest_tasks) / limits.far_alone)
         return busy + rounds * limits.copy_latency / moved, extent % parts
@@ -121,8 +123,8 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
     split = symbol(f"{parts.dim}_split", 1)
 
     def size(d: Expr) -> int:
-        """Return the extent of a dimension in the kernel that reduces one part: the part's width along the split
-        dimension.
+        """Return the extent of a dimension in the kernel that reduces one part:
+        the part's width along the split dimension.
         """
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 
@@ -134,8 +136,8 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
 
 
 def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return a kernel that reduces `parts` of a reduction as a candidate, with the time of the kernel that combines
-    them.
+    """Return a kernel that reduces `parts` of a reduction as a candidate, with
+    the time of the kernel that combines them.
     """
     work, merge = work_in_parts(kernel, parts)
     cycles = kernel_time(kernel.machine, work, SAME_WAVES).cycles + merge
@@ -143,7 +145,7 @@ def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandi
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
-    """Return (work of the kernel that reduces parts, cycles of the kernel that combines them)."""
+    """Return (work of the kernel that reduces `parts`, cycles of the kernel that combines them, with its launch)."""
     facts, machine, whole = kernel.facts, kernel.machine, count_uniform(kernel)
     tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)
     states = parts.count * sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)

@@ -77,7 +77,7 @@ def _shares_loop(first: Facts) -> bool:
 
 
 def _reduces_products(first: Facts) -> bool:
-    """True if the kernel reduces or scans a value that depends on an MMA."""
+    """True if the first of two kernels reduces or scans a value that depends on an MMA."""
     after = set[int]()
     for n in first.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):
@@ -97,8 +97,8 @@ def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
 
 
 def _separates(facts: Facts, value: int, first: set[int]) -> bool:
-    """True if nothing but node `value`, reads and renamings go from the first kernel to the second, and no loop state
-    is split.
+    """True if nothing but node `value`, reads and renamings go from the first kernel
+    to the second, and no loop state is split.
 
     `first` are the nodes of the first kernel.
     """
@@ -131,7 +131,7 @@ def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:
 
 
 def _first(facts: Facts, value: int) -> Facts:
-    """Return the facts of the first kernel: all that computes `value`, and a write of it."""
+    """Return the facts of the first kernel: all that computes the node `value`, and a write of it."""
     inside, v = set(facts.behind(value)), facts.nodes[value]
     nodes = [n for n in facts.nodes if n.id in inside]
     write = ValueFacts(len(facts.nodes), "write", v.dims, v.dtype, (value,), access=_packed(facts, v))
@@ -189,7 +189,10 @@ def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
 
 
 def _order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
-    """Return the dimensions in grid order: the program's parallel ones, then others in the memory order of writes."""
+    """Return the dimensions in grid order: the program's parallel ones, then others in the memory order of writes.
+
+    `nodes` are those of the part.
+    """
     written = [d for n in nodes if n.op == "write" for form in n.place.coords for d, _ in form]
     return list(dict.fromkeys([*(d for d in facts.parallel), *written]))
 

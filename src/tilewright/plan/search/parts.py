@@ -55,8 +55,8 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iter
 
 
 def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
-    """Return a lower bound of a split-K kernel's cycles: MMAs and copies, the kernel that merges the parts, both
-    launches.
+    """Return a lower bound of a split-K kernel's cycles: MMAs and copies, the
+    kernel that merges the parts, both launches.
 
     `work` is that of the kernel without split-K.
     """
@@ -108,15 +108,15 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
 
 
 def has_dimension(read: ValueFacts, dim: str) -> bool:
-    """True if the memory of a read has a dimension named `dim`, so that reads past its end give zeros; True if
-    unknown.
+    """True if the memory of a read has a dimension named `dim`, so that reads
+    past its end give zeros; True if unknown.
     """
     return read.source is None or dim in map(str, read.source.operands[0].type.dims)
 
 
 def _loop_dims(t: Tiling) -> set[str]:
-    """Return the names of the dimensions that the program's own loops around MMAs iterate over; empty without such
-    loops.
+    """Return the names of the dimensions that the program's own loops around
+    MMAs iterate over; empty without such loops.
 
     Only these can be split with a ragged last part: reads past their ends give zeros.
     """
@@ -124,7 +124,7 @@ def _loop_dims(t: Tiling) -> set[str]:
 
 
 def _is_computed(t: Tiling) -> bool:
-    """True if an operand is computed: its elements past the end may be anything."""
+    """True if an operand of some MMA is computed, not read: its elements past the end of K may then be anything."""
     return any(not x.is_read for p in t.facts.products for x in (p.a, p.b))
 
 
@@ -135,7 +135,10 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
 
 
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
-    """Return (work of a kernel with split-K, cycles of the kernel that merges its partial states)."""
+    """Return (work of a kernel with split-K, cycles of the kernel that merges the parts, with its launches).
+
+    `work` is that of the kernel without split-K.
+    """
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
     number = t.o.class_of[parts.dim]
     tile = t.tiles[number]

@@ -46,7 +46,7 @@ class KernelPipeline:
 
 @dataclass(frozen=True)
 class _Room:
-    """Shared memory: bytes for stages and results, and the bytes of a stage of results."""
+    """Bytes of shared memory for stages and results, and the bytes of one stage of results."""
 
     bytes: float
     result: float
@@ -93,7 +93,8 @@ def _waves(
 ) -> tuple[tuple[int, int], tuple[int, int]] | str:
     """Return (waves, registers per lane) of the producer and the same of the consumer; or why registers do not suffice.
 
-    `choice` is (A stays in registers over the loop, ping-pong).
+    `choice` is (A stays in registers over the loop, ping-pong). `mmas` are the MMA tiles, `live` the live registers of
+    a lane, `placed` the shared memory of operands.
     """
     keeps, pingpong = choice
     limits, atom = t.machine.limits, mmas[0].atom
@@ -138,10 +139,11 @@ def _fit_stages(
     keeps: bool,
     pingpong: bool,
 ) -> Pipeline | str:
-    """Return the pipeline with as many stages as shared memory holds and latency needs; or text that says why none
-    fits.
+    """Return the pipeline with as many stages as shared memory holds and
+    latency needs; or text that says why none fits.
 
-    `waves` are (waves, registers per lane) of producer and consumer; `keeps` says that A stays in registers.
+    `waves` are (waves, registers per lane) of producer and consumer; `keeps` says that A stays in registers. With
+    `pingpong`, halves of the consumers take tasks in turn.
     """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -176,8 +178,8 @@ def _result_ratio(t: Tiling, last: MmaTile) -> float:
 
 
 def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
-    """Return the shared-memory bytes through which wave groups that share rows combine row reductions; 0 if none share
-    rows.
+    """Return the shared-memory bytes through which wave groups that share rows
+    combine row reductions; 0 if none share rows.
     """
     if t.across == 1:
         return 0.0
@@ -191,7 +193,7 @@ def _halo_pipelines(
     """Yield (pipeline, filter taps in a stage of B) with halo tiles of A in stages of their own; 0 taps: B is resident.
 
     `waves` are (waves, registers per lane) of producer and consumer. Yields at most one of each kind, none if none
-    fits.
+    fits. With `pingpong`, halves of the consumers take tasks in turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

@@ -41,8 +41,10 @@ class HaloTile:
 class OperandPlacement:
     """The shared memory that operands take, and the bytes that are copied for them.
 
-    By loop nest: copied bytes, their L2 cycles, copies per stage, words that lanes copy. `staged` are the bytes of a
-    pipeline stage, `resident` those that a task loads once, `keepable` the MMAs whose A may stay in registers instead.
+    By loop nest, for one iteration: copied bytes, their L2 cycles, slabs (rows of K) per stage, words that lanes copy.
+    `staged` are the bytes of a pipeline stage, `resident` those that a task loads once, `l2_read` the L2 cycles of a
+    task, `between` the bytes of values that change their layout, `keepable` the MMAs whose A may stay in registers
+    instead.
     """
 
     copied: dict[Loops, float] = field(default_factory=lambda: defaultdict(float))
@@ -58,7 +60,7 @@ class OperandPlacement:
 
     @property
     def staged(self) -> float:
-        """The bytes of one pipeline stage, over all loop nests: each has its own stages."""
+        """The bytes of one pipeline stage of this kernel, summed over its loop nests."""
         return sum(self.stages.values())
 
 
@@ -191,8 +193,8 @@ def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
-    """Return how many neighbours along K, within a K step of `slab` elements, read the same element of memory; 1 if
-    linear.
+    """Return how many neighbours along K, within a K step of `slab` elements (a row of shared memory), read
+    the same element of memory; 1 if linear.
     """
     n = t.facts.nodes[read]
     inner = inner_k(t, m.oriented)
@@ -204,7 +206,7 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
 
 @lru_cache
 def _neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
-    """Return `computed.equal_neighbours(at, k, slab)`, cached: how many neighbours along `k` share one element of
-    memory.
+    """Return `computed.equal_neighbours(at, k, slab)`, cached: how many
+    neighbours along `k` share one element of memory.
     """
     return equal_neighbours(at, k, slab)

@@ -32,16 +32,16 @@ class PlanAxes:
         return self._size(d, "loop")
 
     def boxes(self, d: Expr, level: str) -> dict[str, int]:
-        """Return {digit: size} of the splits of single digits (sub-indices) of a dimension at a level; {} if there are
-        none.
+        """Return {digit: size} of the splits of single digits (sub-indices) of a
+        dimension at a level; {} if there are none.
         """
         axis = self.axes.get(d)
         splits = () if axis is None else axis.splits
         return {s.digit: s.size for s in splits if s.level == level and s.digit is not None}
 
     def _size(self, d: Expr, level: str) -> int | None:
-        """Return the size of a dimension's first split at a level ("task" or "loop"), in elements; None if there is
-        none.
+        """Return the size of a dimension's first split at a level ("task" or
+        "loop"), in elements; None if there is none.
         """
         axis = self.axes.get(d)
         split = None if axis is None else axis.split(level)

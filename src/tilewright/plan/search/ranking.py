@@ -18,7 +18,7 @@ Key = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Rejected:
-    """A choice that is not made, and why."""
+    """A choice (`what`) that is not made, and why, both as text."""
 
     what: str
     why: str
@@ -26,8 +26,9 @@ class Rejected:
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """One way to run a program: rewrites before its kernel, the kernel, a
-    second kernel, and the predicted cycles of all.
+    """One way to run a program: rewrites before its kernel, the kernel, perhaps a second one, and the cycles of all.
+
+    `key` orders candidates: smaller is better.
     """
 
     kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule
@@ -77,8 +78,8 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """The cycles above which a new candidate is dropped: those of the best one; infinite without one or with
-        `keeps_all`.
+        """The cycles above which a new candidate is dropped: those of the best one;
+        infinite without one or with `keeps_all`.
         """
         return inf if self.keeps_all or not self.candidates else self.candidates[0].cycles
 

@@ -56,7 +56,7 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
 def _in_blocks(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
     """Return the candidate `kernel` with B repacked to block-diagonal form.
 
-    If `kernel` is a refusal, return it unchanged.
+    If `kernel` is a refusal, return it unchanged. Arguments named in `constant` are repacked once, at no cost.
     """
     return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine, constant)
 
@@ -77,8 +77,8 @@ def _rate_two(facts: Facts, machine: Machine, plan: Schedule, after: str) -> Pla
 
 
 def _second(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
-    """Return the second kernel of a split program as a candidate: that of its plan, or the search's best if `plan` is
-    None.
+    """Return the second kernel of a split program as a candidate: that of its
+    plan, or the search's best if `plan` is None.
 
     If there is none, return text that says why.
     """

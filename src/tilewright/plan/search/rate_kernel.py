@@ -93,7 +93,10 @@ def _mma(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
 
 
 def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
-    """True if an MMA line of the plan holds operand A in registers over the loop although A is read from memory."""
+    """True if an MMA line of the plan holds operand A in registers over the loop although A is read from memory.
+
+    `units` are the plan's MMA lines.
+    """
     pairs = zip(t.o.products, units, strict=True)
     return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
 

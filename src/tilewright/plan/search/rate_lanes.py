@@ -60,7 +60,10 @@ def _grid_position(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
 
 
 def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, transposed: bool) -> Microkernel | None:
-    """Return the atom with its accumulator tile as a plan's MMA line says; None without an atom."""
+    """Return the atom with its accumulator tile as a plan's MMA line says; None without an atom.
+
+    `rows` and `columns` are those of C, `transposed` says that N lies on the atom's rows.
+    """
     if atom is None:
         return None
     rows, columns = (columns, rows) if transposed else (rows, columns)
@@ -68,8 +71,8 @@ def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, tr
 
 
 def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
-    """True if a plan computes the product by lanes without atoms (SIMT): no line has an atom, and one axis is
-    all of K.
+    """True if a plan computes the product by lanes without atoms (SIMT): no
+    line has an atom, and one axis is all of K.
     """
     names = {axis.name for axis in plan.axes}
     return all(line.atom is None for line in plan.products) and axis_of_terms(program) in names

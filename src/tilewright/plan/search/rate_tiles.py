@@ -57,7 +57,7 @@ class PlanTiles:
         return DEPTH in c.roles and bool(columns) and not columns & set(loops.values())
 
     def _whole(self, c: DimClass) -> AxisTile:
-        """Return the tile that has the whole extent of the class `c` of dimensions."""
+        """Return the tile of the class `c` of dimensions that has its whole extent: no grid or loop splits it."""
         return AxisTile(WHOLE, c.extent, tuple((d, self.facts.extents[d]) for d in c.dims))
 
     def _extent(self, d: Expr) -> int:
@@ -65,14 +65,14 @@ class PlanTiles:
         return self.facts.size(n for n in self._digits(d) if n in self.facts.extents)
 
     def _digits(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (sub-indices) that a program dimension was split into; its own name if it was
-        not.
+        """Return the names of the digits (sub-indices) that a program dimension
+        was split into; its own name if it was not.
         """
         return self.facts.digits.get(str(d), (str(d),))
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
-        """Return the grid tile of the class `c` that is a box (rectangle) of the digits of dimension `d`, as the plan
-        splits it.
+        """Return the grid tile of the class `c` of dimensions: a box (rectangle) of the digits
+        (sub-indices) of `d`, as the plan splits it.
 
         Digits that the plan does not split have one element, or all of them if some digit is padded in the plan.
         """
@@ -82,8 +82,8 @@ class PlanTiles:
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 
     def _cut(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
-        """Return the tile of the class `c` at a level, with the extent in `sizes` (default 1) along each program
-        dimension.
+        """Return the tile of the class `c` of dimensions at a level, with the extent in `sizes`
+        (default 1) along each program dimension.
 
         With one dimension in `owners` it is a run (contiguous flat indices), with several a box (rectangle of
         sub-indices).
@@ -100,7 +100,8 @@ class PlanTiles:
         )
 
     def _stepped(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
-        """Return the loop tile of the class `c`, with the loop tile sizes `loops` of its program dimensions `owners`.
+        """Return the loop tile of the class `c` of dimensions, with the loop tile sizes
+        `loops` of its program dimensions `owners`.
 
         Dimensions without a loop are whole. Its count is the iterations over all passes of a task.
         """

@@ -83,8 +83,8 @@ def _line(machine: Machine) -> int:
 def _padded(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (program with K zero-padded in both operands, the copies that do it); or text that says why there are
-    none.
+    """Return (program with K zero-padded in both operands, the copies that do
+    it); or text that says why there are none.
 
     `p` is the MMA, `reads` are its A and B.
     """
@@ -157,7 +157,8 @@ def _joined(
 def _in_runs(
     facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
-    """Return (program with `tap` and `channel` merged into one run with `channels` elements per tap, the copies).
+    """Return (program with `tap` and `channel` merged into one contiguous run with
+    `channels` elements per tap, the copies).
 
     `reads` are A and B of the MMA. The merged dimension keeps the name `channel`.
     """
@@ -194,8 +195,8 @@ def _in_runs(
 def _panels(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (program with all of K as one contiguous run of every row, as im2col does; the copies); or why there are
-    none.
+    """Return (program with all of K as one contiguous run of every row, as im2col
+    does; the copies); or why there are none.
 
     `p` is the MMA, `reads` are its A and B.
     """

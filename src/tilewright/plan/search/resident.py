@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """Return the work with the number of tasks that a core runs at a time, their exchange cycles, and bytes moved
-    again.
+    """Return the work with the number of tasks that a core runs at a time,
+    their exchange cycles, and bytes moved again.
 
     It is returned unchanged on machines that give no costs for it.
     """
@@ -40,8 +40,8 @@ def _results(kernel: UniformKernelSchedule) -> float:
 
 
 def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
-    """Return the fraction (0 to 1) of a lane's live values for which there are no registers; `lanes` is those of a
-    task.
+    """Return the fraction (0 to 1) of a lane's live values for which there are
+    no registers; `lanes` is those of a task.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     file = machine.spaces["register"].bytes

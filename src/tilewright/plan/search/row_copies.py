@@ -24,7 +24,7 @@ class RowCopy:
     bytes: int
     word: int
     is_view: bool = False
-    """Whether the operand itself can be seen so: nothing is copied."""
+    """True if the operand has this shape already: nothing is copied."""
 
     def work(self, machine: Machine) -> Work:
         """Return the work of the kernel that makes this copy: one task per core, lane cycles, bytes of memory
@@ -44,7 +44,7 @@ class Repacked:
     facts: Facts
     cycles: float
     only_blocks: bool = False
-    """Whether only tiles of several of a batch are meant: the other operand is then copied to blocks."""
+    """True if only tiles with several GEMMs of a batch count: B is then repacked to block-diagonal form."""
 
 
 def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
@@ -65,7 +65,7 @@ def with_copies(candidate: PlanCandidate, repacked: Repacked) -> PlanCandidate:
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous tensor.
+    """Return the row-major strides of a contiguous tensor, in elements.
 
     >>> strides((4, 3, 8))
     (24, 8, 1)
@@ -74,7 +74,7 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy:
-    """Return the cost-model entry of a kernel that copies the tensor of the read `n` to one of shape `packed`."""
+    """Return the copy of the tensor that `n` reads to one of shape `packed`, for the cost model."""
     place = n.place
     word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1], packed[-1])
     return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word), packed == place.shape)

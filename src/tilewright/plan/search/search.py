@@ -89,7 +89,10 @@ def search_facts(
 def _repacked(
     repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
 ) -> None:
-    """Add the candidates on repacked operands to the ranking, or a rejection if a bound shows that all are slower."""
+    """Add the candidates on repacked operands to the ranking, or a rejection if a bound shows that all are slower.
+
+    `constant` names arguments that are repacked once; `only_lowered` drops candidates that the lowering cannot do.
+    """
     best = ranking.limit
     least = lower_bound(repacked.facts, machine) + repacked.cycles
     if least >= best:
@@ -105,8 +108,9 @@ def _repacked(
 
 
 def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
-    """Add the candidates of two kernels to the ranking, or a rejection for each split that a bound shows to be
-    slower.
+    """Add the candidates of two kernels to the ranking, or a rejection for each split that a bound shows to be slower.
+
+    `only_lowered` drops splits and candidates that the lowering cannot do.
     """
     for cut in cuts(facts, ranking):
         best, what = ranking.limit, cut.what

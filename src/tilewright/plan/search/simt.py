@@ -81,7 +81,7 @@ def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
-    """Return a SIMT kernel as a candidate, timed by its work."""
+    """Return a SIMT kernel (lanes multiply without atoms) as a candidate, timed by its work."""
     time = kernel_time(kernel.program.machine, count_terms(kernel), SAME_WAVES)
     key = (round(time.cycles), 0, 0, 0, 0, time.unbounded, len(kernel.sizes))
     return PlanCandidate(kernel, time.cycles, key)
@@ -125,15 +125,15 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
 
 
 def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
-    """Return the names of the digits (sub-indices) that a program dimension was split into; its own name if it
-    was not.
+    """Return the names of the digits (sub-indices) that a program dimension
+    was split into; its own name if it was not.
     """
     return facts.digits.get(str(d), (str(d),))
 
 
 def sizes_of(kernel: TermKernelSchedule) -> Size:
-    """Return a function that gives the extent of a kernel's dimensions, also those that count boxes and lie
-    within one.
+    """Return a function that gives the extent of a kernel's dimensions, also those that count lane boxes
+    (rectangles of results) and lie within one.
     """
     boxes = [] if kernel.outer is None else [d for d in kernel.terms.dims if d is not kernel.outer]
     inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
@@ -145,7 +145,7 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
 
 def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
     """Return a function that gives the extent of any dimension of a SIMT kernel; `more` has the dimensions of lane
-    boxes.
+    boxes (a rectangle of results per lane).
     """
     numbers = numbers_of(program.facts.sizes)
     known: dict[Expr, int] = {program.terms.summed: program.count, **more}
@@ -170,8 +170,8 @@ def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
 
 
 def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
-    """Yield kernels whose lanes compute boxes (rectangles of neighbours) of results that fit registers and
-    share reads.
+    """Yield kernels whose lanes compute boxes (rectangles of neighbours) of
+    results that fit registers and share reads.
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
@@ -193,14 +193,18 @@ def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
 
 
 def _may_overrun(facts: Facts, dim: str, n: int) -> bool:
-    """True if boxes of `n` elements divide a dimension, or if every write drops the elements past its end."""
+    """True if boxes of `n` elements divide a dimension, or if every write drops the elements past its end.
+
+    `dim` is that dimension's name.
+    """
     extent = facts.extents[dim]
     forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
     return extent % n == 0 or all(any(form == ((dim, 1),) and at == extent for form, at in each) for each in forms)
 
 
 def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
-    """Return the parameters of a lane's box of results, with its input window; an empty `box` means one result.
+    """Return the parameters of a lane's box (rectangle) of results, with its input
+    window; an empty `box` means one result.
 
     `box` maps each digit (sub-index of M) to the box's extent; `tile` is the number of K elements of one step.
     """
@@ -218,9 +222,11 @@ def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
 
 
 def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[Terms, Expr, dict[Expr, int]]:
-    """Return (terms with the dimensions of boxes, the dimension that counts boxes, {dimension within a box: extent}).
+    """Return (`terms` with the dimensions of lane boxes, the dimension that
+    counts boxes, {dimension within one: extent}).
 
-    `box` maps each digit (sub-index of M) to the box's extent.
+    A lane box is the rectangle of results that one lane computes. `box` maps each digit (sub-index of M) to the box's
+    extent.
     """
     outer = symbol("boxes", 1)
     inner: dict[Expr, int] = {symbol(f"{d}_box", 1): n for d, n in box.items() if n > 1}
@@ -229,7 +235,7 @@ def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple
 
 
 def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
-    """Return the kernel in which every lane has one box of results, for one vector of contiguous elements."""
+    """Return the kernel in which every lane has one box (rectangle) of results, for one contiguous vector."""
     terms, outer, inner = with_boxes(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
     size = _sizes(program, {outer: count, **inner})

@@ -44,9 +44,9 @@ def _extent(facts: Facts, d: Expr) -> int:
 
 
 def _axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
-    """Return the plan's axis of a dimension that the grid splits.
+    """Return the plan's axis of the dimension `d`, which the grid splits.
 
-    With boxes of results per lane, each digit (sub-index) of M is padded to whole boxes.
+    With boxes (rectangles of results per lane), each digit (mixed-radix part) of M is padded to whole boxes.
     """
     facts = kernel.program.facts
     if d is not kernel.program.row or kernel.outer is None:

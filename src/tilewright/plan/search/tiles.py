@@ -67,14 +67,17 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
 
 
 def _columns(o: Orientation, c: DimClass) -> tuple[int, ...]:
-    """Return the atom widths, ascending, that all MMAs with the class `c` as N have; () if none has it as N."""
+    """Return the atom widths, ascending, that all MMAs with the class `c` of
+    dimensions as N have; () if none has it as N.
+    """
     atoms = [p.atoms for p, role in zip(o.products, c.roles, strict=True) if role == COLUMNS]
     widths = [{atom.shape[1] for atom in each} for each in atoms]
     return tuple(sorted(set.intersection(*widths))) if widths else ()
 
 
 def _choices(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return the tiles of the class `c` that follow the author's constraints, and whose overrun is never stored.
+    """Return the tiles of the class `c` of dimensions that follow the author's
+    constraints, and whose overrun is never stored.
 
     `rows` is the M tile in elements, `columns` are the atom widths.
     """
@@ -105,13 +108,13 @@ def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
 
 
 def can_pad(facts: Facts, dim: str) -> bool:
-    """True if every write drops the positions past the end of a dimension."""
+    """True if every write drops the positions past the end of `dim`, so that a tile may run past it."""
     return all(_lies_outside(w.place, dim, facts.extents[dim]) for w in facts.writes)
 
 
 def _lies_outside(access: AccessFacts, dim: str, extent: int) -> bool:
-    """True if positions from `extent` on along `dim` are out of bounds of the memory, so that their writes are
-    dropped.
+    """True if positions from `extent` on along `dim` are out of bounds of the
+    memory, so that their writes are dropped.
     """
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
@@ -119,7 +122,7 @@ def _lies_outside(access: AccessFacts, dim: str, extent: int) -> bool:
 
 
 def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return the tiles of the class `c` to try, before constraints and bounds are checked.
+    """Return the tiles of the class `c` of dimensions to try, before constraints and bounds are checked.
 
     `rows` is the M tile in elements, `columns` are the atom widths.
     """
@@ -149,9 +152,10 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
 
 
 def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
-    """Return the narrowest atom width that covers the class `c`, and the narrowest whose rows bulk copies can store.
+    """Return the narrowest atom width that covers the class `c` of dimensions, and the
+    narrowest whose rows bulk copies can store.
 
-    There are 0 to 2 of them.
+    There are 0 to 2 of them. `columns` are the atom widths, ascending.
     """
     element = max(w.bytes for w in o.facts.writes)
     covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
@@ -183,13 +187,13 @@ def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator
 
 
 def _depth_unit(o: Orientation) -> int:
-    """Return the K of an atom, the largest of all MMAs."""
+    """Return the elements of K that one atom multiplies, the most of all MMAs."""
     return max(p.atoms[0].shape[2] for p in o.products)
 
 
 def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
-    """Yield the grid tile with several GEMMs of a batch, if their K are adjacent in memory and share a row of shared
-    memory.
+    """Yield the grid tile with several GEMMs of a batch, if their K are adjacent in
+    memory and share a row of shared memory.
 
     Yields nothing otherwise.
     """
@@ -212,13 +216,15 @@ def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
 
 
 def _slab(o: Orientation, c: DimClass) -> int:
-    """Return the slab (elements of K in a row of shared memory) of the first MMA that has the class `c` as K."""
+    """Return the slab (elements of K in a row of shared memory) of the first MMA
+    that has the class `c` of dimensions as K.
+    """
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
 
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
-    """Yield the K steps of `slab` elements: a run over all of K if bulk copies can walk it, and the contiguous
-    dimension alone.
+    """Yield the K steps of `slab` elements (a row of shared memory): a run over all of K if bulk copies can
+    walk it, and the contiguous dimension alone.
 
     The latter takes one filter tap after the other.
     """
@@ -254,9 +260,11 @@ def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bo
 def filled_box(
     facts: Facts, dims: tuple[str, ...], size: int, *, up: bool = False, outermost: bool = False
 ) -> tuple[tuple[str, int], ...]:
-    """Return a box ((dimension, extent), ...) of up to `size` elements: the innermost dimension is filled first.
+    """Return a box (rectangle) ((dimension, extent), ...) of up to `size` elements:
+    the innermost dimension is filled first.
 
     With `outermost`, the outermost is. `up` rounds the other extents up, so that it has at least `size` elements.
+    `dims` are its dimensions, outermost first.
     """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):
@@ -266,9 +274,11 @@ def filled_box(
 
 
 def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
-    """Yield the tiles of `size` elements over the class `c`: a run (contiguous flat indices), and boxes (rectangles).
+    """Yield the tiles of `size` elements over the class `c` of dimensions: a run
+    (contiguous flat indices), and boxes (rectangles).
 
-    With one dimension there is only the run. A run over several needs bulk copies that can walk it.
+    With one dimension there is only the run. A run over several needs bulk copies that can walk it. `level` is GRID or
+    LOOP.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:

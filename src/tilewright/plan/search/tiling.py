@@ -19,7 +19,9 @@ Loops = frozenset[int]
 
 
 class Tiling:
-    """The tiles of all classes under one orientation, and the wave groups (along rows, along columns)."""
+    """The tiles of all classes (dimensions with one role) under one orientation, and wave groups (along rows, along
+    columns).
+    """
 
     def __init__(self, o: Orientation, tiles: tuple[AxisTile, ...], groups: tuple[int, int]):
         self.o, self.facts, self.machine, self.tiles = o, o.facts, o.machine, tiles
@@ -45,18 +47,18 @@ class Tiling:
         return prod(tile.size for tile, c in pairs if tile.level == GRID and c.is_batch)
 
     def span(self, dims: Dims) -> int:
-        """Return the elements of a task or an iteration over the classes of `dims`, padded to whole tiles."""
+        """Return the elements of a task or an iteration over the dimensions `dims`, padded to whole tiles."""
         if dims not in self._spans:
             numbers = {self.o.class_of[d] for d in dims}
             self._spans[dims] = prod(self.tiles[n].size for n in numbers)
         return self._spans[dims]
 
     def phase(self, n: ValueFacts) -> Loops:
-        """Return the loops in which the value `n` is computed, by class number."""
+        """Return the loop nest in which the value `n` is computed, as class numbers; empty outside of loops."""
         return self.loops_over(n.dims | n.reduces | n.carried)
 
     def loops_over(self, dims: Dims) -> Loops:
-        """Return the loops over any of the dimensions `dims`, by class number."""
+        """Return the loops over any of the dimensions `dims`, as class numbers; empty if there are none."""
         return frozenset(self.o.class_of[d] for d in dims) & self.looped
 
     def trips(self, loops: Loops) -> int:
@@ -65,12 +67,12 @@ class Tiling:
 
     @cached_property
     def between(self) -> frozenset[str]:
-        """The dimensions of loops between MMAs: N of one, K of another."""
+        """The dimensions that loops between MMAs iterate over: N of one, K of another, as in attention."""
         loops = (self.o.classes[n] for n in self.looped)
         return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
 
     def tile_of(self, dim: str) -> AxisTile:
-        """Return the tile of the class that the dimension `dim` belongs to."""
+        """Return the tile of the class of dimensions that has `dim`."""
         return self.tiles[self.o.class_of[dim]]
 
     def pairs(self) -> list[tuple[DimClass, AxisTile]]:

@@ -47,8 +47,8 @@ class UniformKernelSchedule:
         return "no pipeline" if self.parts is None else "parts of a reduction"
 
     def width(self, d: Expr) -> int:
-        """Return the extent of a dimension within a task of this kernel, or within an iteration of a loop over it; at
-        least 1.
+        """Return the extent of a dimension within a task of this kernel, or within an
+        iteration of a loop over it; at least 1.
         """
         return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
 
@@ -62,7 +62,8 @@ def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandid
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
     """Return the tile size of every loop of the program, by its axis, except loops over dimensions of the grid.
 
-    It is the author's, or all of a short axis, or a default; K loops have at most DEEPEST elements.
+    It is the author's, if stated. Else a K loop has at most DEEPEST elements, a loop whose tile size does not matter
+    all of a short axis or CHOSEN, and others all.
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
@@ -157,8 +158,8 @@ def _has(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
 
 
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of a core for one element of a value: arithmetic, a multiply-add, or the address of a read; 0
-    if free.
+    """Return the cycles of a core for one element of a value: arithmetic, a multiply-add, or the
+    address of a read; 0 for what costs nothing.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     if n.op == "read" and n.source is not None and is_divided(n.source, size):
@@ -200,11 +201,11 @@ def _arrivals(kernel: UniformKernelSchedule) -> int:
 
 
 def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
-    """Return the loops around every MMA of a program, outermost first."""
+    """Return {mma: the loops around it, outermost first} for every MMA of a program."""
     around: dict[Op, tuple[Op, ...]] = {}
 
     def walk(block: Block, loops: tuple[Op, ...]) -> None:
-        """Record the loops around the MMAs of a block."""
+        """Record the loops around each MMA in a block; `loops` are those around the block."""
         for op in block.ops:
             if op.name == "mma":
                 around[op] = loops

@@ -39,8 +39,8 @@ class MmaTile:
 
     @property
     def shared_bytes(self) -> float:
-        """The bytes that the atoms of this tile read from shared memory over its whole depth K: B, and A unless in
-        registers.
+        """The bytes that the atoms of this tile read from shared memory over its
+        whole depth K: B, and A unless in registers.
         """
         rows = (0 if self.oriented.a_in_registers else self.atom.shape[0]) + self.atom.shape[1]
         return self.atoms * self.depth * rows * self.atom.a.dtype.bits / 8

@@ -7,33 +7,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Phase:
-    """The work of one iteration of a set of loops, on one core."""
+    """The work of one iteration of a phase (loop nest) of a task, on one core; `trips` are its iterations per task."""
 
     trips: float
     mma: float = 0.0
-    """Cycles of the matrix units."""
+    """Cycles of the core's MMA units."""
     lanes: float = 0.0
-    """Cycles of all lanes, for what lies between products or makes operands."""
+    """Cycles of the core's lanes for elementwise work between MMAs, or that computes operands."""
     masked: float = 0.0
-    """Cycles of lanes more, in iterations that a mask cuts."""
+    """Further cycles of lanes, only in iterations over a partly masked tile."""
     shared: float = 0.0
     """Bytes of shared memory that are read beyond what the atoms' rate includes."""
     copied: float = 0.0
-    """Bytes that copies bring."""
+    """Bytes that are copied to shared memory."""
     l2: float = 0.0
     """Cycles of the L2 cache for those bytes with all cores at work, longer where rows are misaligned."""
     gather: float = 0.0
-    """Cycles of lanes that copy by themselves."""
+    """Cycles of lanes that copy operands themselves, without bulk copies."""
     is_dependent: bool = False
-    """Whether a product waits for another of the same iteration."""
+    """True if an MMA waits for another of the same iteration."""
     first: float = 0.0
-    """Cycles of one group of waves for its first product."""
+    """Cycles of one wave group for its first MMA."""
     is_lone: bool = False
-    """Whether one group of waves starts all products, with few of them in flight."""
+    """True if one wave group issues all MMAs, with few of them in flight."""
     serial: float = 0.0
     """Cycles that nothing hides."""
     slabs: int = 1
-    """Copies of one stage."""
+    """Slabs (rows of shared memory along K) that one stage has."""
     per_stage: int = 1
     """Iterations that a stage holds."""
 
@@ -43,17 +43,17 @@ class TaskEnd:
     """The work of a task's epilogue: results that go through shared memory to global memory."""
 
     outputs: float
-    """Elements of the result."""
+    """Elements of the result that a task has."""
     lanes: float
-    """Cycles of lanes for what follows the products."""
+    """Cycles of the core's lanes for elementwise work after the MMAs."""
     l2: float
     """Cycles of the L2 cache for the results."""
     narrow: float = 0.0
-    """Bytes of result rows beyond the widest that a copy stores."""
+    """Bytes by which rows narrower than the widest store cost more."""
     blocks: int = 1
-    """Blocks of results, one after the other: products of the next wait for the end of this one."""
+    """Accumulator tiles of a task, one after the other: MMAs of the next wait for the epilogue of this one."""
     reduces: bool = False
-    """Whether lanes reduce results before anything is stored."""
+    """True if lanes reduce results before anything is stored."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ class Work:
     waits: float = 0.0
     """Cycles in which a core waits for what it reads and nothing else runs."""
     latency: float = 0.0
-    """Cycles of a core's waves, of which only so many run at a time, with what each waits for."""
+    """Cycles of a core for all of its waves, with what each waits for, if only some of them run at a time."""
     at_a_time: int = 0
     """Tasks that a core has at a time, where each waits for memory and for its own waves; 0: that is not counted."""
     exchange: float = 0.0
     """Cycles of such a task for reductions whose row several waves share."""
     again: float = 0.0
-    """Bytes that are moved again: those that find no register, or that lanes do not share evenly."""
+    """Bytes that are moved again: those of spilled registers, or of rows that lanes do not share evenly."""
     from_memory: bool = False
-    """Whether bytes come from memory, although the L2 cache could hold them."""
+    """True if bytes come from memory, although the L2 cache could hold them."""
 
     @property
     def brought(self) -> float:
