@@ -112,11 +112,6 @@ class Facts:
         return float(sum(min(count * element_size[name], whole) for name, (count, whole) in touched.items()))
 
     @cached_property
-    def reduced(self) -> Dims:
-        """The dimensions that any operation reduces."""
-        return frozenset(d for n in self.nodes for d in n.reduces)
-
-    @cached_property
     def scanned(self) -> Dims:
         """The dimensions that any operation scans in order."""
         return frozenset(str(n.source.attrs["dim"]) for n in self.nodes if n.op in SCANS and n.source is not None)

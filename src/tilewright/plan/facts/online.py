@@ -94,6 +94,8 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
             if op.name not in SCALED or len(scaled) != 1:
                 return f"{op.name} of weights"
             weights.add(op.result)
+    if not kinds:
+        return "nothing is raised to a difference from the maximum"
     return weights if len(kinds) == 1 else "weights are raised in two ways"
 
 

@@ -12,7 +12,7 @@ from tilewright.plan.search.cost import line_factor
 from tilewright.plan.search.lane_work import LaneCycles
 from tilewright.plan.search.liveness import Liveness
 from tilewright.plan.search.placement import OperandPlacement
-from tilewright.plan.search.tiles import CLUSTER, GRID
+from tilewright.plan.search.tiles import GRID
 from tilewright.plan.search.tiling import Loops, Tiling, is_chained
 from tilewright.plan.search.unit import MmaTile
 from tilewright.plan.search.work import Phase, TaskEnd, Work
@@ -204,11 +204,6 @@ def _lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
             whole, total = t.tiles[number].count, sum(counted.values())
             return tuple((n / whole, masked, round(tasks * t.tasks / total)) for (n, masked), tasks in counted.items())
     return ((1.0, 0.0, t.tasks),)
-
-
-def has_cluster(t: Tiling) -> bool:
-    """True if some dimension is split over the tasks of a cluster, which then exchange values."""
-    return any(tile.level == CLUSTER for tile in t.tiles)
 
 
 def state_bytes(t: Tiling, number: int) -> float:

@@ -44,14 +44,6 @@ class KernelPipeline:
     offsets: int | None = None
 
 
-@dataclass(frozen=True)
-class _Room:
-    """Bytes of shared memory for stages and results, and the bytes of one stage of results."""
-
-    bytes: float
-    result: float
-
-
 def pipelines(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, ranking: Ranking
 ) -> Iterator[KernelPipeline]:
