@@ -198,7 +198,8 @@ class KernelPlan:
         The accumulator of the product before has all of it; the other operand comes one row of shared memory at a time,
         unless there is room for two tasks' worth of it.
         """
-        if self.kernel.pipeline.roles.resident_stages > 1:
+        looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in self.facts.program.walk())
+        if looped or self.kernel.pipeline.roles.resident_stages > 1:
             return ()
         c = next((self.t.o.classes[self.t.o.class_of[n]] for n in self._names(d) if n in self.t.o.class_of), None)
         if c is None or not {COLUMNS, DEPTH} <= set(c.roles) or set(c.dims) & self.facts.loops.keys():

@@ -239,13 +239,19 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
         yield AxisTile(LOOP, slab, tuple(box.items()), BOX, prod(ceil(extents[d] / box[d]) for d in c.dims))
 
 
-def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
-    """True if bulk copies can walk `dims` as a run (contiguous indices of the flattened dimension).
+def _is_one_dimension(facts: Facts, dims: tuple[str, ...]) -> bool:
+    """True if canonical dimensions are all sub-indices of one dimension of the program, in its order."""
+    return any(tuple(d for d in digits if d in dims) == dims for digits in facts.digits.values())
 
-    They can if memory has them as one dimension, or has a separate coordinate for each, in order (im2col).
+
+def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
+    """True if copies can walk `dims` as a run (contiguous indices of the flattened dimension).
+
+    Lanes that copy can walk the sub-indices of one dimension in any memory. Bulk copies can if memory has them as one
+    dimension, or has a separate coordinate for each, in order (im2col).
     """
     own = [d for d in dims if d in access.dims]
-    if len(own) < 2:
+    if len(own) < 2 or (o.by_threads and _is_one_dimension(o.facts, dims)):
         return True
     in_windows = any(window & set(own) and not window <= set(own) for window in access.windows)
     merged = all(access.steps[a] == access.steps[b] * o.facts.extents[b] for a, b in pairwise(own))
