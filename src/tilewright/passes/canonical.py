@@ -21,8 +21,8 @@ def canonical(job: Job) -> None:
     if job.opened or job.longer() is not None or _names_dims(job):
         return
     shapes = {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
-    made = merged(Sized(job.program, job.sizes, shapes, job.free))
-    job.program, job.sizes, job.shapes, job.free = made.program, made.sizes, made.shapes, made.free
+    rewritten = merged(Sized(job.program, job.sizes, shapes, job.free))
+    job.program, job.sizes, job.shapes, job.free = rewritten.program, rewritten.sizes, rewritten.shapes, rewritten.free
 
 
 def _names_dims(job: Job) -> bool:

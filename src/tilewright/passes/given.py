@@ -77,7 +77,7 @@ def _refuse_overflow(job: Job, given: Schedule, choose: Pass, lower: Pass) -> No
 
 def _is_chosen(job: Job, given: Schedule, choose: Pass, lower: Pass) -> bool:
     """Whether a given plan is the one that is chosen."""
-    own = replace(job, given=None, lowered=None)
-    choose(own)
-    lower(own)
-    return own.plan == given
+    unpinned = replace(job, given=None, lowered=None)
+    choose(unpinned)
+    lower(unpinned)
+    return unpinned.plan == given

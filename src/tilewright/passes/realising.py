@@ -94,11 +94,9 @@ def _bind_next(job: Job, ranked: RankedPlans) -> bool:
     assert start is not None
     for candidate, plan in ranked.left:
         _reset(job, start)
-        why = refusal_of(lambda plan=plan: _bind(job, ranked, plan))  # type: ignore[misc]
+        why = refusal_of(lambda plan=plan: bind_plan(job, plan, ranked.choose))  # type: ignore[misc]
         if not why:
-            ranked.tried = candidate, plan
-            job.plan = plan.opened({str(s) for s in job.open_extents})
-            job.choice = choice_of(job, ranked, candidate, job.plan)
+            _take(job, ranked, candidate, plan)
             return True
         ranked.refused.append(Refusal(_name(candidate, plan), why))
     if ranked.overflowing is None:
@@ -106,14 +104,16 @@ def _bind_next(job: Job, ranked: RankedPlans) -> bool:
         raise ProgramError(f"{job.program.name}: no plan for {job.machine.name} can be lowered: {every}")
     candidate, plan = ranked.overflowing
     _reset(job, start)
-    _bind(job, ranked, plan)
-    job.plan = plan.opened({str(s) for s in job.open_extents})
-    job.choice = choice_of(job, ranked, candidate, job.plan)
+    bind_plan(job, plan, ranked.choose)
+    _take(job, ranked, candidate, plan)
     return False
 
 
-def _bind(job: Job, ranked: RankedPlans, plan: Schedule) -> None:
-    bind_plan(job, plan, ranked.choose)
+def _take(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> None:
+    """Make a plan that is bound the job's."""
+    ranked.tried = candidate, plan
+    job.plan = plan.opened({str(s) for s in job.open_extents})
+    job.choice = choice_of(job, ranked, candidate, job.plan)
 
 
 def _reset(job: Job, start: Job) -> None:

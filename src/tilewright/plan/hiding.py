@@ -12,7 +12,7 @@ from math import exp, inf, isinf
 from tilewright.ir.core import Op, Value
 
 _Known = Value | float | None
-"""What is known of a value: it equals another value, it is a constant tile, or nothing (None)."""
+"""Knowledge of a value: it equals another value, it is a constant tile, or nothing (None)."""
 
 
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:

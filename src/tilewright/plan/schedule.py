@@ -201,7 +201,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class ValuePlacement:
-    """Where a value is while it is used: in place (no point, no form), or copied at a point in a form, over a route.
+    """The place of a value in use: in place (no point, no form), or copied at a point in a form, over a route.
 
     The module's docstring has the points, forms and routes.
     """
@@ -283,7 +283,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class LaneTile:
-    """What one lane has: the elements that it reads at once, and the box (rectangle) of results that it computes."""
+    """One lane's share: the elements that it reads at once, and the box (rectangle) of results that it computes."""
 
     vector: int = 1
     box: tuple[int, ...] = ()

@@ -42,7 +42,7 @@ def _can_be_shared(op: Op, written: Collection[Value]) -> bool:
 
 
 def _key(op: Op) -> tuple[object, ...]:
-    """What is equal for reads of the same elements."""
+    """Return the key that is equal for reads of the same elements."""
     return op.operands[0], access_form(op)[0], op.result.type, op.attrs.get("otherwise")
 
 
@@ -55,7 +55,7 @@ class _ReadOnce(Regrouped):
         self.same: dict[Value, Value] = {}
 
     def of(self, value: Value) -> Value:
-        """What stands for a value: for a read, the equal one before it."""
+        """Return the value that replaces a value: for a read, the equal one before it."""
         return super().of(self.same.get(value, value))
 
     def block(self, given: list[Op], ops: list[Op]) -> None:

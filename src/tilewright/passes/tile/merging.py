@@ -251,7 +251,7 @@ class _Merging(Regrouped):
         self.inner: dict[Value, Value] = {}
 
     def access(self, op: Op) -> dict[str, object]:
-        """Where a read or write goes: of a memory that has the dimension, along that."""
+        """Return the coordinates of a read or write: along the dimension, if the memory has it."""
         memory = accessed(op)[0]
         if memory not in self.seen:
             return super().access(op)
@@ -272,7 +272,7 @@ class _Merging(Regrouped):
         super().block([op for op in given if not op.results or op.results[0] not in self.inner], ops)
 
     def of(self, value: Value) -> Value:
-        """What stands for a value: for a reduction of part of the group, what it reduces."""
+        """Return the value that replaces a value: for a reduction of part of the group, its operand."""
         return self.of(self.inner[value]) if value in self.inner else super().of(value)
 
     def op(self, op: Op) -> Op:

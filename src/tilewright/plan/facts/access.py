@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import gcd, prod
+from math import gcd
 
 Dims = frozenset[str]
 """A set of dimensions, by name."""
@@ -15,7 +15,7 @@ LinearForm = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class AccessFacts:
-    """Where a tile lies in memory: each coordinate of the memory as a linear form over the tile's dimensions.
+    """The place of a tile in memory: each coordinate of the memory as a linear form over the tile's dimensions.
 
     `can_leave` says that it may be out of bounds. If `linear` is false, some coordinate divides a dimension or is
     gathered, and the forms only list the dimensions that count.
@@ -81,14 +81,6 @@ class AccessFacts:
     def elements(self) -> int:
         """The elements of memory from the first to the last one of the tensor, overlapping rows counted once."""
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
-
-    def footprint(self, tile: Mapping[str, int]) -> int:
-        """Return the distinct elements of memory that a tile touches; `tile` maps
-        each dimension to its extent (default 1).
-        """
-        spans = (1 + sum(abs(c) * (tile.get(dim, 1) - 1) for dim, c in form) for form in self.coords)
-        dense = prod(min(span, extent) if span > 1 else 1 for span, extent in zip(spans, self.shape, strict=False))
-        return min(dense, prod(tile.get(dim, 1) for dim in self.dims))
 
     def run(self, tile: Mapping[str, int]) -> int:
         """Return the elements of the longest contiguous run of memory within a tile; 1 if nothing is contiguous.

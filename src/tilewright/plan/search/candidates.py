@@ -48,7 +48,7 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
     If the author's constraints state how waves split a tile and some tilings follow them, only those are returned.
     `only_lowered` drops tilings that the lowering cannot do, and notes them in `ranking`.
     """
-    found: list[Tiling] = []
+    possible: list[Tiling] = []
     for o in orientations(facts, machine, ranking):
         why = why_not_oriented(o) if only_lowered else ""
         if why:
@@ -63,9 +63,9 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
             if why:
                 ranking.reject(why, LACKING)
             else:
-                found.append(t)
-    as_stated = [t for t in found if _shares_as_stated(t)] if facts.stated_waves else []
-    return as_stated or found
+                possible.append(t)
+    as_stated = [t for t in possible if _shares_as_stated(t)] if facts.stated_waves else []
+    return as_stated or possible
 
 
 def _shares_as_stated(t: Tiling) -> bool:

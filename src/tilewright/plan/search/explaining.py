@@ -56,15 +56,15 @@ def _next_tiles(ranking: Ranking) -> list[Rejected]:
     """Return the next best candidates of the best one's family with other tiles, at most NEXT; [] without a
     best one.
     """
-    best, found = ranking.best, dict[str, str]()
+    best, ratios = ranking.best, dict[str, str]()
     for candidate in ranking.candidates[1:]:
         kernel = candidate.kernel
         if best is None or candidate.family != best.family or not isinstance(kernel, KernelSchedule):
             continue
         pairs = zip(kernel.mmas, kernel.tiling.o.flips, strict=True)
         tiles = ", ".join(_tile(m, transposed=flip) for m, flip in pairs)
-        found.setdefault(tiles, f"{candidate.cycles / best.cycles:.2f} of the time")
-    return [Rejected(tiles, why) for tiles, why in found.items()][:NEXT]
+        ratios.setdefault(tiles, f"{candidate.cycles / best.cycles:.2f} of the time")
+    return [Rejected(tiles, why) for tiles, why in ratios.items()][:NEXT]
 
 
 def _tile(m: MmaTile, *, transposed: bool) -> str:

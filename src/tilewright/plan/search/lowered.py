@@ -1,4 +1,4 @@
-"""What the lowering lacks: tilings that the search finds and the lowering cannot do."""
+"""Tilings that the search finds and the lowering cannot do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function of one element of f32 takes on GPUs, in operations of the simplest kind, beside loads and stores.
+"""The cost of a function of one element of f32 on GPUs, in operations of the simplest kind, beside loads and stores.
 
 NVIDIA's were measured on an H200: the time that a function adds to the epilogue of a product of 8192x8192x256, whose
 results are rounded to bf16, as results of products mostly are (medians of interleaved replays; a chain of products and
