@@ -10,7 +10,6 @@ from tilewright.plan.boxes import cut_dims, numbers_of
 from tilewright.plan.general import axis_of, words_for
 from tilewright.plan.microkernel import Axes, axes_in
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
-from tilewright.plan.search.axes import COLUMNS, DEPTH
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.launch import DYNAMIC, heads_together
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
@@ -201,11 +200,9 @@ class KernelPlan:
         looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in self.facts.program.walk())
         if looped or self.kernel.pipeline.roles.resident_stages > 1:
             return ()
-        c = next((self.t.o.classes[self.t.o.class_of[n]] for n in self._names(d) if n in self.t.o.class_of), None)
-        if c is None or not {COLUMNS, DEPTH} <= set(c.roles) or set(c.dims) & self.facts.loops.keys():
-            return ()
-        slab = next(m.atom.slab or 1 for m, role in zip(self.kernel.mmas, c.roles, strict=True) if role == DEPTH)
-        return (Split("loop", slab),) if c.extent > slab and c.extent % slab == 0 else ()
+        slab = self.kernel.mmas[-1].atom.slab or 1
+        steps = self.t.steps_between(frozenset(self._names(d)), slab)
+        return (Split("loop", slab),) if steps > 1 else ()
 
     def _unit_loop(self, d: Expr) -> tuple[Split, ...]:
         """Return the loop split of a K dimension with one element, which still is a K step; () for other dimensions."""

@@ -143,7 +143,7 @@ def _place(
     placement.l2_read += cycles
     users = [phases[q.node] for q in facts.products if read in (*q.a.reads, *q.b.reads)]
     if not t.looped or (loops and loops == max(users, key=len)):
-        placement.stages[loops] += count
+        placement.stages[loops] += count / t.steps_between(n.dims & p.product.k, slab)
         placement.l2[loops] += cycles / trips
         placement.copied[loops] += count * overlap
         placement.words[loops] += count / (

@@ -12,7 +12,7 @@ from math import prod
 from tilewright.plan.facts import Dims, ValueFacts
 from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
 from tilewright.plan.search.orientation import Orientation
-from tilewright.plan.search.tiles import CLUSTER, GRID, LOOP, AxisTile
+from tilewright.plan.search.tiles import CLUSTER, GRID, LOOP, WHOLE, AxisTile
 
 Loops = frozenset[int]
 """The loops of a phase, by the numbers of their classes."""
@@ -74,6 +74,20 @@ class Tiling:
     def tile_of(self, dim: str) -> AxisTile:
         """Return the tile of the class of dimensions that has `dim`."""
         return self.tiles[self.o.class_of[dim]]
+
+    def steps_between(self, dims: Dims, slab: int) -> int:
+        """Return the K steps of `slab` elements along a dimension of `dims` that a task holds whole between two MMAs.
+
+        The accumulator of the first MMA has all of the dimension; the other operand of the second one comes one step
+        (a row of shared memory) at a time. It is 1 without such a dimension, and for one that the program loops over.
+        """
+        for c, tile in self.pairs():
+            is_between = (
+                {COLUMNS, DEPTH} <= set(c.roles) and set(c.dims) & dims and not set(c.dims) & self.facts.loops.keys()
+            )
+            if tile.level == WHOLE and is_between and c.extent > slab and c.extent % slab == 0:
+                return c.extent // slab
+        return 1
 
     def pairs(self) -> list[tuple[DimClass, AxisTile]]:
         """Return each class of dimensions (axis of the schedule) with its tile."""
