@@ -333,16 +333,20 @@ def precision_of(op: Op) -> str | None:
     return precision
 
 
-def _usable_atoms(machine: Machine) -> Iterator[MultiplyAtom]:
-    """Yield atoms that kernels without a pipeline can use.
+@lru_cache
+def _usable_atoms(machine: Machine) -> tuple[MultiplyAtom, ...]:
+    """Return the atoms that kernels without a pipeline can use.
 
     Their operands are all in registers (vectors, tiles, fragments), or are read from shared memory with K contiguous.
     """
-    for atom in machine.multiply.values():
+
+    def is_usable(atom: MultiplyAtom) -> bool:
+        """True if all operands are in registers, or A and B in shared memory with K contiguous."""
         in_registers = all(isinstance(operand, RegisterOperand) for operand in (atom.a, atom.b, atom.c))
         single = Microkernel(atom, *atom.shape[:2])
-        if in_registers or (single.slab is not None and not single.held_a and all(single.along_k)):
-            yield atom
+        return in_registers or (single.slab is not None and not single.held_a and all(single.along_k))
+
+    return tuple(atom for atom in machine.multiply.values() if is_usable(atom))
 
 
 @lru_cache
@@ -382,6 +386,7 @@ def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool
     return alone and (k <= slab or k % slab == 0)
 
 
+@lru_cache
 def microkernel(
     machine: Machine,
     types: tuple[DType, DType, DType],
@@ -397,27 +402,19 @@ def microkernel(
     lanes. `row_stride` is the bytes between rows of A. `is_part` says that N is a part of a longer dimension. Atoms
     that round operands count only if `precision` names their rounding.
     """
-    cost_of = {
-        candidate: cycles(
-            machine, candidate, sizes, row_stride if atom.a.dtype is types[0] else 0, is_part
-        )  # panels keep rows clear
-        for atom in atoms_for(machine, *types, precision)
-        for candidate in _legal_tiles(machine, atom)
-        if machine.lanes is None or lanes in (None, atom.c.lanes)
-    }
     m, n, _ = sizes
 
-    def good(candidate: Microkernel) -> tuple[float, int, int]:
-        """Return the sort key of a candidate: its cycles, then the most of the MMA in a tile, then the smallest
-        tile.
-        """
+    def sort_key(candidate: Microkernel) -> tuple[float, int, int]:
+        """Return (cycles, less the elements of the MMA in a tile, elements of the tile) of a candidate."""
+        stride = row_stride if candidate.atom.a.dtype is types[0] else 0  # panels keep rows clear
         return (
-            round(cost_of[candidate], 3),
+            round(cycles(machine, candidate, sizes, stride, is_part), 3),
             -min(candidate.rows, m) * min(candidate.columns, n),
             candidate.rows * candidate.columns,
         )
 
-    return min(cost_of, key=good) if cost_of else None
+    atoms = [x for x in atoms_for(machine, *types, precision) if machine.lanes is None or lanes in (None, x.c.lanes)]
+    return min((tile for atom in atoms for tile in _legal_tiles(machine, atom)), key=sort_key, default=None)
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:

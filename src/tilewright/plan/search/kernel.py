@@ -78,10 +78,10 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
     if _least_cycles(t, mmas, phases) > best:
         return
-    live = liveness(t, mmas, phases)
     placed = place_operands(t, mmas, phases)
-    if placed is None:
+    if placed is None or _least_copies(t, placed, phases) > best:
         return
+    live = liveness(t, mmas, phases)
     waves = mmas[0].atom.c.lanes // (t.machine.lanes or 1)
     work = count_work(t, mmas, live, placed, phases, waves)
     if work is None or not _stores_rows(t, mmas, live):
@@ -115,7 +115,6 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
     `phases` has the loops around each MMA. It is 0 if loops carry states and there are fewer tasks than cores.
     """
     facts, limits = t.facts, t.machine.limits
-    cores = limits.cores or 1
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
     if len(mmas) == 1 and t.batch == 1 and not any(tile.fold == BOX and tile.level == GRID for tile in t.tiles):
         (m,) = mmas
@@ -125,12 +124,32 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
             count * place.bytes for place, count in reads if place.linear and m.oriented.product.k & place.dims
         )
         each = max(each, brought * m.depth * t.trips(phases[m.node]) / limits.l2_rate)
-    rounds = t.tasks / cores * prod(facts.kept_share.values())
-    # parts of a sum fill the last round
-    may_split = not facts.opened and t.tasks <= 2 * CROWDED * cores and len(facts.products) == 1
+    return each * _least_rounds(t)
+
+
+def _least_copies(t: Tiling, placed: OperandPlacement, phases: dict[int, Loops]) -> float:
+    """Return a lower bound of the cycles of any kernel with this tiling: its copies to shared memory from L2.
+
+    `placed` has the copied bytes of an iteration of each loop nest, `phases` the loops around each MMA.
+    """
+    limits = t.machine.limits
+    copied = sum(t.trips(loops) * placed.copied[loops] for loops in set(phases.values()) if loops in placed.copied)
+    share = min(1, t.tasks / (limits.cores or 1))
+    read = 0.0 if t.facts.loops else placed.l2_read * share  # masks may leave out a part of it
+    return max(copied / limits.l2_rate, read) * _least_rounds(t)
+
+
+def _least_rounds(t: Tiling) -> float:
+    """Return a lower bound of the tasks that one core computes, one after the other; 0 if it has no useful one.
+
+    They are whole tasks unless loops carry states (masks make tasks uneven) or split-K may fill the last round.
+    """
+    facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
         return 0.0
-    return each * (rounds if facts.loops or may_split else ceil(rounds))
+    rounds = t.tasks / cores * prod(facts.kept_share.values())
+    may_split = not facts.opened and t.tasks <= 2 * CROWDED * cores and len(facts.products) == 1
+    return rounds if facts.loops or may_split else ceil(rounds)
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:
