@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ class HaloWindow:
         return prod(self.image(box))
 
 
+@lru_cache
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
     """Return the sliding window of operand A along the class `c` of dimensions.
 

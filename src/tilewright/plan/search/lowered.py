@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil
 
 from tilewright.plan.boxes import numbers_of, place_of
@@ -60,7 +61,7 @@ def why_not_lowered(t: Tiling) -> str:
             return "several passes over a loop"
         if tile.level == GRID and tile.size < c.extent and COLUMNS in c.roles and set(c.roles) != {COLUMNS}:
             return "tasks that share the rows of several products"
-        why = _why_not_tile(t, c, tile) or _why_not_steps(t, c, tile)
+        why = _why_not_alone(t.o, c, tile)
         if why:
             return why
         if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE} and not _is_diagonal(t):
@@ -74,7 +75,16 @@ def why_not_lowered(t: Tiling) -> str:
     return ""
 
 
-def _why_not_tile(t: Tiling, c: DimClass, tile: AxisTile) -> str:
+@lru_cache
+def _why_not_alone(o: Orientation, c: DimClass, tile: AxisTile) -> str:
+    """Return what the lowering lacks for the tile of one class of dimensions, as text; empty if it can do it.
+
+    It does not depend on the tiles of other classes, with which it is combined many times.
+    """
+    return _why_not_tile(o, c, tile) or _why_not_steps(o, c, tile)
+
+
+def _why_not_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return what the lowering lacks for the tile of the class `c` of dimensions, as text; empty if it can do it.
 
     It does runs (contiguous flat indices) over the digits (sub-indices) of one program dimension, and boxes (rectangles
@@ -84,26 +94,26 @@ def _why_not_tile(t: Tiling, c: DimClass, tile: AxisTile) -> str:
         return ""
     box, runs = dict(tile.box), ceil(c.extent / tile.size)
     wide = [d for d in c.dims if box[d] > 1]
-    owners = {_owner(t.facts, d) for d in wide}
+    owners = {_owner(o.facts, d) for d in wide}
     if len(owners) > 1:
         return f"a tile of {tile.size} over {', '.join(sorted(owners))}"
-    every = {_owner(t.facts, d) for d in c.dims}
-    if tile.fold == BOX and halo_window(t.o, c) is None and (len(wide) > 1 or (len(every) == 1 and tile.count != runs)):
+    every = {_owner(o.facts, d) for d in c.dims}
+    if tile.fold == BOX and halo_window(o, c) is None and (len(wide) > 1 or (len(every) == 1 and tile.count != runs)):
         return "boxes of rows without a halo tile"
     inner = c.dims[-1]
-    if tile.fold == RUN and len(every) > 1 and (tile.size > box[inner] or t.facts.extents[inner] % tile.size):
+    if tile.fold == RUN and len(every) > 1 and (tile.size > box[inner] or o.facts.extents[inner] % tile.size):
         return f"a run over {', '.join(c.dims)}"
     return ""
 
 
-def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
+def _why_not_steps(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return why the lowering cannot do the K steps of `tile` along the class `c` of dimensions; empty text if it can.
 
     The last step reads past the end of K, where an operand must give zeros and not the elements of another window.
     """
-    if tile.level != LOOP or DEPTH not in c.roles or t.o.by_threads:
+    if tile.level != LOOP or DEPTH not in c.roles or o.by_threads:
         return ""
-    facts = t.facts
+    facts = o.facts
     alike = frozenset(d for p in facts.products for d in (*p.batch, *p.k))
     for d in (d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size):
         shared = [r.place for r in facts.reads if any(d in window and window - alike for window in r.place.windows)]
