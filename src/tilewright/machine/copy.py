@@ -158,7 +158,7 @@ def table(layout: Any) -> Array:
 
 def need_alignment(place: Place, offsets: Array, size: int, alignment: int) -> None:
     """Refuse unless the addresses of these offsets are multiples of `alignment` bytes."""
-    if place.alignment % alignment:
+    if place.alignment is not None and place.alignment % alignment:
         raise Refused(f"the memory is aligned to {place.alignment} bytes, and {alignment} are needed")
     wrong = offsets[offsets * size % alignment != 0]
     if wrong.size:

@@ -111,7 +111,7 @@ def _check_bytes(size: int, place: Place, tile: TmaTile) -> None:
     if tile.span and row != tile.span:
         raise Refused(f"a row of the box has {row} bytes, not the {tile.span} of this swizzle")
     period = PERIODS[tile.span]
-    if place.alignment % period:
+    if place.alignment is not None and place.alignment % period:
         reason = "the swizzle follows the absolute address" if tile.span else "it writes from such addresses on"
         raise Refused(f"shared memory is aligned to {place.alignment} bytes, and {period} are needed: {reason}")
     for _, offset in tile.pieces():
