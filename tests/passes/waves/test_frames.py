@@ -112,6 +112,27 @@ def test_one_operand_of_two_is_turned() -> None:
     compare(added, M=70, N=90)
 
 
+def test_a_turned_map_reads_what_it_writes() -> None:
+    """The lowering dropped every operand that was the target, and the formula's number of it was past the end."""
+    block = parse_block(
+        """block added(%y: inout global f32 (70, 90), %x: in global f32 (90, 70))
+  waves 2
+  machine hopper
+{
+  tasks t in 0..1 {
+    %turned = view %x (i 70, j 90) -> [j, i]
+    map %y = %y + %turned
+  }
+}"""
+    )
+    check(block, HOPPER)
+    chance = np.random.default_rng(3)
+    x, y = (chance.integers(-9, 10, shape).astype(np.float32) for shape in ((90, 70), (70, 90)))
+    given = {"x": x, "y": y.copy()}
+    interpret(lower_waves(block, HOPPER), given, HOPPER, seed=1, workers=2, handlers=HANDLERS)
+    np.testing.assert_array_equal(given["y"], y + x.T)
+
+
 def test_rows_longer_than_registers_go_part_by_part() -> None:
     """A row of softmax of more than 58000 elements was refused: shared memory was to hold it."""
     found = compare(kernels.softmax("f32"), tolerance=1e-5, M=1, N=70000)

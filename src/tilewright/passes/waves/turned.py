@@ -129,7 +129,8 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     low.emit("store", (found, scratch), over=(lane, v), at=(s * high + t,), **attrs)
     low.meet()
     # out: rows
-    goal = op.operands[1 if op.name == "copy" else 0]
+    written = 1 if op.name == "copy" else 0
+    goal = op.operands[written]
     beside = low.axis("beside", columns)
     width = _width(rows, high, _alignment(low, goal, coordinates(beside, as_expr(0)), most))
     out = TurnedTile.of(low, (columns, rows), (wide, high), width, (at[source], at[target]))
@@ -142,7 +143,7 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     operands = [
         again if place == turn.operand else _loaded(low, value, where, there, lane, v, out.values, None)
         for place, value in enumerate(op.operands)
-        if value is not goal
+        if place != written  # a map may also read what it writes
     ]
     result = operands[0]
     if op.name == "map":
