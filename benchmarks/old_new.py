@@ -362,6 +362,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--jobs", type=int, default=min(8, max(1, (os.cpu_count() or 2) // 2)), help="processes a side that plan"
     )
+    parser.add_argument("--seed", type=int, default=31, help="of the problems that are drawn at random")
     parser.add_argument("--everything", action="store_true", help="time the same text too")
     return parser.parse_args()
 
@@ -377,7 +378,7 @@ def main() -> int:
             stack.enter_context(source(name, folder / side))
             for side, name in (("old", options.base), ("new", options.new))
         ]
-        environment = {"TILEWRIGHT_CACHE_DIR": str(folder / "cache")}
+        environment = {"TILEWRIGHT_CACHE_DIR": str(folder / "cache"), "DRAWN_SEED": str(options.seed)}
         if options.threads:
             environment["TILEWRIGHT_THREADS"] = str(options.threads)
         pairs = []

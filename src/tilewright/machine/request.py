@@ -30,7 +30,8 @@ class Place:
 
     In memory, `layout` sends coordinates, one for each dimension of the box, to offsets in elements; the box begins
     at the coordinates `start`. What lies outside the layout's extents, or where an access says that its element is
-    not in memory, is read as zero and not written. `alignment` is that of the address of offset 0, in bytes; None if it suffices for any copy.
+    not in memory, is read as zero and not written. `alignment` is that of the address of offset 0, in bytes; None if it
+    suffices for any copy.
 
     In registers, `layout` sends (lane, value) to the number of the element that the lane's value holds.
 
