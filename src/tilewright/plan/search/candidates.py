@@ -11,7 +11,7 @@ from tilewright.plan.search.halo import why_no_halo
 from tilewright.plan.search.kernel import candidates_of_tiling
 from tilewright.plan.search.lowered import LACKING, why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.orientation import orientations
-from tilewright.plan.search.parts import in_parts
+from tilewright.plan.search.parts import split_k_candidates
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.tiles import tilings
 from tilewright.plan.search.tiling import Tiling
@@ -39,7 +39,7 @@ def kernels_with_atoms(
             wholes.append((candidate, work))
             yield candidate
     if wholes and not facts.opened and not (only_lowered and why_not_split(facts)):
-        yield from in_parts(wholes, ranking)
+        yield from split_k_candidates(wholes, ranking)
 
 
 def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:

@@ -38,7 +38,7 @@ class PlanTiles:
         if c.is_batch and c.is_parallel and self.batch > 1:
             box = tuple((d, self.batch if d == c.dims[-1] else 1) for d in c.dims)
             return AxisTile(GRID, self.batch, box, BOX, c.extent // self.batch)
-        boxed = [d for d in owners if self.axes.boxes(d, "task")]
+        boxed = [d for d in owners if self.axes.digit_sizes(d, "task")]
         if boxed:
             return self._halo_box(c, boxed[0])
         if not c.is_parallel:
@@ -76,7 +76,7 @@ class PlanTiles:
 
         Digits that the plan does not split have one element, or all of them if some digit is padded in the plan.
         """
-        task_sizes, extents = self.axes.boxes(d, "task"), self.facts.extents
+        task_sizes, extents = self.axes.digit_sizes(d, "task"), self.facts.extents
         runs_on = any(digit.walked != digit.extent for digit in self.axes.axes[d].digits)
         box = tuple((n, task_sizes.get(n, extents[n] if runs_on else 1)) for n in c.dims)
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
