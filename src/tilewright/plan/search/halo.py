@@ -1,4 +1,4 @@
-"""Halo tiles: what a box of positions reads through sliding windows is brought once, for all taps."""
+"""Halo tiles: what a box of positions reads through sliding windows is loaded once, for all taps."""
 
 from __future__ import annotations
 

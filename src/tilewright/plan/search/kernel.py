@@ -240,7 +240,7 @@ def _sort_key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float
         roles.halo_stages > 0,
         -min(roles.stages, ENOUGH_STAGES) if not roles.halo_stages else 0,
         -roles.epilogue_stages if not roles.halo_stages else 0,
-        round(time.unbounded * work.brought) if not roles.halo_stages else 0,
+        round(time.unbounded * work.copied_bytes) if not roles.halo_stages else 0,
         -prod(min(tile.size, c.extent) for c, tile in grid),
         prod(tile.size for _, tile in grid),
         sum(t.o.flips),
