@@ -70,7 +70,7 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
 
 
 def _splits_waves_as_stated(t: Tiling) -> bool:
-    """True if the tiling splits a task's tile among waves exactly as the author's wave constraints state.
+    """True if the tiling splits a task's (workgroup's) tile among waves exactly as the author's wave constraints state.
 
     Only constraints along the atom's rows can hold; False if wave groups split the tile along columns.
     """

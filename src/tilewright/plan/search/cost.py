@@ -121,7 +121,8 @@ def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
 
 
 def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
-    """Return the cycles of one task's epilogue `e`, which writes results through shared memory to global memory.
+    """Return the cycles of one task's (workgroup's) epilogue `e`, which writes results through
+    shared memory to global memory.
 
     `groups` is the number of wave groups that compute the task: the more, the less they wait between accumulator tiles.
     """
@@ -150,8 +151,8 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
     """Return (cycles of computing and loading, cycles of memory bandwidth) of a kernel whose
     waves all run the same code.
 
-    Both are for all tasks of the kernel, without the launch. Waits for memory count in both; if a core runs several
-    tasks at a time, the waits of one overlap the memory traffic of others.
+    Both are for all tasks (one workgroup's work each) of the kernel, without the launch. Waits for memory count in
+    both; if a core runs several tasks at a time, the waits of one overlap the memory traffic of others.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     rounds = ceil(w.tasks / cores)
@@ -178,7 +179,8 @@ def together(sharpness: float, *cycles: float) -> float:
 
 
 def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
-    """Return the cycles of all tasks of a kernel with a pipeline (operands are copied ahead of their use).
+    """Return the cycles of all tasks (one workgroup's work each) of a kernel with a pipeline (operands are
+    copied ahead of their use).
 
     It has the first copies, the iterations and the epilogues; not the launch, nor the bound by memory bandwidth.
     """
@@ -199,7 +201,7 @@ def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
 
 
 def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> float:
-    """Return the cycles of all iterations of one task, over all of its loop nests (phases).
+    """Return the cycles of all iterations of one task (one workgroup's work), over all of its loop nests (phases).
 
     `steps` are the cycles of one iteration of each phase. `share` is the fraction (0 to 1) of iterations that masks
     leave to this task; it applies to phases with masks or with MMAs that wait for each other. `masked` is the number of
@@ -212,7 +214,8 @@ def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> fl
 
 
 def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
-    """Return the cycles of all tasks of a kernel if they are equally long, in rounds of one task per core.
+    """Return the cycles of all tasks (one workgroup's work each) of a kernel if they are equally long, in
+    rounds of one task per core.
 
     `steps` are the cycles of one iteration of each phase (loop nest), `end` the cycles of one epilogue, `share` the
     fraction of cores at work. With ping-pong in `o`, the epilogue of a task overlaps the iterations of the next.
@@ -230,7 +233,8 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
 
 
 def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: float) -> float:
-    """Return the cycles of all tasks of a kernel if they differ in length and idle cores take the longest task left.
+    """Return the cycles of all tasks (one workgroup's work each) of a kernel if they differ in length and idle cores
+    take the longest task left.
 
     `steps` are the cycles of one iteration of each phase (loop nest), `end` the cycles of one epilogue. Every task
     waits for its first operands. It is at least the longest task.
@@ -243,7 +247,8 @@ def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: flo
 
 
 def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
-    """Return the extra cycles of one core for copying out-of-bounds rows in all of its tasks at edges; 0 without edges.
+    """Return the extra cycles of one core for copying out-of-bounds rows in all of its tasks (one workgroup's work
+    each) at edges; 0 without edges.
 
     `share` is the fraction of the machine's cores at work.
     """

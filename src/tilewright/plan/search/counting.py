@@ -38,7 +38,8 @@ def count_work(
     phases: dict[int, Loops],
     copying_waves: int,
 ) -> Work | None:
-    """Return the counts of a kernel's work, per task and per iteration; None if no MMA's accumulator is written.
+    """Return the counts of a kernel's work, per task (one workgroup's work) and per iteration; None if no
+    MMA's accumulator is written.
 
     `mmas` are the MMA tiles, `live` the live registers, `placed` the operands in shared memory and the bytes copied for
     them, `phases` the loops around each MMA, by its node. `copying_waves` is the number of waves that copy operands, if
@@ -68,7 +69,9 @@ def count_work(
 
 
 def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
-    """Return the rows of global memory that one task writes; `last` is the tile of the MMA that computes the result."""
+    """Return the rows of global memory that one task (one workgroup's work) writes; `last` is the tile of the MMA
+    that computes the result.
+    """
     accesses = [w.place for w in t.facts.writes]
     flip = t.o.flips[t.o.products.index(last.oriented)]
     rows, columns = (last.columns, last.rows) if flip else (last.rows, last.columns)
@@ -77,7 +80,7 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
 
 
 def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks: int, reduces: bool) -> TaskEnd:
-    """Return the work of one task's epilogue, for all of its accumulator tiles.
+    """Return the work of one task's (workgroup's) epilogue, for all of its accumulator tiles.
 
     `last` is the MMA that computes the result, `result` the rows of one accumulator tile in memory. `lanes` are the
     lane (ALU) cycles of elementwise work after the MMA for one accumulator tile, `blocks` the accumulator tiles of a
@@ -114,7 +117,8 @@ def _phase_work(
     lanes: LaneCycles,
     copying_waves: int,
 ) -> tuple[Phase, ...]:
-    """Return the work of one iteration of each phase (loop nest) of a task, the phase with the fewest loops first.
+    """Return the work of one iteration of each phase (loop nest) of a task (one workgroup's work), the phase
+    with the fewest loops first.
 
     `lanes` has the ALU cycles of elementwise work by loop nest; the other parameters are those of `count_work`.
     """
@@ -171,9 +175,10 @@ def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
 
 
 def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
-    """Return (out-of-bounds rows that a task at an edge of M or N copies per K step, number of such tasks per core).
+    """Return (out-of-bounds rows that a tile at an edge of M or N copies per K step, number of such tiles per core).
 
-    (0, 0) if lanes copy operands, or if a task has several MMAs, or an MMA and reductions of its rows.
+    A tile is what one workgroup computes of C. (0, 0) if lanes copy operands, or if a workgroup does several MMAs, or
+    an MMA and reductions of its rows.
     """
     if t.o.by_threads or is_chained(t):
         return 0.0, 0
@@ -196,7 +201,8 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
 def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
     """Return (share of the loop's iterations, partly masked iterations, number of tasks) for each length of task.
 
-    Tasks differ in length only if masks skip iterations; otherwise it is one entry: all iterations, for all tasks.
+    A task is one workgroup's work. Tasks differ in length only if masks skip iterations; otherwise it is one entry: all
+    iterations, for all tasks.
     """
     for axis, masks in t.facts.masks.items():
         number = t.o.class_of.get(axis)

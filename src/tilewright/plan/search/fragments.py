@@ -35,8 +35,8 @@ SHALLOWEST = 32
 
 
 def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield kernels with MMAs and without a pipeline, one for each choice of task widths
-    (extents of a task) and K tiles.
+    """Yield kernels with MMAs and without a pipeline, one for each choice of task widths (extents of a
+    workgroup's tile) and K tiles.
 
     All waves run the same code. Yields nothing without MMAs, or on a machine without lanes (a CPU).
     """
@@ -56,20 +56,22 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
 def _kernel(
     facts: Facts, machine: Machine, widths: Mapping[Expr, int], loops: dict[Expr, int], *, narrowed: bool
 ) -> UniformKernelSchedule:
-    """Return the kernel with the given task widths (extents of a task's tile) and loop tiles.
+    """Return the kernel with the given task widths (extents of a workgroup's tile) and loop tiles.
 
-    If the program has a single MMA, a task gets one accumulator tile of it where that is legal. `narrowed` says that
-    the widths were halved to fit shared memory: a single MMA then gets an atom of one wave, which needs none.
+    If the program has a single MMA, a workgroup gets one accumulator tile of it where that is legal. `narrowed` says
+    that the widths were halved to fit shared memory: a single MMA then gets an atom of one wave, which needs none.
     """
     size = numbers_of(facts.sizes)
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` within a task or, if the plan loops over `d`, within one iteration."""
+        """Return the extent of `d` within a task (one workgroup's work) or, if the plan loops over
+        `d`, within one iteration.
+        """
         return widths.get(d) or loops.get(d) or size(d)
 
     def most_in_task(d: Expr) -> int:
-        """Return the most elements of `d` that a task may have: all if the grid may split `d` and no
-        constraint states a width.
+        """Return the most elements of `d` that a task (one workgroup's work) may have: all if the grid may split `d`
+        and no constraint states a width.
         """
         return size(d) if d in facts.cut and str(d) not in facts.stated_tasks else width(d)
 
@@ -101,10 +103,9 @@ def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr
 
 
 def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield NARROWED smaller choices of task widths, to save shared memory: each halves the widest
-    dimension of the one before.
+    """Yield NARROWED smaller choices of task widths (extents of a workgroup's tile), to save shared memory.
 
-    Yields nothing if `widths` is empty.
+    Each choice halves the widest dimension of the one before. Yields nothing if `widths` is empty.
     """
     for _ in range(NARROWED if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
@@ -116,9 +117,9 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
     """Return {MMA: its atom and accumulator tile}; None in place of these for an MMA that lanes
     multiply without an atom.
 
-    `width` gives the extent of a task's tile along a dimension. `lanes` is how many lanes an atom must span; None for
-    any. If the chosen atoms would span different numbers of lanes, all MMAs take atoms of one wave; so does an MMA
-    whose K is known only at the call.
+    `width` gives the extent of a task's (workgroup's) tile along a dimension. `lanes` is how many lanes an atom must
+    span; None for any. If the chosen atoms would span different numbers of lanes, all MMAs take atoms of one wave; so
+    does an MMA whose K is known only at the call.
     """
     size, products = numbers_of(facts.sizes), dict[Op, Microkernel | None]()
     for p in facts.products:
@@ -141,7 +142,8 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
 
 
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
-    """Return the extent of a task's tile along each dimension that the grid splits, for a kernel without a pipeline.
+    """Return the extent of a task's (workgroup's) tile along each dimension that the grid splits, for a
+    kernel without a pipeline.
 
     Extents are narrowed until there are enough tasks for all cores and every value of a task is small enough for L2.
     Batch dimensions are narrowed first, then the others outside of the accumulator tile, then M and N, which keep ROWS

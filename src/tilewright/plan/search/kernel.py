@@ -100,7 +100,7 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 
 
 def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
-    """True if a task's rows of the result can be stored, by bulk copies or by lanes.
+    """True if a task's (workgroup's) rows of the result can be stored, by bulk copies or by lanes.
 
     Bulk copies need rows that are a multiple of the machine's row bytes. Lanes store narrower rows, but only if the
     tile has all columns, and columns past the end would overwrite what follows. `mmas` are the MMA tiles; the last
@@ -115,7 +115,8 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
 
 
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
-    """Return a lower bound of the cycles of any kernel with this tiling, over all tasks of a core, without the launch.
+    """Return a lower bound of the cycles of any kernel with this tiling, over all tasks (one workgroup's work each) of
+    a core, without the launch.
 
     It counts MMAs or, if there is a single MMA, the longer of MMAs and copies. `phases` has the loops around each MMA,
     by its node. It is 0 if the program's loops carry states and there are fewer tasks than cores.

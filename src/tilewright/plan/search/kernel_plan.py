@@ -39,8 +39,8 @@ class KernelPlan:
         self.axes = {op: axes_in(op, self._tile_extent) for op in self.products}
 
     def _tile_extent(self, d: Expr) -> int:
-        """Return the extent of the kernel's tile along a program dimension: of one iteration if it
-        loops over it, else of a task.
+        """Return the extent of the kernel's tile along a program dimension: of one iteration if it loops over it, else
+        of a task (one workgroup's work).
 
         It is the extent of the widest digit (mixed-radix part) of the dimension.
         """
@@ -154,7 +154,7 @@ class KernelPlan:
         return [str(d) for d in tasks[: tasks.index(rows.m)]] if rows.m in tasks else []
 
     def _raster_group(self) -> int:
-        """Return the plan's raster group (tasks along M that run next to each other); 1 unless the
+        """Return the plan's raster group (tiles of C along M that run next to each other); 1 unless the
         grid splits both M and N.
         """
         return self.kernel.raster if self.kernel.cuts_both else 1
@@ -190,7 +190,9 @@ class KernelPlan:
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
     def _splits(self, d: Expr) -> tuple[Split, ...]:
-        """Return the splits of a dimension's axis in the plan, outermost first: by tasks, by a loop, by both, or ()."""
+        """Return the splits of a dimension's axis in the plan, outermost first: by tasks (one workgroup's work
+        each), by a loop, by both, or ().
+        """
         cut = d in self._grid_dims()
         tile = next((self.t.tile_of(n) for n in self._digits(d) if n in self.t.o.class_of), None)
         if tile is None:
@@ -205,7 +207,8 @@ class KernelPlan:
         return self._k_steps_between(d)
 
     def _k_steps_between(self, d: Expr) -> tuple[Split, ...]:
-        """Return the loop split of the second MMA's K, if K is the N of the first MMA and a task holds all of it.
+        """Return the loop split of the second MMA's K, if K is the N of the first MMA and a task (one
+        workgroup's work) holds all of it.
 
         The first MMA's accumulator has all of the dimension `d`; the second MMA's B comes one row of shared memory at a
         time. () for any other dimension, if the program itself loops over `d`, or if resident operands have two stages.
@@ -237,7 +240,8 @@ class KernelPlan:
         return len(tile.box) == 1 or d in inner
 
     def _task_extent(self, d: Expr) -> int:
-        """Return the extent of a task along a program dimension, in elements; M and N are padded to whole atoms.
+        """Return the extent of a task (one workgroup's work) along a program dimension, in elements; M and N
+        are padded to whole atoms.
 
         1 for a batch dimension whose GEMMs are blocks of a block-diagonal B.
         """
@@ -252,7 +256,7 @@ class KernelPlan:
     # -- products -------------------------------------------------------------------------------------------------
 
     def _tile_of_c(self, m: MmaTile) -> tuple[int, int]:
-        """Return (rows, columns) of the tile of C that a task computes with the MMA `m`: rows
+        """Return (rows, columns) of the tile of C that a task (one workgroup's work) computes with the MMA `m`: rows
         along M, columns along N.
         """
         flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
@@ -282,7 +286,8 @@ class KernelPlan:
     # -- halo tiles -----------------------------------------------------------------------------------------------
 
     def _halo_plan(self) -> Schedule | Rejected:
-        """Return the plan of a kernel with halo tiles: a task is a box (rectangle) of output positions.
+        """Return the plan of a kernel with halo tiles: a task (one workgroup's work) is a box
+        (rectangle) of output positions.
 
         A is loaded as a halo tile, B in stages of some filter taps, or once if it is resident. Rejected if a stage has
         several taps of a dimension that is no axis of the plan.

@@ -44,7 +44,7 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
-    """Yield the kernel of one half of a program that was split in two: a task has as many
+    """Yield the kernel of one half of a program that was split in two: a task (one workgroup's work) has as many
     contiguous rows as its lanes hold.
 
     Yields nothing if every dimension is parallel, with loops, or if an access is not contiguous along a row.
@@ -69,8 +69,8 @@ def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
 
 
 def reads_backward(facts: Facts, machine: Machine) -> bool:
-    """True if the grid should visit tasks in reverse: the kernel before wrote more than L2 holds,
-    and L2 has the end of it.
+    """True if the grid should visit tasks (one workgroup's work each) in reverse: the kernel before wrote more than
+    L2 holds, and L2 has the end of it.
     """
     between = [n.place for n in facts.reads if n.place.memory == facts.between]
     return any(place.elements * place.bytes > l2(machine.limits) for place in between)

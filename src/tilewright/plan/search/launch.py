@@ -18,16 +18,17 @@ DYNAMIC, CYCLIC = "dynamic", "cyclic"
 
 
 def order_of(work: Work) -> str:
-    """Return the order in which cores take tasks: "dynamic" if masks give them different lengths, else "cyclic"."""
+    """Return the order in which cores take tasks (one workgroup's work each): "dynamic" if masks give them
+    different lengths, else "cyclic".
+    """
     return DYNAMIC if len(work.lengths) > 1 else CYCLIC
 
 
 def raster_of(t: Tiling) -> int:
-    """Return the raster group (tasks along M that run next to each other) for which concurrent
-    tasks read the fewest rows.
+    """Return the raster group (tiles of C along M that run next to each other) with the fewest rows read at a time.
 
-    Rows of A and of B count, each once. Of equal groups it is the largest if C has fewer tasks along M than along N,
-    else the smallest.
+    The rows of A and of B that the concurrent tiles read count, each once. Of equal groups it is the largest if C has
+    fewer tiles along M than along N, else the smallest.
     """
     rows, columns = _sides(t)
     tall, wide = rows[1], columns[1]
@@ -36,10 +37,10 @@ def raster_of(t: Tiling) -> int:
 
 
 def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
-    """Return how many distinct rows of A and B together the concurrent tasks read, with `group`
-    tasks along the first side.
+    """Return how many distinct rows of A and B together the concurrent tiles of C read, with `group` of
+    them along the first side.
 
-    `sides` are (tile size, number of tasks) along the two sides of C, in grid order.
+    `sides` are (tile size, number of tiles) along the two sides of C, in grid order.
     """
     (tile, tall), (width, wide) = sides
     running = min(t.machine.limits.cores or 1, tall * wide)
@@ -50,8 +51,8 @@ def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
     """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best one.
 
-    If all tasks run at the same time, it is more than 1 if neighbours share the wrong operand. Otherwise it grows with
-    the rows that concurrent tasks read. `columns_first` says that the grid has N before M.
+    If all tiles of C run at the same time, it is more than 1 if neighbours share the wrong operand. Otherwise it grows
+    with the rows that concurrent tiles read. `columns_first` says that the grid has N before M.
     """
     rows, columns = _sides(t)
     best, walked = raster_of(t), (columns, rows) if columns_first else (rows, columns)
@@ -64,9 +65,9 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 
 
 def _sides(t: Tiling) -> tuple[Side, Side]:
-    """Return ((tile size, number of tasks) along M of C, the same along N).
+    """Return ((tile size, number of tiles) along M of C, the same along N), for the tiles into which the grid splits C.
 
-    Tasks that read nearly the same elements through a sliding window count once.
+    Tiles that read nearly the same elements through a sliding window count once.
     """
     sides = []
     for role in "rc":
@@ -76,7 +77,7 @@ def _sides(t: Tiling) -> tuple[Side, Side]:
 
 
 def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
-    """Return the number of tasks along an axis that read different elements.
+    """Return the number of tasks (workgroups' tiles) along an axis that read different elements.
 
     Along a dimension of a sliding window with one position per task, neighbours read nearly the same elements and count
     once.
@@ -89,7 +90,8 @@ def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
 
 
 def heads_together(t: Tiling, around: list[str]) -> int:
-    """Return how many batch entries (such as attention heads) the grid visits together, if tasks differ in length.
+    """Return how many batch entries (such as attention heads) the grid visits together, if tasks (one workgroup's
+    work each) differ in length.
 
     `around` names the grid dimensions before M. It is the most entries whose operands stay in L2; but at least as many
     as have two tasks for each core, so that all cores stay busy if the longest tasks come first.

@@ -28,7 +28,8 @@ WHAT = "a reduction in parts"
 
 
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernel `whole` with its single reduction split over tasks, if `whole` leaves most cores without a task.
+    """Yield the kernel `whole` with its single reduction split over tasks (one workgroup's work each), if `whole`
+    leaves most cores without a task.
 
     Yields one candidate, or nothing: if the program has no such reduction, or if it is too short to split, which is
     noted in `ranking`.

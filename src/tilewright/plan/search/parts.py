@@ -25,7 +25,7 @@ UNROLLED = 16
 
 
 def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield split-K kernels, if the best kernel without split-K leaves cores without a task.
+    """Yield split-K kernels, if the best kernel without split-K leaves cores without a task (one workgroup's work).
 
     `wholes` are all candidates without split-K, with their work. A split whose lower bound is slower than the best
     candidate so far is skipped, unless `ranking` keeps all.

@@ -189,9 +189,9 @@ def _halo_pipelines(
 ) -> Iterator[tuple[Pipeline, int]]:
     """Yield (pipeline, filter taps in a stage of B) for a kernel that loads operand A as halo tiles.
 
-    First a pipeline with B in stages, then one with all of B resident in shared memory (0 taps), if all tasks use the
-    same B; each only if it fits. `waves` are (waves, registers per lane) of producer and consumer. `pingpong` says that
-    halves of the consumers take tasks in turn.
+    First a pipeline with B in stages, then one with all of B resident in shared memory (0 taps), if all tasks (one
+    workgroup's work each) use the same B; each only if it fits. `waves` are (waves, registers per lane) of producer and
+    consumer. `pingpong` says that halves of the consumers take tasks in turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

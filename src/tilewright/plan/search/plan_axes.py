@@ -24,7 +24,9 @@ class PlanAxes:
     """Parts of a reduction that a task has."""
 
     def task(self, d: Expr) -> int | None:
-        """Return the extent of a task along a program dimension, in elements; None if the grid does not split it."""
+        """Return the extent of a task (one workgroup's work) along a program dimension, in elements; None if
+        the grid does not split it.
+        """
         return self._split_size(d, "task")
 
     def loop(self, d: Expr) -> int | None:

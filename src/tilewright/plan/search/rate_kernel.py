@@ -72,7 +72,7 @@ def _wave_groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, ba
     """Return (consumer wave groups along the rows of a tile, wave groups along its columns) of a plan.
 
     `units` are the plan's `mma` statements, `roles` is its pipeline, `batch` the number of GEMMs in a tile. With
-    ping-pong only the groups of one task count.
+    ping-pong only the groups of one task (one workgroup's work) count.
     """
     atoms = [machine.multiply[line.atom or ""] for line in units]
     waves = atoms[0].c.lanes // (machine.lanes or 1)

@@ -35,7 +35,9 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
     loops = {d: axes.loop(d) or max(n, size(d)) for d, n in loop_tiles(facts).items()}
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` within a task or, if the plan loops over `d`, within one iteration."""
+        """Return the extent of `d` within a task (one workgroup's work) or, if the plan loops over
+        `d`, within one iteration.
+        """
         return widths.get(d) or loops.get(d) or size(d)
 
     products = microkernels(facts, machine, width)

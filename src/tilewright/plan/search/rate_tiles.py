@@ -56,7 +56,8 @@ class PlanTiles:
         return AxisTile(LOOP, block.size, block.box, block.fold, shared, max(1, ceil(block.count / shared)))
 
     def _is_whole_between_mmas(self, c: DimClass, loops: dict[Expr, int]) -> bool:
-        """True if a task holds all of `c` between two MMAs, so that `loops` are only K steps of the second one.
+        """True if a task (one workgroup's work) holds all of `c` between two MMAs, so that `loops` are only
+        K steps of the second one.
 
         `c` is N of one MMA and K of another; `loops` are the plan's loop tiles along it, none as wide as the first
         MMA's tile.
@@ -114,7 +115,7 @@ class PlanTiles:
         """Return the loop tile of the class `c` of dimensions; `loops` has the loop tile sizes by program dimension.
 
         `owners` are the program dimensions of `c`; those without a loop are whole. The tile's count is the iterations
-        of a task over all passes.
+        of a task (one workgroup's work) over all passes.
         """
         taps = {d for d in owners if d in self.axes.axes and self.axes.axes[d].name in self.taps}
         sizes = {d: 1 if d in taps else loops.get(d, self._extent(d)) for d in owners}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """Return the work with what depends on the tasks that a core runs at a time.
+    """Return the work with what depends on the tasks (one workgroup's work each) that a core runs at a time.
 
     That is their number, the cycles in which the waves of a task exchange partial reductions, and the bytes that move
     again because registers spill or lanes share rows unevenly. Unchanged on a machine that gives no costs for it.
@@ -33,15 +33,17 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
 
 
 def _result_elements(kernel: UniformKernelSchedule) -> float:
-    """Return the elements of the largest result over all tasks, in one iteration of the loops over it."""
+    """Return the elements of the largest result over all tasks (one workgroup's work each), in one
+    iteration of the loops over it.
+    """
     size, facts = numbers_of(kernel.facts.sizes), kernel.facts
     most = max((facts.size(n.dims) for n in facts.writes), default=0)
     return most * prod(min(1.0, n / max(1, size(d))) for d, n in kernel.loops.items())
 
 
 def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
-    """Return the fraction (0 to 1) of a lane's live values that find no register; `lanes` is the
-    number of lanes of a task.
+    """Return the fraction (0 to 1) of a lane's live values that find no register; `lanes` is the number of lanes of
+    a task (one workgroup's work).
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     file = machine.spaces["register"].bytes

@@ -254,7 +254,7 @@ def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) ->
 
 
 def count_terms(kernel: TermKernelSchedule) -> Work:
-    """Return the work of a SIMT kernel: per task the instructions of its waves and the cache
+    """Return the work of a SIMT kernel: per task (one workgroup's work) the instructions of its waves and the cache
     lines of its loads; latencies.
 
     Unrolled K steps wait for their loads together, others one after the other.

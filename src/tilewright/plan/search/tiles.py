@@ -84,7 +84,7 @@ def _legal_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...
     """Return the tiles of `c` (dimensions of one role) that meet the author's constraints and
     whose overhang is not stored.
 
-    `rows` is the M extent of a task's tile in elements, `columns` are the N extents of atoms.
+    `rows` is the M extent of a task's (workgroup's) tile in elements, `columns` are the N extents of atoms.
     """
     proposed = [tile for tile in _proposed_tiles(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
     return [tile for tile in proposed if tile.level != GRID or _overhang_is_dropped(o.facts, tile)]
@@ -131,7 +131,7 @@ def _is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
 def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
     """Return the tiles to try for `c` (dimensions of one role), before constraints and overhang are checked.
 
-    `rows` is the M extent of a task's tile in elements, `columns` are the N extents of atoms.
+    `rows` is the M extent of a task's (workgroup's) tile in elements, `columns` are the N extents of atoms.
     """
     roles, several, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))

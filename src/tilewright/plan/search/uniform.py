@@ -50,8 +50,8 @@ class UniformKernelSchedule:
         return "no pipeline" if self.parts is None else "parts of a reduction"
 
     def width(self, d: Expr) -> int:
-        """Return the extent of a dimension within a task of this kernel or, if it loops over it,
-        one iteration; at least 1.
+        """Return the extent of a dimension within a task (one workgroup's work) of this kernel or, if it loops over
+        it, one iteration; at least 1.
         """
         return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
 
@@ -90,8 +90,8 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
 def count_uniform(kernel: UniformKernelSchedule) -> Work:
     """Return the work of a kernel without a pipeline: cycles of lanes and atoms add up, and loads are waited for.
 
-    Without MMAs a core waits once for its reads; with MMAs a task waits for A and for B in every K step of every
-    accumulator tile.
+    Without MMAs a core waits once for its reads; with MMAs a task (one workgroup's work) waits for A and for B in every
+    K step of every accumulator tile.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
@@ -133,7 +133,8 @@ def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
 
 
 def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
-    """Return (bytes, words) that one task loads for its MMAs; a word is what a lane loads at once.
+    """Return (bytes, words) that one task (one workgroup's work) loads for its MMAs; a word is
+    what a lane loads at once.
 
     A is loaded for every accumulator tile along N, B for every one along M. MMAs without an atom count nothing.
     """
@@ -196,7 +197,8 @@ def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
 
 
 def _operand_waits(kernel: UniformKernelSchedule) -> int:
-    """Return how often one task waits for operands, over all K steps of all accumulator tiles in all iterations.
+    """Return how often one task (one workgroup's work) waits for operands, over all K steps of all
+    accumulator tiles in all iterations.
 
     A step waits for A and for B, and once more for both to be in shared memory if the atom reads them there. An MMA
     without an atom has one step per iteration.
@@ -240,8 +242,8 @@ def argument_bytes(facts: Facts) -> float:
 
 
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
-    """Return the plan of a kernel without a pipeline; if the kernel has `parts`, that of a
-    reduction split over tasks.
+    """Return the plan of a kernel without a pipeline; if the kernel has `parts`, that of a reduction split over
+    tasks (one workgroup's work each).
     """
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
     whole = [d for d in facts.order if d not in kernel.widths]
