@@ -80,7 +80,7 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
 
 
 def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks: int, reduces: bool) -> TaskEnd:
-    """Return the work of one task's (workgroup's) epilogue, for all of its accumulator tiles.
+    """Return the work (cycles and bytes) of one task's (workgroup's) epilogue, for all of its accumulator tiles.
 
     `last` is the MMA that computes the result, `result` the rows of one accumulator tile in memory. `lanes` are the
     lane (ALU) cycles of elementwise work after the MMA for one accumulator tile, `blocks` the accumulator tiles of a
@@ -117,8 +117,8 @@ def _phase_work(
     lanes: LaneCycles,
     copying_waves: int,
 ) -> tuple[Phase, ...]:
-    """Return the work of one iteration of each phase (loop nest) of a task (one workgroup's work), the phase
-    with the fewest loops first.
+    """Return the work (cycles and bytes) of one iteration of each phase (loop nest) of a task (one workgroup's work),
+    the phase with the fewest loops first.
 
     `lanes` has the ALU cycles of elementwise work by loop nest; the other parameters are those of `count_work`.
     """

@@ -141,7 +141,8 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:
-    """Return the work of a kernel without split-K, counted anew, for example after its machine was replaced.
+    """Return the work (cycles and bytes) of a kernel without split-K, counted anew, for example after
+    its machine was replaced.
 
     None if a box of positions has no halo tile, or if no MMA's accumulator is written.
     """

@@ -99,8 +99,8 @@ def _why_not_tile(t: Tiling, c: DimClass, tile: AxisTile) -> str:
 
 
 def _why_not_steps(t: Tiling, c: DimClass, tile: AxisTile) -> str:
-    """Return why the lowering cannot do the K steps of the loop tile `tile` over `c` (dimensions with
-    one role); empty if it can.
+    """Return why the lowering cannot do K steps of the size of `tile` along `c` (dimensions with one
+    role); empty text if it can.
 
     The last step reads past the end of K: an operand must give zeros there, and not elements of another sliding window.
     Empty also for tiles that are no K steps of bulk copies.
@@ -131,7 +131,7 @@ def _is_diagonal(t: Tiling) -> bool:
 def _program_dim(facts: Facts, name: str) -> str:
     """Return the program dimension that has the canonical dimension `name` as a digit (mixed-radix part).
 
-    It is `name` itself if that was not split off.
+    It is `name` itself if that is no digit.
     """
     return next((d for d, digits in facts.digits.items() if name in digits), name)
 

@@ -52,8 +52,8 @@ def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> b
 
 
 def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
-    """Return the facts with groups of `count` neighbours along `row` as a new batch dimension; operand
-    B (node `b`) gets it too.
+    """Return the facts (analysed program) with groups of `count` neighbours along `row` as a new batch dimension;
+    operand B (node `b`) gets it too.
 
     None if the `count` neighbours of some access are not one row of memory.
     """

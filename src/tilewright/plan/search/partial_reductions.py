@@ -29,7 +29,7 @@ WHAT = "a reduction in parts"
 
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield the kernel `whole` with its single reduction split over tasks (one workgroup's work each), if `whole`
-    leaves most cores without a task.
+    leaves half of the cores or more without one.
 
     Yields one candidate, or nothing: if the program has no such reduction, or if it is too short to split, which is
     noted in `ranking`.
@@ -146,7 +146,10 @@ def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandi
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
-    """Return (work of the kernel that reduces `parts`, cycles of the kernel that combines them with its launch)."""
+    """Return (work of the kernel that reduces `parts`, cycles of the kernel that combines them with its launch).
+
+    Work is counts of cycles and bytes.
+    """
     facts, machine, whole = kernel.facts, kernel.machine, count_uniform(kernel)
     tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)
     states = parts.count * sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)

@@ -103,8 +103,8 @@ def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
 def _separates(facts: Facts, value: int, first: set[int]) -> bool:
     """True if the program can be split after node `value`: no other computed value is used in both kernels.
 
-    `first` are the nodes of the first kernel. Reads and renamings may be used in both. False if loop states would be in
-    both.
+    `first` are the nodes of the first kernel. Reads and renamings (such as broadcasts) may be used in both. False if
+    loop states would be in both.
     """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:
@@ -137,7 +137,9 @@ def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:
 
 
 def _first_kernel(facts: Facts, value: int) -> Facts:
-    """Return the facts of the first kernel: all that computes the node `value`, and a write of it."""
+    """Return the facts (analysed program) of the first kernel: all that computes the node
+    `value`, and a write of it.
+    """
     inside, v = set(facts.behind(value)), facts.nodes[value]
     nodes = [n for n in facts.nodes if n.id in inside]
     write = ValueFacts(len(facts.nodes), "write", v.dims, v.dtype, (value,), access=_packed_access(facts, v))
@@ -145,7 +147,7 @@ def _first_kernel(facts: Facts, value: int) -> Facts:
 
 
 def _second_kernel(facts: Facts, value: int) -> Facts:
-    """Return the facts of the second kernel: a read of the node `value`, and all else that the
+    """Return the facts (analysed program) of the second kernel: a read of the node `value`, and all else that the
     program's writes depend on.
     """
     needed: set[int] = set()
@@ -162,7 +164,7 @@ def _second_kernel(facts: Facts, value: int) -> Facts:
 
 
 def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
-    """Return the facts of the given nodes as a program of their own: renumbered, with only the
+    """Return the facts (analysed program) of the given nodes as a program of their own: renumbered, with only the
     dimensions and loops in use.
 
     `part` is FIRST or SECOND; the last two nodes of the first half are the value between the kernels and its write.

@@ -143,7 +143,7 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
     """Return (work of the kernel with split-K, cycles of the kernels that merge the parts, with their launches).
 
-    `work` is that of the kernel without split-K.
+    `work` is that of the kernel without split-K. Work is counts of cycles and bytes.
     """
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
     number = t.o.class_of[parts.dim]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """Return the work with what depends on the tasks (one workgroup's work each) that a core runs at a time.
+    """Return the work (cycles and bytes) with what depends on the tasks (one workgroup's work each)
+    that a core runs at a time.
 
     That is their number, the cycles in which the waves of a task exchange partial reductions, and the bytes that move
     again because registers spill or lanes share rows unevenly. Unchanged on a machine that gives no costs for it.

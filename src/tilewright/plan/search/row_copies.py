@@ -27,7 +27,7 @@ class RowCopy:
     """True if the operand has this shape already: nothing is copied."""
 
     def work(self, machine: Machine) -> Work:
-        """Return the work of the kernel that makes this copy, as one task per core: ALU cycles
+        """Return the work of the kernel that makes this copy: ALU cycles of one task per core,
         and bytes of memory traffic.
         """
         limits, cores = machine.limits, machine.limits.cores or 1

@@ -110,10 +110,9 @@ def _add_repacked(
 
 
 def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
-    """Add a candidate of two kernels to the ranking for each split of the program; a rejection
-    if a bound shows it slower.
+    """Add one candidate of two kernels to the ranking for each way to split the program.
 
-    `only_lowered` drops splits and candidates that the lowering cannot do.
+    A way that a bound shows to be slower, or with `only_lowered` one that the lowering cannot do, is noted as rejected.
     """
     for cut in cuts(facts, ranking):
         best, what = ranking.limit, cut.what
@@ -162,7 +161,7 @@ def lower_bound(facts: Facts, machine: Machine) -> float:
     """Return a lower bound of the cycles of any schedule: the largest of MMA, lane (ALU) and
     memory cycles, plus a launch.
 
-    MMAs count at the rate of the fastest atom that fits, or of a lane's multiply-adds if none fits.
+    MMAs count at the rate of the fastest atom that fits, or of multiply-adds by lanes if none fits.
     """
     mma = lanes = 0.0
     for p in facts.products:

@@ -254,10 +254,11 @@ def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) ->
 
 
 def count_terms(kernel: TermKernelSchedule) -> Work:
-    """Return the work of a SIMT kernel: per task (one workgroup's work) the instructions of its waves and the cache
-    lines of its loads; latencies.
+    """Return the work of a SIMT kernel: cycles of its instructions and of its loads per task (one
+    workgroup's work), latency.
 
-    Unrolled K steps wait for their loads together, others one after the other.
+    The latency is in cycles, of one core for all of its waves. Unrolled K steps wait for their loads together, others
+    one after the other.
     """
     terms, machine, size = kernel.terms, kernel.program.machine, sizes_of(kernel)
     limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.values

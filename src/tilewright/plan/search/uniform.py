@@ -88,7 +88,8 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
 
 
 def count_uniform(kernel: UniformKernelSchedule) -> Work:
-    """Return the work of a kernel without a pipeline: cycles of lanes and atoms add up, and loads are waited for.
+    """Return the work (cycles and bytes) of a kernel without a pipeline: cycles of lanes and atoms add up,
+    and loads are waited for.
 
     Without MMAs a core waits once for its reads; with MMAs a task (one workgroup's work) waits for A and for B in every
     K step of every accumulator tile.
