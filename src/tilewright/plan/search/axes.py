@@ -27,15 +27,17 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """True if every MMA of the program has this class of dimensions as its batch, or does not have it at all."""
+        """True if no MMA has these dimensions as M, N or K: each MMA has them as its batch, or does not have them."""
         return set(self.roles) <= {BATCH, NONE}
 
 
 def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
-    """Return the classes of dimensions (axes of the schedule) of a program, in the memory order of its results.
+    """Return the classes of dimensions of a program; a class becomes one axis of the schedule.
 
-    Dimensions with the same role (row, column, K, batch) in all MMAs are one class. `flips` has one entry per MMA: True
-    if N lies on the atom's rows.
+    Dimensions are in one class if they have the same role (row, column, K, batch or none) in every MMA, and if they
+    agree in whether the grid may split them and whether one pass over their tiles suffices. Classes, and the dimensions
+    in each, come in this order: parallel dimensions, then the memory order of the first result and of the reads.
+    `flips` has one entry per MMA: True if N lies on the atom's rows.
     """
     order = [dim for n in (*facts.writes[:1], *facts.reads) for form in n.place.coords for dim, _ in form]
     sides = [(*p.side(flip)[:2], p.k, p.batch) for p, flip in zip(facts.products, flips, strict=True)]

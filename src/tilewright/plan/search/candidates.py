@@ -11,7 +11,7 @@ from tilewright.plan.search.halo import why_no_halo
 from tilewright.plan.search.kernel import candidates_of_tiling
 from tilewright.plan.search.lowered import LACKING, why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.orientation import orientations
-from tilewright.plan.search.parts import in_parts
+from tilewright.plan.search.parts import split_k_candidates
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.tiles import tilings
 from tilewright.plan.search.tiling import Tiling
@@ -21,12 +21,12 @@ from tilewright.plan.search.work import Work
 def kernels_with_atoms(
     facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
 ) -> Iterator[PlanCandidate]:
-    """Yield the candidates of a program whose MMAs all run on atoms (MMA
-    instructions) fed by a pipeline, split-K among them.
+    """Yield the candidates of a program as one kernel whose MMAs all run on atoms (MMA instructions) fed by a pipeline.
 
-    `best` is the time of the best candidate so far, in cycles: tilings whose lower bound exceeds it are skipped.
-    `only_lowered` drops those that the lowering cannot do. Yields nothing without an MMA, or if a result is not plainly
-    written; that is noted in `ranking`.
+    Those without split-K come first, then those with split-K. `best` is the time of the best candidate so far, in
+    cycles: tilings whose lower bound exceeds it are skipped. `only_lowered` drops candidates that the lowering cannot
+    do. Yields nothing without an MMA, or if no result is written by a plain store; `ranking` then gets a note, except
+    for a program that is half of a split one.
     """
     if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
         if not facts.part:
@@ -39,14 +39,15 @@ def kernels_with_atoms(
             wholes.append((candidate, work))
             yield candidate
     if wholes and not facts.opened and not (only_lowered and why_not_split(facts)):
-        yield from in_parts(wholes, ranking)
+        yield from split_k_candidates(wholes, ranking)
 
 
 def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
-    """Return the tilings of every orientation (which of M and N lies on the atom's rows).
+    """Return the tilings of every orientation (choice of M or N for the atom's rows).
 
-    If the author's constraints state how waves split a tile and some tilings follow them, only those are returned.
-    `only_lowered` drops tilings that the lowering cannot do, and notes them in `ranking`.
+    If the author's constraints state how waves split a tile and some tilings do so, only those are returned.
+    `only_lowered` drops tilings that the lowering cannot do. Dropped tilings, and reasons against halo tiles, are noted
+    in `ranking`.
     """
     possible: list[Tiling] = []
     for o in orientations(facts, machine, ranking):
@@ -64,12 +65,15 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
                 ranking.reject(why, LACKING)
             else:
                 possible.append(t)
-    as_stated = [t for t in possible if _shares_as_stated(t)] if facts.stated_waves else []
+    as_stated = [t for t in possible if _splits_waves_as_stated(t)] if facts.stated_waves else []
     return as_stated or possible
 
 
-def _shares_as_stated(t: Tiling) -> bool:
-    """True if waves split a task's tile as the author's wave constraints say, all of them along the atom's rows."""
+def _splits_waves_as_stated(t: Tiling) -> bool:
+    """True if the tiling splits a task's (workgroup's) tile among waves exactly as the author's wave constraints state.
+
+    Only constraints along the atom's rows can hold; False if wave groups split the tile along columns.
+    """
     p = t.o.products[0]
     rows = {owner for owner in t.facts.stated_waves if p.rows & {owner, *t.facts.digits.get(owner, ())}}
     waves = t.groups * p.atoms[0].c.lanes // (t.machine.lanes or 1)

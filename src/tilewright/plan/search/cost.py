@@ -39,31 +39,41 @@ class KernelTime:
 
 
 def launch_cycles(machine: Machine) -> float:
-    """Return the cycles of launching one kernel: less if the machine has programmatic dependent launch."""
+    """Return the cycles to launch one kernel.
+
+    With programmatic dependent launch it is the shorter of a plain launch and one that begins while the kernel before
+    ends.
+    """
     limits = machine.limits
     early = "programmatic" in machine.launches
     return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
 
 
 def roofline(machine: Machine, mma: float, lanes: float, moved: float) -> float:
-    """Return the fewest cycles of any schedule: the longest of MMAs, lanes and memory traffic, plus a launch.
+    """Return the fewest cycles of any schedule: the largest of MMA, lane (ALU) and memory cycles, plus one launch.
 
-    `mma` and `lanes` are the cycles of one core for all of the program's work, spread here over all cores; `moved` are
-    the bytes to and from global memory.
+    `mma` and `lanes` are the cycles that one core would take for all of the program's work; they are divided by the
+    number of cores. `moved` are the program's bytes to and from global memory.
     """
     cores = machine.limits.cores or 1
     return max(mma / cores, lanes / cores, moving(machine, moved)) + launch_cycles(machine)
 
 
 def line_factor(machine: Machine, row: int, pitch: int) -> float:
-    """Return the slowdown (1 or more) of L2 for rows of `row` bytes, `pitch` bytes apart, that cross cache lines."""
+    """Return the factor (1 or more) by which L2 takes longer for rows that do not start at
+    multiples of their own width.
+
+    A row has `row` bytes, and rows start `pitch` bytes apart in global memory. It is 1 if `row` divides `pitch`.
+    """
     return 1 + (machine.limits.crossing - 1) * (1 - gcd(row, pitch) / row)
 
 
 def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) -> float:
-    """Return the cycles of L2 for one operand row of `k` elements, copied in slabs (rows of shared memory).
+    """Return the L2 cycles of one core to copy one operand row of `k` elements to shared memory.
 
-    A slab has `slab` elements of `element` bytes. `pitch` is the bytes between rows in global memory; 0 means aligned.
+    The row is copied in slabs (rows of shared memory) of `slab` elements, each `element` bytes; a last slab that is not
+    full takes as long as a full one. Misaligned rows take longer. `pitch` is the bytes between rows in global memory; 0
+    means that all are aligned.
     """
     limits, row = machine.limits, slab * element
     whole, rest = divmod(k, slab)
@@ -75,17 +85,17 @@ def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) ->
 
 
 def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: float = 0.0) -> float:
-    """Return the cycles of one iteration: the longest of MMAs, lanes, shared
-    memory and copies, plus what nothing hides.
+    """Return the cycles of one pipelined iteration with the work `p` on one core.
 
-    `p` is the work of the iteration, `o` what overlaps. `share` is the fraction of the machine's cores at work; `more`
-    are further cycles of copies.
+    It is the largest of three: arithmetic (the longer of MMAs and lanes, plus the exposed share of the shorter), reads
+    of shared memory, and copies to it. Exposed latencies are added, and too few stages make it longer. `o` says what
+    overlaps, `share` is the fraction of the machine's cores at work, `more` are further cycles of copies.
     """
     limits = machine.limits
     mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
     if p.is_dependent:
         mma, lanes = mma + limits.group_latency * o.groups, lanes + limits.lane_latency / o.groups
-    busy = max(mma, lanes) + min(mma, lanes) * _shown_share(limits, p, o)
+    busy = max(mma, lanes) + min(mma, lanes) * _exposed_share(limits, p, o)
     copies = max(p.copied / limits.l2_rate, p.l2 * share, p.gather) + more
     cycles = max(busy, p.shared / limits.shared_rate, copies) + limits.copy_shown * copies
     if not p.is_dependent and o.stages > 1 and copies:  # a stage is used, and filled again, while the others are used
@@ -95,10 +105,12 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
     return cycles + p.serial + (limits.turn_latency if o.ordered and p.is_dependent else 0)
 
 
-def _shown_share(limits: Limits, p: Phase, o: Overlap) -> float:
-    """Return the fraction (0 to 1) of the shorter of MMA and lane cycles that stays exposed in an iteration.
+def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
+    """Return the fraction (0 to 1) of the shorter of MMA and lane cycles that other work does
+    not hide in one iteration.
 
-    The rest is hidden by other wave groups, or by MMAs that start an iteration ahead. With one stage none starts ahead.
+    It is hidden by other wave groups, or by MMAs that start one iteration ahead. MMAs that wait for another MMA of the
+    same iteration can start ahead only if there are two stages or more.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -109,9 +121,10 @@ def _shown_share(limits: Limits, p: Phase, o: Overlap) -> float:
 
 
 def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
-    """Return the cycles of one task's epilogue `e`: results through shared memory to global memory.
+    """Return the cycles of one task's (workgroup's) epilogue `e`, which writes results through
+    shared memory to global memory.
 
-    `groups` is the number of wave groups that compute the task.
+    `groups` is the number of wave groups that compute the task: the more, the less they wait between accumulator tiles.
     """
     limits = machine.limits
     stored = e.outputs * machine.register_file.word_bytes / limits.shared_rate
@@ -121,23 +134,25 @@ def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
 
 
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
-    """Return the predicted cycles of a kernel with its launch, from its work `w` and its overlap `o`.
+    """Return the predicted cycles of a kernel with its launch, from its work `w`, and how its work overlaps, `o`.
 
-    With stages, copies overlap MMAs; with zero stages, all waves run the same code and their work adds up.
+    The cycles are the larger of the kernel's own and those of memory bandwidth. With stages, copies overlap MMAs; with
+    zero stages, all waves run the same code, and the cycles of MMAs, lanes and loads add up.
     """
     limits = machine.limits
     if o.stages:
-        total, least = _pipelined(machine, w, o), moving(machine, w.moved)
+        total, least = _pipelined_cycles(machine, w, o), moving(machine, w.moved)
     else:
-        total, least = _without_pipeline(machine, w)
+        total, least = _unpipelined_cycles(machine, w)
     return KernelTime(max(total, least) + launch_cycles(machine), total + limits.launch_cycles)
 
 
-def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
-    """Return (cycles by lanes, atoms and loads; cycles by memory bandwidth) of a
-    kernel whose waves all run the same code.
+def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
+    """Return (cycles of computing and loading, cycles of memory bandwidth) of a kernel whose
+    waves all run the same code.
 
-    Both count all tasks, without the launch. Where a core runs several tasks at a time, their waits overlap.
+    Both are for all tasks (one workgroup's work each) of the kernel, without the launch. Waits for memory count in
+    both; if a core runs several tasks at a time, the waits of one overlap the memory traffic of others.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     rounds = ceil(w.tasks / cores)
@@ -155,17 +170,19 @@ def _without_pipeline(machine: Machine, w: Work) -> tuple[float, float]:
 
 
 def together(sharpness: float, *cycles: float) -> float:
-    """Return the cycles of parts that overlap: about those of the longest, and more if others are nearly as long.
+    """Return the cycles of several activities that overlap: about the longest, and more if others are nearly as long.
 
-    `sharpness` is the exponent of the norm that joins them; the larger, the closer to the maximum. No cycles: 0.
+    `sharpness` is the exponent p of the p-norm of `cycles`: 1 gives the sum, infinity the maximum. 0 if all are 0.
     """
     longest = max(cycles)
     return float(longest * sum((x / longest) ** sharpness for x in cycles) ** (1 / sharpness)) if longest else 0.0
 
 
-def _pipelined(machine: Machine, w: Work, o: Overlap) -> float:
-    """Return the cycles of a kernel with a pipeline (operands copied ahead of
-    their use), without launch and memory bound.
+def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
+    """Return the cycles of all tasks (one workgroup's work each) of a kernel with a pipeline (operands are
+    copied ahead of their use).
+
+    It has the first copies, the iterations and the epilogues; not the launch, nor the bound by memory bandwidth.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     share = min(w.tasks, cores) / cores
@@ -177,17 +194,18 @@ def _pipelined(machine: Machine, w: Work, o: Overlap) -> float:
     end = end_cycles(machine, w.end, o.groups)
     longer = _edge_cycles(machine, w, o, share)
     if len(w.lengths) > 1:
-        tasks = _uneven(machine, w, steps, end)
+        tasks = _uneven_tasks_cycles(machine, w, steps, end)
     else:
-        tasks = _even(machine, w, o, steps, end, share)
+        tasks = _even_tasks_cycles(machine, w, o, steps, end, share)
     return tasks + longer + before
 
 
-def _body(w: Work, steps: list[float], share: float, masked: float) -> float:
-    """Return the cycles of all iterations of one task.
+def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> float:
+    """Return the cycles of all iterations of one task (one workgroup's work), over all of its loop nests (phases).
 
-    `steps` are the cycles of an iteration of each phase (loop nest). `share` is the fraction of the trips that the
-    task's masks leave, `masked` the number of its partly masked trips.
+    `steps` are the cycles of one iteration of each phase. `share` is the fraction (0 to 1) of iterations that masks
+    leave to this task; it applies to phases with masks or with MMAs that wait for each other. `masked` is the number of
+    the task's partly masked iterations.
     """
     total = 0.0
     for p, step in zip(w.phases, steps, strict=True):
@@ -195,15 +213,16 @@ def _body(w: Work, steps: list[float], share: float, masked: float) -> float:
     return total
 
 
-def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
-    """Return the cycles of tasks of equal length: rounds of one task for each core, with ping-pong if `o` says so.
+def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
+    """Return the cycles of all tasks (one workgroup's work each) of a kernel if they are equally long, in
+    rounds of one task per core.
 
-    `steps` are the cycles of an iteration of each phase (loop nest), `end` those of an epilogue, `share` the fraction
-    of cores at work.
+    `steps` are the cycles of one iteration of each phase (loop nest), `end` the cycles of one epilogue, `share` the
+    fraction of cores at work. With ping-pong in `o`, the epilogue of a task overlaps the iterations of the next.
     """
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
-    body = _body(w, steps, of_trips, masked)
+    body = _loop_cycles(w, steps, of_trips, masked)
     if not o.ordered:  # groups wait for one another's first product
         body += (o.groups - 1) / 2 * sum(p.first for p in w.phases if p.is_dependent)
     rounds = ceil(w.tasks / (limits.cores or 1))
@@ -213,22 +232,23 @@ def _even(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float,
     return rounds * max(body + end, busy)
 
 
-def _uneven(machine: Machine, w: Work, steps: list[float], end: float) -> float:
-    """Return the cycles of tasks of several lengths under dynamic scheduling, the longest first.
+def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: float) -> float:
+    """Return the cycles of all tasks (one workgroup's work each) of a kernel if they differ in length and idle cores
+    take the longest task left.
 
-    `steps` are the cycles of an iteration of each phase (loop nest), `end` those of an epilogue. Each task waits for
-    its first operands.
+    `steps` are the cycles of one iteration of each phase (loop nest), `end` the cycles of one epilogue. Every task
+    waits for its first operands. It is at least the longest task.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     begin = limits.task_cycles + limits.copy_latency
-    lengths = [(begin + _body(w, steps, share, masked) + end, tasks) for share, masked, tasks in w.lengths]
+    lengths = [(begin + _loop_cycles(w, steps, share, masked) + end, tasks) for share, masked, tasks in w.lengths]
     total = sum(cycles * tasks for cycles, tasks in lengths) / cores + min(cycles for cycles, _ in lengths)
     return max(total, max(cycles for cycles, _ in lengths))
 
 
 def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
-    """Return the extra cycles, over all of a core's tasks at edges, of copying rows
-    that are out of bounds; 0 without edges.
+    """Return the extra cycles of one core for copying out-of-bounds rows in all of its tasks (one workgroup's work
+    each) at edges; 0 without edges.
 
     `share` is the fraction of the machine's cores at work.
     """

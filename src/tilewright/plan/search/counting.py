@@ -36,12 +36,14 @@ def count_work(
     live: Liveness,
     placed: OperandPlacement,
     phases: dict[int, Loops],
-    bulk_waves: int,
+    copying_waves: int,
 ) -> Work | None:
-    """Return the counts of a kernel's work, per task and per iteration; None if no MMA's result is written.
+    """Return the counts of a kernel's work, per task (one workgroup's work) and per iteration; None if no
+    MMA's accumulator is written.
 
-    `mmas` are the MMA tiles, `live` the live registers, `placed` the shared memory of operands, `phases` the loops
-    around each MMA by its node. If lanes copy operands, `bulk_waves` is the number of waves that do.
+    `mmas` are the MMA tiles, `live` the live registers, `placed` the operands in shared memory and the bytes copied for
+    them, `phases` the loops around each MMA, by its node. `copying_waves` is the number of waves that copy operands, if
+    lanes and not bulk copies do.
     """
     lanes = LaneCycles(t, phases)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
@@ -52,12 +54,12 @@ def count_work(
     # groups of waves end a task one by one: where iterations wait for each other, others multiply meanwhile
     at_end = 0.0 if live.dependent else lanes.end
     end = task_end(t, last, result, at_end, blocks, lanes.reduces_at_end and not live.dependent)
-    outside, edges = _edges(t, mmas)
+    outside, edges = _edge_copies(t, mmas)
     return Work(
         t.tasks,
-        _phases(t, mmas, live, placed, phases, lanes, bulk_waves),
+        _phase_work(t, mmas, live, placed, phases, lanes, copying_waves),
         end,
-        _lengths(t),
+        _task_lengths(t),
         placed.l2_read,
         placed.resident,
         t.facts.moved_bytes,
@@ -67,7 +69,9 @@ def count_work(
 
 
 def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
-    """Return the rows of memory that one task writes, from the tile of `last`, the MMA that computes the result."""
+    """Return the rows of global memory that one task (one workgroup's work) writes; `last` is the tile of the MMA
+    that computes the result.
+    """
     accesses = [w.place for w in t.facts.writes]
     flip = t.o.flips[t.o.products.index(last.oriented)]
     rows, columns = (last.columns, last.rows) if flip else (last.rows, last.columns)
@@ -76,11 +80,11 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
 
 
 def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks: int, reduces: bool) -> TaskEnd:
-    """Return the work of one task's epilogue: output elements, lane cycles, L2 cycles and narrow stores.
+    """Return the work (cycles and bytes) of one task's (workgroup's) epilogue, for all of its accumulator tiles.
 
-    `last` is the MMA that computes the result, `result` the rows that the task writes. `lanes` are the lane cycles
-    after the MMA for one accumulator tile, `blocks` the accumulator tiles of a task, `reduces` whether lanes reduce
-    results.
+    `last` is the MMA that computes the result, `result` the rows of one accumulator tile in memory. `lanes` are the
+    lane (ALU) cycles of elementwise work after the MMA for one accumulator tile, `blocks` the accumulator tiles of a
+    task. `reduces` says that lanes reduce the result before it is stored.
     """
     machine, limits, widths = t.machine, t.machine.limits, store_widths(t.machine)
     width = result.columns * result.bytes
@@ -97,25 +101,26 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 
 @lru_cache
 def store_widths(machine: Machine) -> tuple[int, ...]:
-    """Return the row widths that bulk copies from shared to global memory can store,
-    in bytes, widest first; () without them.
+    """Return the row widths in bytes, widest first, that bulk copies from shared to global memory can store.
+
+    () if the machine has no such copies.
     """
     return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 
 
-def _phases(
+def _phase_work(
     t: Tiling,
     mmas: tuple[MmaTile, ...],
     live: Liveness,
     placed: OperandPlacement,
     phases: dict[int, Loops],
     lanes: LaneCycles,
-    bulk_waves: int,
+    copying_waves: int,
 ) -> tuple[Phase, ...]:
-    """Return the work of one iteration of each phase (loop nest): MMAs, lanes,
-    copies, shared memory; fewest loops first.
+    """Return the work (cycles and bytes) of one iteration of each phase (loop nest) of a task (one workgroup's work),
+    the phase with the fewest loops first.
 
-    The arguments are those of `count_work`; `lanes` has the cycles of elementwise work by loop nest.
+    `lanes` has the ALU cycles of elementwise work by loop nest; the other parameters are those of `count_work`.
     """
     limits = t.machine.limits
     nests = {*phases.values(), *(operand for operand, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
@@ -129,8 +134,8 @@ def _phases(
                 serial += 2 * t.span(value.dims) * value.bytes / limits.shared_rate
         gather = 0.0
         if t.o.by_threads and copied:
-            inside = _inside_k(t, nest_mmas)
-            words = placed.words.get(loops, 0.0) / (bulk_waves * (t.machine.lanes or 1))
+            inside = _share_of_k_in_bounds(t, nest_mmas)
+            words = placed.words.get(loops, 0.0) / (copying_waves * (t.machine.lanes or 1))
             gather = words * (limits.gather_cycles + inside * limits.gather_latency)
         first = nest_mmas[0].cycles / t.groups if nest_mmas else 0.0
         counted.append(
@@ -155,10 +160,10 @@ def _phases(
     return tuple(counted)
 
 
-def _inside_k(t: Tiling, nest_mmas: list[MmaTile]) -> float:
+def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
     """Return the fraction (0 to 1) of K that is in bounds once K is padded to whole slabs (rows of shared memory).
 
-    It is that of the first MMA with a K dimension; 1 if none has any. `nest_mmas` are the MMAs of one loop nest.
+    `nest_mmas` are the MMAs of one loop nest; the first of them with a K dimension decides. 1 if none has one.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
@@ -169,10 +174,11 @@ def _inside_k(t: Tiling, nest_mmas: list[MmaTile]) -> float:
     return 1.0
 
 
-def _edges(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
-    """Return (out-of-bounds rows that a task at the edges of M and N copies per K step, number of such tasks per core).
+def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
+    """Return (out-of-bounds rows that a tile at an edge of M or N copies per K step, number of such tiles per core).
 
-    Both are 0 if lanes copy operands, or if a task has several MMAs.
+    A tile is what one workgroup computes of C. (0, 0) if lanes copy operands, or if a workgroup does several MMAs, or
+    an MMA and reductions of its rows.
     """
     if t.o.by_threads or is_chained(t):
         return 0.0, 0
@@ -192,10 +198,11 @@ def _edges(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
     return outside, edges
 
 
-def _lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
-    """Return (share of the loop's trips, partly masked trips, number of tasks) for each length of task.
+def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
+    """Return (share of the loop's iterations, partly masked iterations, number of tasks) for each length of task.
 
-    Without masks all tasks are equal: one entry with all trips.
+    A task is one workgroup's work. Tasks differ in length only if masks skip iterations; otherwise it is one entry: all
+    iterations, for all tasks.
     """
     for axis, masks in t.facts.masks.items():
         number = t.o.class_of.get(axis)
@@ -207,9 +214,10 @@ def _lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
 
 
 def state_bytes(t: Tiling, number: int) -> float:
-    """Return the bytes of all values, over all tasks, that the loop over class `number` carries, such as accumulators.
+    """Return the bytes, over the whole problem, of the values that the loop over class `number` carries.
 
-    A class is a set of dimensions with the same role in all MMAs; `number` is its index in the orientation.
+    They are the program's loop states, or without such a loop the accumulators of MMAs that reduce the class, at one
+    register word per element. `number` is the index of a class of dimensions (same role in every MMA).
     """
     facts, dims = t.facts, set(t.o.classes[number].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)

@@ -15,10 +15,10 @@ from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, co
 
 
 def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
-    """Return the candidate with operand B repacked to block-diagonal form first, and the time of that copy added.
+    """Return the candidate with operand B repacked to block-diagonal form first, and the cycles of that copy added.
 
-    It is returned unchanged unless its tile has several GEMMs of a batch. Arguments named in `constant` are repacked
-    only once, so that their copy costs nothing.
+    A candidate whose tile does not have several GEMMs of a batch is returned unchanged. Arguments named in `constant`
+    are repacked once, before any call, so that their copy costs nothing.
     """
     kernel = candidate.kernel
     if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
@@ -35,11 +35,12 @@ def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collect
 def padded_blocks(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
 ) -> Iterator[Repacked]:
-    """Yield the program with K zero-padded to whole atoms, so that several GEMMs
-    of a batch share a row of shared memory.
+    """Yield the program with K zero-padded to whole atoms, so that several GEMMs of a batch
+    share a row of shared memory.
 
-    `p` is the MMA, `reads` are its A and B, `constant` names the arguments that are repacked only once. Yields nothing
-    if K is a multiple of the atom's already, or if two padded K exceed a row.
+    `p` is the MMA, `reads` are its A and B, `constant` names the arguments that are repacked once. Yields one rewritten
+    program, or nothing: if the K of neighbouring GEMMs are not adjacent in memory, if K is a multiple of the atom's
+    already, or if two padded K are longer than a row.
     """
     a, b = reads
     k = a.place.contiguous

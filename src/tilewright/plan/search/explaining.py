@@ -21,7 +21,7 @@ NEXT = 3
 def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
     """Return the lines of `explain`: predicted time and roofline, what limits the best candidate, and all refusals.
 
-    Without a candidate, return "no plan" and the refusals.
+    If the ranking has no candidate, return "no plan" and the refusals.
     """
     best = ranking.best
     if best is None:
@@ -36,8 +36,10 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 
 
 def refusals(ranking: Ranking) -> list[Rejected]:
-    """Return the choices that are not made, with reasons: the next tiles, the
-    best of each slower family, what is illegal.
+    """Return the choices that were not made, each with its reason.
+
+    First come other tiles of the best candidate's family, then the best candidate of each other family with its
+    relative time, then up to SHOWN rejected choices, those that only the lowering lacks before illegal ones.
     """
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
@@ -49,12 +51,18 @@ def refusals(ranking: Ranking) -> list[Rejected]:
         if best is not None and candidate is not best
     ]
     rejected = sorted(ranking.rejected.items(), key=lambda item: not item[1].startswith(LACKING))
-    return [*_next_tiles(ranking), *slower, *_summed_up([Rejected(what, why) for what, why in rejected])[:SHOWN]]
+    return [
+        *_next_tiles(ranking),
+        *slower,
+        *_merged_by_resource([Rejected(what, why) for what, why in rejected])[:SHOWN],
+    ]
 
 
 def _next_tiles(ranking: Ranking) -> list[Rejected]:
-    """Return the next best candidates of the best one's family with other tiles, at most NEXT; [] without a
-    best one.
+    """Return up to NEXT refusals: the best candidates of the best one's family that have other
+    tiles, with relative times.
+
+    [] if there is no candidate, or if none of the family has MMA tiles.
     """
     best, ratios = ranking.best, dict[str, str]()
     for candidate in ranking.candidates[1:]:
@@ -62,19 +70,22 @@ def _next_tiles(ranking: Ranking) -> list[Rejected]:
         if best is None or candidate.family != best.family or not isinstance(kernel, KernelSchedule):
             continue
         pairs = zip(kernel.mmas, kernel.tiling.o.flips, strict=True)
-        tiles = ", ".join(_tile(m, transposed=flip) for m, flip in pairs)
+        tiles = ", ".join(_tile_text(m, transposed=flip) for m, flip in pairs)
         ratios.setdefault(tiles, f"{candidate.cycles / best.cycles:.2f} of the time")
     return [Rejected(tiles, why) for tiles, why in ratios.items()][:NEXT]
 
 
-def _tile(m: MmaTile, *, transposed: bool) -> str:
-    """Return an MMA's name, its tile of C and its atom, as text; `transposed` says that N lies on the atom's rows."""
+def _tile_text(m: MmaTile, *, transposed: bool) -> str:
+    """Return an MMA's name, its tile of C and its atom as text; `transposed` says that N lies on the atom's rows."""
     rows, columns = (m.columns, m.rows) if transposed else (m.rows, m.columns)
     return f"{m.oriented.product.name} {rows}x{columns}{' transposed' if transposed else ''} by {m.atom.name}"
 
 
-def _summed_up(rejected: list[Rejected]) -> list[Rejected]:
-    """Return the refusals with those that lack the same resource (the word before the colon) merged into one."""
+def _merged_by_resource(rejected: list[Rejected]) -> list[Rejected]:
+    """Return the refusals, with all that lack one resource (registers, shared memory) merged into one that counts them.
+
+    The resource is the text before the colon of a reason. Refusals for what the lowering lacks are not merged.
+    """
     alike: dict[str, list[Rejected]] = {}
     for each in rejected:
         resource, colon, _ = each.why.partition(":")

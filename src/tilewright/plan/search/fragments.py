@@ -35,9 +35,10 @@ SHALLOWEST = 32
 
 
 def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield kernels with MMAs and without a pipeline, for several task widths and K tiles.
+    """Yield kernels with MMAs and without a pipeline, one for each choice of task widths (extents of a
+    workgroup's tile) and K tiles.
 
-    All waves run the same code. Yields nothing without MMAs, or on a machine without lanes.
+    All waves run the same code. Yields nothing without MMAs, or on a machine without lanes (a CPU).
     """
     if not facts.products or machine.lanes is None:
         return
@@ -55,20 +56,22 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
 def _kernel(
     facts: Facts, machine: Machine, widths: Mapping[Expr, int], loops: dict[Expr, int], *, narrowed: bool
 ) -> UniformKernelSchedule:
-    """Return the kernel with these task widths (extents of a task's tile) and loop tiles.
+    """Return the kernel with the given task widths (extents of a workgroup's tile) and loop tiles.
 
-    A program with a single MMA gets one accumulator tile per task. `narrowed` restricts atoms to those of one wave,
-    which need no shared memory.
+    If the program has a single MMA, a workgroup gets one accumulator tile of it where that is legal. `narrowed` says
+    that the widths were halved to fit shared memory: a single MMA then gets an atom of one wave, which needs none.
     """
     size = numbers_of(facts.sizes)
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` within a task, or within an iteration of a loop over it."""
+        """Return the extent of `d` within a task (one workgroup's work) or, if the plan loops over
+        `d`, within one iteration.
+        """
         return widths.get(d) or loops.get(d) or size(d)
 
-    def in_task(d: Expr) -> int:
-        """Return the most that a task may have of `d`: all of it if the grid may
-        split it and no constraint states its width.
+    def most_in_task(d: Expr) -> int:
+        """Return the most elements of `d` that a task (one workgroup's work) may have: all if the grid may split `d`
+        and no constraint states a width.
         """
         return size(d) if d in facts.cut and str(d) not in facts.stated_tasks else width(d)
 
@@ -76,7 +79,7 @@ def _kernel(
     products = microkernels(facts, machine, width)
     if len(products) == 1:
         # one wave's atoms need no slabs of shared memory
-        single_product = microkernels(facts, machine, in_task, machine.lanes if narrowed else None)
+        single_product = microkernels(facts, machine, most_in_task, machine.lanes if narrowed else None)
         blocks = blocks_of(single_product, facts.cut, width)
         if any(n > width(d) for d, n in blocks.items() if str(d) in facts.stated_tasks):
             blocks = {}
@@ -87,10 +90,9 @@ def _kernel(
 
 
 def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield the loop tiles as given, and then with one K loop's tile halved again
-    and again, which needs less shared memory.
+    """Yield the loop tiles as given, and then with the tile of one K loop halved again and again to save shared memory.
 
-    Loops that carry other values and loops whose tile the author states keep theirs.
+    Loops that carry more than an accumulator, and loops whose tile the author states, keep their tiles.
     """
     yield tiles
     for axis, extent in tiles.items():
@@ -101,8 +103,9 @@ def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr
 
 
 def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield up to NARROWED smaller task widths, which need less shared memory:
-    the widest dimension is halved each time.
+    """Yield NARROWED smaller choices of task widths (extents of a workgroup's tile), to save shared memory.
+
+    Each choice halves the widest dimension of the one before. Yields nothing if `widths` is empty.
     """
     for _ in range(NARROWED if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
@@ -111,10 +114,12 @@ def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
 
 
 def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
-    """Return the atom and accumulator tile of every MMA; None for an MMA that lanes do without an atom.
+    """Return {MMA: its atom and accumulator tile}; None in place of these for an MMA that lanes
+    multiply without an atom.
 
-    `width` gives the extent of a task's tile along a dimension; `lanes` is how many lanes an atom must span, None for
-    any. If atoms of different MMAs would span different numbers of lanes, all take those of one wave.
+    `width` gives the extent of a task's (workgroup's) tile along a dimension. `lanes` is how many lanes an atom must
+    span; None for any. If the chosen atoms would span different numbers of lanes, all MMAs take atoms of one wave; so
+    does an MMA whose K is known only at the call.
     """
     size, products = numbers_of(facts.sizes), dict[Op, Microkernel | None]()
     for p in facts.products:
@@ -137,12 +142,13 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
 
 
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
-    """Return the extent of a task's tile along each parallel dimension: the
-    widest with enough tasks, whose values fit L2.
+    """Return the extent of a task's (workgroup's) tile along each dimension that the grid splits, for a
+    kernel without a pipeline.
 
-    `loops` are the tile sizes of loops. The batch is split first, then dimensions outside the accumulator tile, then M
-    and N, which keep some rows. Dimensions that some MMA lacks stay whole if others can be split. The author's widths
-    hold.
+    Extents are narrowed until there are enough tasks for all cores and every value of a task is small enough for L2.
+    Batch dimensions are narrowed first, then the others outside of the accumulator tile, then M and N, which keep ROWS
+    elements. Dimensions that some MMA lacks stay whole, unless the MMAs share none. `loops` are the tile sizes of
+    loops. Widths that the author states are taken as they are.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]
@@ -155,7 +161,7 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     widths = {d: size(d) for d in dims}
 
     def largest_value() -> int:
-        """Return the elements of the largest value that a task of the present `widths` holds."""
+        """Return the elements of the largest value that a task with the present `widths` holds."""
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in held)
 
     around = [d for d in dims if d not in batch and d not in blocked]
@@ -171,7 +177,7 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
 
 
 def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:
-    """Return the digits (sub-indices i//56, i%56 of a flattened dimension) of a program dimension, by name.
+    """Return the names of the digits (i//56 and i%56 of a flattened i) that a program dimension was split into.
 
     A dimension that was not split has its own name only.
     """
@@ -179,5 +185,7 @@ def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:
 
 
 def _program_dims(facts: Facts, n: ValueFacts) -> list[Expr]:
-    """Return the dimensions of the program, before they were split into digits (sub-indices), that a value has."""
+    """Return the dimensions of a value as the program has them, before they were split into
+    digits (mixed-radix parts).
+    """
     return [d for d in facts.order if _digits_of(facts, d) & n.dims]

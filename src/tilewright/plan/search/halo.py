@@ -1,4 +1,4 @@
-"""Halo tiles: what a box of positions reads through sliding windows is brought once, for all taps."""
+"""Halo tiles: what a box of positions reads through sliding windows is loaded once, for all taps."""
 
 from __future__ import annotations
 
@@ -27,49 +27,55 @@ class HaloWindow:
     read: int
     reach: tuple[int, ...]
 
-    def image(self, box: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the extents of the halo tile that a box of output positions
-        reads, one per coordinate, without channels.
+    def tile_extents(self, box: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the extents of the halo tile that a box (rectangle) of output positions reads, without channels.
 
-        `box` maps each position dimension to its extent in the box.
+        There is one extent per memory coordinate of operand A. `box` maps each output dimension to its extent in the
+        box.
         """
         forms = zip(self.access.coords[:-1], self.reach, strict=True)
         return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
 
     def fits(self, box: Mapping[str, int], machine: Machine) -> bool:
-        """True if one bulk copy can load the halo tile of a box (extents by dimension) of output positions."""
-        return max(self.image(box)) <= machine.bulk_copy.box_extent
+        """True if one bulk copy can load the halo tile of `box`, a rectangle of output
+        positions (extents by dimension).
+        """
+        return max(self.tile_extents(box)) <= machine.bulk_copy.box_extent
 
     def lines(self, box: Mapping[str, int]) -> int:
-        """Return the number of rows of the halo tile of a box of output
-        positions; a row has the channels of one K step.
+        """Return the number of rows of the halo tile of `box`, a rectangle of output positions (extents by dimension).
+
+        A row has the channels of one input position, for one K step.
         """
-        return prod(self.image(box))
+        return prod(self.tile_extents(box))
 
 
 @lru_cache
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the sliding window of operand A along the class `c` of dimensions.
+    """Return the sliding window of operand A along `c`, a class of dimensions (same role in every MMA).
 
-    None if nothing slides there, or if no halo tile can be copied in bulk and read by an atom.
+    None if A does not slide along `c`, or if no bulk copy can load, or no atom can read, a halo tile.
     """
-    window = _sliding(o, c)
+    window = _window_or_reason(o, c)
     return None if isinstance(window, str) else window
 
 
 def why_no_halo(o: Orientation) -> str:
-    """Return why a program's single MMA has no halo tile although its operand A slides; else empty text."""
+    """Return the reason why the program's MMA has no halo tile although operand A slides;
+    empty text in all other cases.
+    """
     for c in o.classes:
-        window = _sliding(o, c)
+        window = _window_or_reason(o, c)
         if isinstance(window, str) and window:
             return window
     return ""
 
 
-def _sliding(o: Orientation, c: DimClass) -> HaloWindow | str:
-    """Return the sliding window of operand A along the class `c` of dimensions, or why it has no halo tile.
+def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
+    """Return the sliding window of operand A along `c` (dimensions of one role), or the reason why it has no halo tile.
 
-    The reason is empty text if A does not slide along it, if M does not lie on the atom's rows, or with several MMAs.
+    The reason is empty text if A does not slide along `c`, if `c` is not M on the atom's rows, if an operand is
+    computed, or if the program has several MMAs.
     """
     if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
         return ""
@@ -81,13 +87,14 @@ def _sliding(o: Orientation, c: DimClass) -> HaloWindow | str:
         return ""
     if not p.atoms[0].asynchronous or o.by_threads:
         return f"{place.memory} is not copied in bulk"
-    return _window(o.facts, p.product, p.a.reads[0], c)
+    return _window_of_read(o.facts, p.product, p.a.reads[0], c)
 
 
-def _window(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
-    """Return the sliding window of the read with number `read` (operand A of `p`) along the class `c` of dimensions.
+def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
+    """Return the sliding window of the node `read`, operand A of `p`, along `c` (dimensions of one role).
 
-    If its coordinates are no sums of positions and filter taps with contiguous channels, return why.
+    Return the reason as text if its memory coordinates are not sums of output positions and filter taps with contiguous
+    channels.
     """
     access = facts.nodes[read].place
     source = facts.nodes[read].source

@@ -53,14 +53,18 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if this kernel has a single MMA and its grid splits both M and N, so that its tasks have a raster."""
+        """True if this kernel has a single MMA and the grid, not a loop, splits its M and N;
+        only then is there a raster.
+        """
         sides = [tile for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
         return len(self.mmas) == 1 and all(tile.level == GRID for tile in sides)
 
     @property
     def family(self) -> str:
-        """The way in which operands of this kernel reach shared memory, as text;
-        `explain` sums up candidates of one family.
+        """The way in which this kernel's operands reach shared memory, as text: halo tiles, split-K
+        or plain, and who copies.
+
+        `explain` shows one candidate of each family.
         """
         tiles = "halo tiles" if self.pipeline.offsets is not None else "parts" if self.parts else "a pipeline"
         return f"{tiles}, {'lanes copy' if self.tiling.o.by_threads else 'bulk copies'}"
@@ -70,7 +74,8 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     """Yield (candidate, its work) for each pipeline of a tiling that fits registers and shared memory.
 
     `best` is the time of the best candidate so far, in cycles. Yields nothing if the tiling's lower bound exceeds it,
-    if no atom fits an MMA, or if rows of the result cannot be stored.
+    if some MMA has no atom that fits, if a box of positions has no halo tile, or if rows of the result cannot be
+    stored.
     """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
@@ -84,7 +89,7 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     live = liveness(t, mmas, phases)
     waves = mmas[0].atom.c.lanes // (t.machine.lanes or 1)
     work = count_work(t, mmas, live, placed, phases, waves)
-    if work is None or not _stores_rows(t, mmas, live):
+    if work is None or not _can_store_rows(t, mmas, live):
         return
     raster, order = raster_of(t), order_of(work)
     for pipeline in pipelines(t, mmas, live, placed, ranking):
@@ -94,11 +99,12 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
         yield candidate_of(kernel, done), done
 
 
-def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
-    """True if the rows of the result can be stored: in whole rows of bulk copies, or from registers.
+def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
+    """True if a task's (workgroup's) rows of the result can be stored, by bulk copies or by lanes.
 
-    Rows go from registers if the tile has all columns and they cannot be padded, since the next group's columns follow.
-    `mmas` are the MMA tiles, of which the last that is written makes the result.
+    Bulk copies need rows that are a multiple of the machine's row bytes. Lanes store narrower rows, but only if the
+    tile has all columns, and columns past the end would overwrite what follows. `mmas` are the MMA tiles; the last
+    whose accumulator is written, by `live`, computes the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
@@ -109,10 +115,11 @@ def _stores_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
 
 
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
-    """Return a lower bound of the cycles of any kernel with this tiling: its MMAs,
-    and its copies if there is a single MMA.
+    """Return a lower bound of the cycles of any kernel with this tiling, over all tasks (one workgroup's work each) of
+    a core, without the launch.
 
-    `phases` has the loops around each MMA. It is 0 if loops carry states and there are fewer tasks than cores.
+    It counts MMAs or, if there is a single MMA, the longer of MMAs and copies. `phases` has the loops around each MMA,
+    by its node. It is 0 if the program's loops carry states and there are fewer tasks than cores.
     """
     facts, limits = t.facts, t.machine.limits
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
@@ -153,9 +160,10 @@ def _least_rounds(t: Tiling) -> float:
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:
-    """Return the work of a kernel without split-K, counted anew, for example on a machine with other rates.
+    """Return the work (cycles and bytes) of a kernel without split-K, counted anew, for example after
+    its machine was replaced.
 
-    None if its operands have no placement, or if no MMA's result is written.
+    None if a box of positions has no halo tile, or if no MMA's accumulator is written.
     """
     t, mmas = kernel.tiling, kernel.mmas
     phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
@@ -168,10 +176,10 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 
 
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
-    """Return the work as the kernel's pipeline and raster change it.
+    """Return `work`, which was counted from the tiling alone, adjusted to the kernel's pipeline and raster.
 
-    An A that stays in registers is not read from shared memory. A B that is resident beside a halo tile is copied once
-    per core. A worse raster than the best makes copies longer.
+    An A that stays in registers is not read from shared memory again. A B that is resident beside a halo tile is copied
+    once per core. A raster worse than the best makes copies longer. `placed` are the operands in shared memory.
     """
     pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases
@@ -187,7 +195,7 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
         halo, limits = placed.halo, t.machine.limits
         taps = halo_taps(halo)
         b_bytes = halo.chunks * taps * halo.tap
-        b_cycles = _b_cycles(kernel, placed)
+        b_cycles = _l2_cycles_of_b(kernel, placed)
         (phase,) = phases
         l2 = phase.l2 - b_cycles / phase.trips
         phases = (replace(phase, copied=phase.copied - b_bytes / phase.trips, l2=l2),)
@@ -196,8 +204,8 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
     return replace(work, phases=phases)
 
 
-def _b_cycles(kernel: KernelSchedule, placed: OperandPlacement) -> float:
-    """Return the cycles of L2 for reading all of operand B once, beside a halo tile of A."""
+def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
+    """Return the L2 cycles of one core to copy all of operand B once, in a kernel with a halo tile of A."""
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None
     access = t.facts.nodes[halo.b_read].place
@@ -214,7 +222,7 @@ def _b_cycles(kernel: KernelSchedule, placed: OperandPlacement) -> float:
 
 
 def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
-    """Return the predicted time of a kernel from its work, with the overlap of its pipeline."""
+    """Return the predicted time of a kernel from its `work`, overlapped as its pipeline says."""
     t, pipeline = kernel.tiling, kernel.pipeline
     roles, overlap = pipeline.roles, pipeline.overlap
     how = Overlap(t.groups, roles.stages, overlap in (AHEAD, ORDERED), overlap == ORDERED, roles.pingpong)
@@ -222,25 +230,28 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
 
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
-    """Return a kernel as a candidate, timed by its work; `extra` are the cycles
-    of other kernels, such as split-K's merge.
+    """Return a kernel as a candidate, timed by its `work`; `extra` cycles, such as those of
+    split-K's merge, are added.
     """
     time = time_of(kernel, work)
-    kernel = replace(kernel, at_memory_bound=_is_bound(kernel, work, time))
-    return PlanCandidate(kernel, time.cycles + extra, _key(kernel, work, time, extra))
+    kernel = replace(kernel, at_memory_bound=_is_memory_bound(kernel, work, time))
+    return PlanCandidate(kernel, time.cycles + extra, _sort_key(kernel, work, time, extra))
 
 
-def _is_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
-    """True if memory bandwidth, not the kernel's work, limits its predicted time."""
+def _is_memory_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
+    """True if memory bandwidth takes at least as long as the kernel's own work, so that it
+    limits the predicted time.
+    """
     machine = kernel.tiling.machine
     return time.unbounded - machine.limits.launch_cycles <= moving(machine, work.moved)
 
 
-def _key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> Key:
-    """Return the sort key of a candidate: its rounded cycles with `extra` ones, then tie-breakers; smaller is better.
+def _sort_key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> Key:
+    """Return the sort key of a candidate: its rounded cycles plus `extra`, then tie-breakers; smaller is better.
 
-    Of equal times, no ping-pong, deep pipelines, few copied bytes, tiles no larger than the problem and few wave groups
-    are preferred.
+    Ties prefer no ping-pong, no halo tiles, deep pipelines, few copied bytes, large tiles that do not exceed the
+    problem, and M on the atom's rows. Candidates without halo tiles then prefer few wave groups, those with halo tiles
+    many.
     """
     t, roles = kernel.tiling, kernel.pipeline.roles
     grid = [(c, tile) for c, tile in t.pairs() if tile.level == GRID and not c.is_batch]
@@ -250,7 +261,7 @@ def _key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> 
         roles.halo_stages > 0,
         -min(roles.stages, ENOUGH_STAGES) if not roles.halo_stages else 0,
         -roles.epilogue_stages if not roles.halo_stages else 0,
-        round(time.unbounded * work.brought) if not roles.halo_stages else 0,
+        round(time.unbounded * work.copied_bytes) if not roles.halo_stages else 0,
         -prod(min(tile.size, c.extent) for c, tile in grid),
         prod(tile.size for _, tile in grid),
         sum(t.o.flips),

@@ -36,17 +36,20 @@ class KernelPlan:
         self.size = numbers_of(self.facts.sizes)
         ops = [self.facts.nodes[m.node].source for m in self.kernel.mmas]
         self.products = {op: m for op, m in zip(ops, self.kernel.mmas, strict=True) if op is not None}
-        self.axes = {op: axes_in(op, self._width) for op in self.products}
+        self.axes = {op: axes_in(op, self._tile_extent) for op in self.products}
 
-    def _width(self, d: Expr) -> int:
-        """Return the extent of a task or an iteration along a program dimension: that of its widest digit
-        (sub-index).
+    def _tile_extent(self, d: Expr) -> int:
+        """Return the extent of the kernel's tile along a program dimension: of one iteration if it loops over it, else
+        of a task (one workgroup's work).
+
+        It is the extent of the widest digit (mixed-radix part) of the dimension.
         """
-        return max(self.t.size.get(name, 1) for name in self._names(d))
+        return max(self.t.size.get(name, 1) for name in self._digits(d))
 
-    def _names(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (sub-indices) that a program dimension
-        was split into; its own name if it was not.
+    def _digits(self, d: Expr) -> tuple[str, ...]:
+        """Return the names of the digits (mixed-radix parts) that a program dimension was split into.
+
+        It is the dimension's own name if it was not split.
         """
         return self.facts.digits.get(str(d), (str(d),))
 
@@ -57,23 +60,23 @@ class KernelPlan:
             return Rejected(self._name(), f"{LACKS} {why}")
         if self.kernel.pipeline.offsets is not None:
             return self._halo_plan()
-        tasks = self._tasks()
+        tasks = self._grid_dims()
         every = [*tasks, *(d for d in self.facts.order if d not in tasks)]
-        words = words_for(self._word(d) for d in every)
-        axes = [axis_of(words[self._word(d)], self._extent(d), self._cuts(d)) for d in every]
-        order = [words[self._word(d)] for d in self._walked(tasks)]
+        words = words_for(self._axis_name(d) for d in every)
+        axes = [axis_of(words[self._axis_name(d)], self._extent(d), self._splits(d)) for d in every]
+        order = [words[self._axis_name(d)] for d in self._grid_order(tasks)]
         parts = self.kernel.parts
         if parts is not None:
             split = f"{parts.dim}_split"
             axes = [axis_of(split, parts.count, (Split("task", 1),)), *axes]
             order = [split, *order]
-        group = self._raster()
+        group = self._raster_group()
         if self.kernel.order == DYNAMIC:  # how many there are of an open size, only a call tells
-            group = 1 if self.facts.opened else heads_together(self.t, self._around(tasks))
+            group = 1 if self.facts.opened else heads_together(self.t, self._dims_before_m(tasks))
         return Schedule(
             tuple(axes),
             tuple(order),
-            products=self._multiplied(),
+            products=self._mma_lines(),
             pipeline=self.kernel.pipeline.roles,
             overlap=self.kernel.pipeline.overlap,
             raster=group,
@@ -83,8 +86,9 @@ class KernelPlan:
         )
 
     def _why_not(self) -> str:
-        """Return what the lowering lacks for this kernel, besides its
-        orientation and tiles, as text; empty if nothing.
+        """Return what the lowering lacks for this kernel's MMAs or split-K, as text; empty if nothing.
+
+        Its orientation and tiles are checked elsewhere.
         """
         if len(self.products) != len(self.kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
             return "products without rows and columns of their own"
@@ -93,13 +97,17 @@ class KernelPlan:
         return ""
 
     def _name(self) -> str:
-        """Return this kernel's MMAs with their tiles of C, as text for a refusal."""
+        """Return this kernel's MMAs with their tiles of C as text, to name it in a refusal."""
         return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in self.kernel.mmas)
 
     # -- axes -----------------------------------------------------------------------------------------------------
 
-    def _tasks(self) -> list[Expr]:
-        """Return the program dimensions that the grid splits, in grid order: for a GEMM, M and N of its result last."""
+    def _grid_dims(self) -> list[Expr]:
+        """Return the program dimensions that the grid splits, in the order of the plan's axes.
+
+        With several MMAs, every M is among them even if it has one element. With a single MMA whose M and N the grid
+        splits, the dimensions of its C come last, even those with one element.
+        """
         cut = list(self.facts.cut)
         if len(self.products) > 1:
             return self._with_unit_rows(cut)
@@ -111,60 +119,65 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
-        """Return `cut`, the dimensions of extent > 1 that the grid splits, with M among them if M has one element."""
+        """Return the grid dimensions `cut` together with every M that has one element; `cut`
+        itself if there is no such M.
+        """
         rows = {axes.m for axes in self.axes.values() if isinstance(axes, Axes) and self.size(axes.m) == 1}
         if not rows - set(cut):
             return cut
         return list(cut_dims(self.facts.program, lambda d: 2 if d in rows else self.size(d), opened=self.facts.opened))
 
-    def _walked(self, tasks: list[Expr]) -> list[Expr]:
-        """Return the grid dimensions `tasks` in the order in which the grid walks them.
+    def _grid_order(self, tasks: list[Expr]) -> list[Expr]:
+        """Return the grid dimensions `tasks` in the order in which the grid visits them, outermost first.
 
-        It is the memory order of the result if memory bandwidth limits the kernel and a task has whole rows; else
-        unchanged.
+        It is the memory order of the result if memory bandwidth limits the kernel and a task has whole rows of it;
+        otherwise `tasks` unchanged.
         """
         if not self.kernel.at_memory_bound or not self.kernel.cuts_both:
             return tasks
         (op,) = self.products
         axes = self.axes[op]
         assert isinstance(axes, Axes)
-        if self._tile_along(axes.n) < self.size(axes.n):
+        if self._task_extent(axes.n) < self.size(axes.n):
             return tasks
         coords = self.facts.writes[0].place.coords
         places = {name: n for n, form in reversed(list(enumerate(coords))) for name, _ in form}
-        return sorted(tasks, key=lambda d: min((places[n] for n in self._names(d) if n in places), default=-1))
+        return sorted(tasks, key=lambda d: min((places[n] for n in self._digits(d) if n in places), default=-1))
 
-    def _around(self, tasks: list[Expr]) -> list[str]:
-        """Return the names of the grid dimensions before M, such as batch and heads; [] if the grid does not split M.
+    def _dims_before_m(self, tasks: list[Expr]) -> list[str]:
+        """Return the names of the grid dimensions before M of the first MMA, such as batch and heads.
 
-        `tasks` are the dimensions of the grid, in order.
+        `tasks` are the dimensions of the grid, in order. [] if the grid does not split M.
         """
         rows = next(iter(self.axes.values()))
         assert isinstance(rows, Axes)
         return [str(d) for d in tasks[: tasks.index(rows.m)]] if rows.m in tasks else []
 
-    def _raster(self) -> int:
-        """Return the plan's raster group (tasks along M that run next to each
-        other); 1 unless the grid splits M and N.
+    def _raster_group(self) -> int:
+        """Return the plan's raster group (tiles of C along M that run next to each other); 1 unless the
+        grid splits both M and N.
         """
         return self.kernel.raster if self.kernel.cuts_both else 1
 
-    def _word(self, d: Expr) -> str:
-        """Return the name of a dimension in the plan: its own, with `_part` appended if split-K splits it."""
+    def _axis_name(self, d: Expr) -> str:
+        """Return the name of a dimension in the plan; the dimension that split-K splits gets the suffix `_part`."""
         parts = self.kernel.parts
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 
     def _extent(self, d: Expr) -> int:
-        """Return the extent of a dimension in the plan, in elements: of a split-K dimension, that of one part."""
-        parts = self.kernel.parts
-        return parts.width if parts is not None and str(d) == parts.dim else self._full(d)
-
-    def _full(self, d: Expr) -> int:
-        """Return the extent of a dimension in the plan, in elements, before split-K.
-
-        With a block-diagonal B, N and K count all GEMMs (blocks) of a tile, and the batch dimension counts tiles.
+        """Return the extent of a dimension's axis in the plan, in elements; of the dimension that
+        split-K splits, one part's.
         """
-        extent = prod(self.facts.extents.get(name, 1) for name in self._names(d))
+        parts = self.kernel.parts
+        return parts.width if parts is not None and str(d) == parts.dim else self._unsplit_extent(d)
+
+    def _unsplit_extent(self, d: Expr) -> int:
+        """Return the extent of a dimension's axis in the plan, in elements, as if there were no split-K.
+
+        With a block-diagonal B, N and K count the columns and rows of all blocks (GEMMs) of a tile, and the batch
+        dimension counts tiles.
+        """
+        extent = prod(self.facts.extents.get(name, 1) for name in self._digits(d))
         (axes, *_) = self.axes.values()
         if self.t.batch == 1 or not isinstance(axes, Axes):
             return extent
@@ -176,36 +189,41 @@ class KernelPlan:
         """True if a tile has several GEMMs along the batch dimension `d`, as blocks of a block-diagonal B."""
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
-    def _cuts(self, d: Expr) -> tuple[Split, ...]:
-        """Return the splits of a dimension's axis, outermost first: task, loop, both, or ()."""
-        cut = d in self._tasks()
-        tile = next((self.t.tile_of(n) for n in self._names(d) if n in self.t.o.class_of), None)
+    def _splits(self, d: Expr) -> tuple[Split, ...]:
+        """Return the splits of a dimension's axis in the plan, outermost first: by tasks (one workgroup's work
+        each), by a loop, by both, or ().
+        """
+        cut = d in self._grid_dims()
+        tile = next((self.t.tile_of(n) for n in self._digits(d) if n in self.t.o.class_of), None)
         if tile is None:
-            return (Split("task", self._tile_along(d)),) if cut else self._unit_loop(d)
+            return (Split("task", self._task_extent(d)),) if cut else self._unit_loop(d)
         if tile.level == LOOP and cut:
             return (Split("task", tile.count * tile.size), Split("loop", tile.size))
         if cut:
-            return (Split("task", self._tile_along(d)),)
+            return (Split("task", self._task_extent(d)),)
         if tile.level == LOOP:
-            box = max(dict(tile.box)[n] for n in self._names(d) if n in self.t.size)
-            return (Split("loop", tile.size if self._is_inner(d, tile) else box),)
-        return self._steps_between(d)
+            box = max(dict(tile.box)[n] for n in self._digits(d) if n in self.t.size)
+            return (Split("loop", tile.size if self._has_k_steps(d, tile) else box),)
+        return self._k_steps_between(d)
 
-    def _steps_between(self, d: Expr) -> tuple[Split, ...]:
-        """Return the K steps of a product along a dimension between products that a task holds at once; () for others.
+    def _k_steps_between(self, d: Expr) -> tuple[Split, ...]:
+        """Return the loop split of the second MMA's K, if K is the N of the first MMA and a task (one
+        workgroup's work) holds all of it.
 
-        The accumulator of the product before has all of it; the other operand comes one row of shared memory at a time,
-        unless there is room for two tasks' worth of it.
+        The first MMA's accumulator has all of the dimension `d`; the second MMA's B comes one row of shared memory at a
+        time. () for any other dimension, if the program itself loops over `d`, or if resident operands have two stages.
         """
         looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in self.facts.program.walk())
         if looped or self.kernel.pipeline.roles.resident_stages > 1:
             return ()
         slab = self.kernel.mmas[-1].atom.slab or 1
-        steps = self.t.steps_between(frozenset(self._names(d)), slab)
+        steps = self.t.steps_between(frozenset(self._digits(d)), slab)
         return (Split("loop", slab),) if steps > 1 else ()
 
     def _unit_loop(self, d: Expr) -> tuple[Split, ...]:
-        """Return the loop split of a K dimension with one element, which still is a K step; () for other dimensions."""
+        """Return the loop split of a K dimension with one element, which still takes one K step;
+        () for any other dimension.
+        """
         for op, axes in self.axes.items():
             steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
             if isinstance(axes, Axes) and d in axes.deep and steps:
@@ -214,39 +232,51 @@ class KernelPlan:
                 return (Split("loop", self.products[op].atom.slab or 1),)
         return ()
 
-    def _is_inner(self, d: Expr, tile: AxisTile) -> bool:
-        """True if the K steps of a loop tile run along `d`, not along another dimension of the loop's tile."""
+    def _has_k_steps(self, d: Expr, tile: AxisTile) -> bool:
+        """True if the K steps of a loop tile run along `d`; False if they run along another
+        of the tile's dimensions.
+        """
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 
-    def _tile_along(self, d: Expr) -> int:
-        """Return the extent of a task along a program dimension, in elements, padded to whole atoms along M and N."""
+    def _task_extent(self, d: Expr) -> int:
+        """Return the extent of a task (one workgroup's work) along a program dimension, in elements; M and N
+        are padded to whole atoms.
+
+        1 for a batch dimension whose GEMMs are blocks of a block-diagonal B.
+        """
         for op, axes in self.axes.items():
             if isinstance(axes, Axes) and d in (axes.m, axes.n):
-                rows, columns = self._block(self.products[op])
+                rows, columns = self._tile_of_c(self.products[op])
                 return rows if d is axes.m else columns
         if self._is_in_blocks(d):
             return 1
-        return max((self.t.size[n] for n in self._names(d) if n in self.t.size), default=1)
+        return max((self.t.size[n] for n in self._digits(d) if n in self.t.size), default=1)
 
     # -- products -------------------------------------------------------------------------------------------------
 
-    def _block(self, m: MmaTile) -> tuple[int, int]:
-        """Return (rows, columns) of C that a task has of the MMA `m`, as the program orients C."""
+    def _tile_of_c(self, m: MmaTile) -> tuple[int, int]:
+        """Return (rows, columns) of the tile of C that a task (one workgroup's work) computes with the MMA `m`: rows
+        along M, columns along N.
+        """
         flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
         columns = m.columns * self.t.batch
         return (columns, m.rows) if flip else (m.rows, columns)
 
-    def _multiplied(self) -> tuple[ProductUnit, ...]:
-        """Return the plan's `mma` line of each MMA: name, atom, accumulator tile, orientation."""
+    def _mma_lines(self) -> tuple[ProductUnit, ...]:
+        """Return the plan's statement `mma` for each MMA: its name, atom, tile of C, and whether
+        N lies on the atom's rows.
+        """
         lines = []
         for m in self.kernel.mmas:
             flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
-            lines.append(ProductUnit(m.oriented.product.name, self._atom(m), *self._block(m), flip))
+            lines.append(ProductUnit(m.oriented.product.name, self._atom_name(m), *self._tile_of_c(m), flip))
         return tuple(lines)
 
-    def _atom(self, m: MmaTile) -> str:
-        """Return the name of the MMA's atom: the variant with A in registers if A stays there over a loop."""
+    def _atom_name(self, m: MmaTile) -> str:
+        """Return the name of the MMA's atom: the variant with A in registers if the pipeline
+        keeps A there over a loop.
+        """
         if self.kernel.pipeline.keeps_a and m.oriented.kept_atoms and not m.oriented.a_in_registers:
             kept = [x for x in m.oriented.kept_atoms if x.shape == m.atom.shape]
             is_kept = not self.t.loops_over(self.facts.nodes[m.oriented.a.reads[0]].dims)
@@ -256,16 +286,17 @@ class KernelPlan:
     # -- halo tiles -----------------------------------------------------------------------------------------------
 
     def _halo_plan(self) -> Schedule | Rejected:
-        """Return the plan whose tasks are boxes of output positions: A as a halo
-        tile, B in stages of some taps or resident.
+        """Return the plan of a kernel with halo tiles: a task (one workgroup's work) is a box
+        (rectangle) of output positions.
 
-        Rejected if a stage has several taps of a dimension that is no axis.
+        A is loaded as a halo tile, B in stages of some filter taps, or once if it is resident. Rejected if a stage has
+        several taps of a dimension that is no axis of the plan.
         """
         (op,), (m,) = self.products, self.kernel.mmas
         axes, offsets = self.axes[op], self.kernel.pipeline.offsets
         assert isinstance(axes, Axes)
         box = next(dict(tile.box) for c, tile in self.t.pairs() if c.roles == ("r",))
-        digits = tuple(Digit(n, self.facts.extents[n], self.facts.extents[n]) for n in self._names(axes.m) if n in box)
+        digits = tuple(Digit(n, self.facts.extents[n], self.facts.extents[n]) for n in self._digits(axes.m) if n in box)
         total = [d for d in op.operands[2].type.dims if d is not axes.m]
         whole = [d for d in self.facts.order if d not in total and d is not axes.m]
         words = words_for([str(axes.m), *map(str, [*total, *whole])])
@@ -275,14 +306,16 @@ class KernelPlan:
         loops = [axes.k, *deep]
         if offsets is not None and offsets > 1 and len(loops) < 2:
             return Rejected(self._name(), f"{LACKS} stages of several taps of a dimension that is no axis")
-        cut = {d: Split("task", self._tile_along(d) if d is axes.n else 1) for d in total}
+        cut = {d: Split("task", self._task_extent(d) if d is axes.n else 1) for d in total}
         cut |= {d: Split("loop", 1) for d in deep} | {axes.k: Split("loop", m.atom.slab or 1)}
         at = "start" if offsets == 0 else words[str(loops[-1] if offsets == 1 else loops[-2])]
         if offsets is not None and offsets > 1:
             cut[loops[-1]] = Split("loop", offsets)
         own = Axis(word, digits, tuple(Split("task", box[d.name], d.name) for d in digits))
-        every = [*(axis_of(words[str(d)], self._full(d), (cut[d],)) for d in around), own]
-        every += [axis_of(words[str(d)], self._full(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)]
+        every = [*(axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],)) for d in around), own]
+        every += [
+            axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)
+        ]
         a, b = (self.facts.nodes[x.reads[0]].place.memory for x in (m.oriented.a, m.oriented.b))
         b = f"{b.removesuffix('_rows')}_diagonal" if self.t.batch > 1 else b
         return Schedule(
@@ -290,7 +323,7 @@ class KernelPlan:
             (*(words[str(d)] for d in around), word, words[str(axes.n)]),
             tuple(words[str(d)] for d in loops),
             (ValuePlacement(a, words[str(axes.k)], "halo"), ValuePlacement(b, at, "panel")),
-            products=self._multiplied(),
+            products=self._mma_lines(),
             pipeline=self.kernel.pipeline.roles,
             early=True if "programmatic" in self.t.machine.launches else None,
         )

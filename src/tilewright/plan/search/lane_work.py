@@ -30,13 +30,16 @@ class LaneCycles:
             if n.op in ("read", "write", STATE, "fill", "scalar", "self_index"):
                 continue
             is_mask = n.source in masks or (n.source is not None and not conditions.isdisjoint(n.source.results))
-            self._count(n, is_mask, n.id in feeding, phases)
+            self._add_value(n, is_mask, n.id in feeding, phases)
 
-    def _count(self, n: ValueFacts, is_mask: bool, feeds: bool, phases: dict[int, Loops]) -> None:
-        """Add the lane cycles of the value `n` to its loop nest, to partly masked tiles, or to the epilogue.
+    def _add_value(self, n: ValueFacts, is_mask: bool, feeds: bool, phases: dict[int, Loops]) -> None:
+        """Add the ALU cycles of the value `n` to the field that they count for.
 
-        `is_mask`: it is part of a mask. `feeds`: it is computed for an MMA's operand. Some values add nothing: those of
-        rows alone within a loop are part of an iteration's latency. `phases` has the loops around each MMA.
+        In a loop between MMAs they count per iteration, or only in partly masked tiles if `is_mask` (it is part of a
+        mask). If `feeds` (an MMA's operand is computed from it) they count per iteration too, as `serial` if `n`
+        depends on an MMA. Otherwise they count for the epilogue if `n` has all dimensions of some accumulator; a
+        reduction there only sets `reduces_at_end`. Values of single rows within a loop count nothing: an iteration's
+        latency has them. `phases` has the loops around each MMA.
         """
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)
@@ -66,7 +69,7 @@ class LaneCycles:
 
 
 def _after_products(t: Tiling) -> set[int]:
-    """Return the node numbers of all MMAs, and of all values that depend on one."""
+    """Return the node numbers of all MMAs and of all values that depend on an MMA."""
     after: set[int] = set()
     for n in t.facts.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):

@@ -19,8 +19,9 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, un
 
 
 def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the candidates of a program without MMAs as one kernel; nothing if
-    it has MMAs or the machine has no lanes.
+    """Yield the candidates of a program without MMAs, each as one kernel.
+
+    Yields nothing if the program has MMAs, or if the machine has no lanes (a CPU).
     """
     if facts.products or machine.lanes is None:
         return
@@ -43,10 +44,10 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
-    """Yield the kernel of one part of a program that was split in two: a task
-    has as many contiguous rows as lanes hold.
+    """Yield the kernel of one half of a program that was split in two: a task (one workgroup's work) has as many
+    contiguous rows as its lanes hold.
 
-    Yields nothing without rows, with loops, or if an access is not contiguous along a row.
+    Yields nothing if every dimension is parallel, with loops, or if an access is not contiguous along a row.
     """
     rows = [d for d in facts.extents if d not in facts.parallel]
     along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]
@@ -68,6 +69,8 @@ def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
 
 
 def reads_backward(facts: Facts, machine: Machine) -> bool:
-    """True if tasks should run in reverse, because the kernel before wrote more than L2 holds and its end is cached."""
+    """True if the grid should visit tasks (one workgroup's work each) in reverse: the kernel before wrote more than
+    L2 holds, and L2 has the end of it.
+    """
     between = [n.place for n in facts.reads if n.place.memory == facts.between]
     return any(place.elements * place.bytes > l2(machine.limits) for place in between)

@@ -18,27 +18,29 @@ DYNAMIC, CYCLIC = "dynamic", "cyclic"
 
 
 def order_of(work: Work) -> str:
-    """Return the order in which cores take tasks: "dynamic" if their lengths differ, else "cyclic"."""
+    """Return the order in which cores take tasks (one workgroup's work each): "dynamic" if masks give them
+    different lengths, else "cyclic".
+    """
     return DYNAMIC if len(work.lengths) > 1 else CYCLIC
 
 
 def raster_of(t: Tiling) -> int:
-    """Return the raster group (tasks along M that run next to each other) with
-    which concurrent tasks read the fewest rows.
+    """Return the raster group (tiles of C along M that run next to each other) with the fewest rows read at a time.
 
-    If all tasks run at a time, the shorter side comes first: neighbours share the operand of the longer one.
+    The rows of A and of B that the concurrent tiles read count, each once. Of equal groups it is the largest if C has
+    fewer tiles along M than along N, else the smallest.
     """
     rows, columns = _sides(t)
     tall, wide = rows[1], columns[1]
     choices = {group for group in RASTERS if group <= tall} | ({tall} if tall <= RASTERS[-1] else set())
-    return min(choices, key=lambda group: (_read(t, (rows, columns), group), -group if tall < wide else group))
+    return min(choices, key=lambda group: (_rows_read(t, (rows, columns), group), -group if tall < wide else group))
 
 
-def _read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
-    """Return how many rows of both operands the concurrent tasks read, with a
-    raster group of `group` along the first side.
+def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
+    """Return how many distinct rows of A and B together the concurrent tiles of C read, with `group` of
+    them along the first side.
 
-    `sides` are (tile size, tasks) along the two sides of C, in the order of the grid.
+    `sides` are (tile size, number of tiles) along the two sides of C, in grid order.
     """
     (tile, tall), (width, wide) = sides
     running = min(t.machine.limits.cores or 1, tall * wide)
@@ -47,10 +49,10 @@ def _read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 
 
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
-    """Return the slowdown of copies (1 or more) with the raster group `raster`, compared with that of `raster_of`.
+    """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best one.
 
-    If all tasks run at a time, it depends on which operand neighbours share; otherwise on the rows that are read.
-    `columns_first` says that the grid has N before M.
+    If all tiles of C run at the same time, it is more than 1 if neighbours share the wrong operand. Otherwise it grows
+    with the rows that concurrent tiles read. `columns_first` says that the grid has N before M.
     """
     rows, columns = _sides(t)
     best, walked = raster_of(t), (columns, rows) if columns_first else (rows, columns)
@@ -58,25 +60,27 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
         along_rows = (min(raster, walked[0][1]) > 1) != columns_first
         is_square = rows[1] == columns[1] or 1 in (rows[1], columns[1])
         return 1.0 if is_square or along_rows == (best > 1) else t.machine.limits.far_users
-    more = _read(t, walked, raster) / _read(t, (rows, columns), best)
+    more = _rows_read(t, walked, raster) / _rows_read(t, (rows, columns), best)
     return float(max(1.0, more) ** t.machine.limits.read_power)
 
 
 def _sides(t: Tiling) -> tuple[Side, Side]:
-    """Return ((tile size, number of tasks) along M of C, the same along N);
-    tasks that read the same elements count once.
+    """Return ((tile size, number of tiles) along M of C, the same along N), for the tiles into which the grid splits C.
+
+    Tiles that read nearly the same elements through a sliding window count once.
     """
     sides = []
     for role in "rc":
         grid = [tile for c, tile in t.pairs() if role in c.roles and tile.level == GRID]
-        sides.append((prod(tile.size for tile in grid), prod(_distinct(t, tile) for tile in grid)))
+        sides.append((prod(tile.size for tile in grid), prod(_distinct_tasks(t, tile) for tile in grid)))
     return (sides[1], sides[0]) if t.o.flips[-1] else (sides[0], sides[1])
 
 
-def _distinct(t: Tiling, tile: AxisTile) -> int:
-    """Return the number of tasks along an axis that read different elements.
+def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
+    """Return the number of tasks (workgroups' tiles) along an axis that read different elements.
 
-    Windows that slide by one read nearly the same elements again, so their tasks count once.
+    Along a dimension of a sliding window with one position per task, neighbours read nearly the same elements and count
+    once.
     """
     windows = {d for r in t.facts.reads for window in r.place.windows for d in window}
     sliding = [d for d, n in tile.box if d in windows and n == 1]
@@ -86,10 +90,11 @@ def _distinct(t: Tiling, tile: AxisTile) -> int:
 
 
 def heads_together(t: Tiling, around: list[str]) -> int:
-    """Return how many batch entries (such as attention heads) run next to each other, if tasks differ in length.
+    """Return how many batch entries (such as attention heads) the grid visits together, if tasks (one workgroup's
+    work each) differ in length.
 
-    `around` names the grid dimensions before M. Few entries keep their operands in L2; but twice as many tasks as cores
-    are needed, so that with the longest tasks first all cores stay busy.
+    `around` names the grid dimensions before M. It is the most entries whose operands stay in L2; but at least as many
+    as have two tasks for each core, so that all cores stay busy if the longest tasks come first.
     """
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1

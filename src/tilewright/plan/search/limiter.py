@@ -17,23 +17,22 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
 
 
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
-    """Return the cycles that each resource of a machine, by name, takes alone for
-    a candidate's kernels, the longest first.
-    """
+    """Return {resource: cycles of a candidate's kernels if all other resources took no time}, the longest first."""
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 
 
 def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
-    """Return the cycles of a candidate's kernels, without repacking, on a machine with the same atoms at other
-    rates.
+    """Return the cycles of a candidate's kernels, without repacking, on a machine with the
+    same atoms at other rates.
     """
     following = 0.0 if candidate.then is None else cycles_on(candidate.then, machine)
-    return _cycles(candidate.kernel, machine) + following
+    return _kernel_cycles(candidate.kernel, machine) + following
 
 
-def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule, machine: Machine) -> float:
-    """Return the cycles of one kernel on a machine with the same atoms at other
-    rates; 0 if the kernel is illegal there.
+def _kernel_cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule, machine: Machine) -> float:
+    """Return the cycles of one kernel, with split-K's merge, on a machine with the same atoms at other rates.
+
+    0 if its work cannot be counted there.
     """
     if isinstance(kernel, TermKernelSchedule):
         moved = replace(kernel, program=replace(kernel.program, machine=machine))
@@ -48,7 +47,7 @@ def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule,
         if kernel.parts is not None:
             work_in_all, merge = work_in_parts(uniform, kernel.parts)
         return kernel_time(machine, work_in_all, SAME_WAVES).cycles + merge
-    on_machine = _on(kernel, machine)
+    on_machine = _with_machine(kernel, machine)
     work = work_of(on_machine)
     if work is None:
         return 0.0
@@ -56,8 +55,8 @@ def _cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule,
     return time_of(on_machine, work).cycles + merge
 
 
-def _on(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:
-    """Return the kernel with its atoms replaced by those of the same names on another machine."""
+def _with_machine(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:
+    """Return the kernel on another machine, its atoms replaced by those of the same names there."""
     t = kernel.tiling
     products = tuple(
         replace(

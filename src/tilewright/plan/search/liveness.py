@@ -27,7 +27,7 @@ class Liveness:
 def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> Liveness:
     """Return the live registers of a lane for accumulators, and for operands that are computed in registers.
 
-    `phases` has the loops around each MMA, by its node.
+    `mmas` are the MMA tiles, `phases` has the loops around each MMA, by its node.
     """
     facts = t.facts
     lanes, word = mmas[0].atom.c.lanes, t.machine.register_file.word_bytes
@@ -37,12 +37,12 @@ def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> 
     order = [m.node for m in mmas]
     loop = 0.0
     for n, node in enumerate(order):
-        alive = _alive(facts, order, n, into)
-        carried = {q for q in order if q not in alive and q not in into.values() and _carries(t, phases, q, node)}
+        alive = _live_accumulators(facts, order, n, into)
+        carried = {q for q in order if q not in alive and q not in into.values() and _is_carried(t, phases, q, node)}
         total = sum(held[q] for q in alive | carried if into.get(q) not in alive)
         loop = max(loop, total + operand[node])
     ahead = sum(count for q, count in held.items() if q not in into) + sum(operand.values())
-    results = _results(facts, order, into)
+    results = _written_mmas(facts, order, into)
     made_of = {m.node: {*m.oriented.a.products, *m.oriented.b.products} for m in mmas}
     dependent = frozenset(
         node for node, before in made_of.items() if any(phases[q] == phases[node] != frozenset() for q in before)
@@ -51,16 +51,18 @@ def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> 
 
 
 def operand_registers(t: Tiling, m: MmaTile) -> float:
-    """Return the registers of a lane that operand A of one K step takes; twice as many if lanes compute it from
-    reads.
+    """Return the registers of a lane that operand A of the MMA `m` takes for one iteration.
+
+    It is twice as many if lanes compute A from reads.
     """
     bytes_of_a = m.rows / t.down * m.depth * m.atom.a.dtype.bits / 8
     twice = 2 if m.oriented.a.reads and not m.oriented.a.products and m.oriented.a_in_registers else 1
     return twice * bytes_of_a / (t.machine.register_file.word_bytes * m.atom.c.lanes)
 
 
-def _alive(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[int]:
-    """Return the MMAs (node numbers) whose accumulators are live while number `n` of `order` runs, its own among them.
+def _live_accumulators(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[int]:
+    """Return the MMAs (node numbers) whose accumulators are live while MMA number `n` of `order`
+    runs, including that MMA.
 
     `order` are all MMAs. An earlier one is live if it is written, or if a later MMA reads it or adds to it. `into` maps
     an MMA to the one whose accumulator it adds to.
@@ -71,17 +73,19 @@ def _alive(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[
     return {q for q in order[: n + 1] if q in wanted or q == order[n]}
 
 
-def _carries(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
-    """True if the MMA `q` is in the same loops as the MMA `node`, and these loops carry the accumulator of `q`.
+def _is_carried(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
+    """True if the MMA `q` is in the same loops as the MMA `node`, and one of these loops
+    carries the accumulator of `q`.
 
-    `phases` has the loops around each MMA.
+    `phases` has the loops around each MMA, by its node.
     """
     loops = phases[node]
     return phases[q] == loops and bool(t.loops_over(t.facts.nodes[q].reduces) & loops)
 
 
-def _results(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
-    """Return the MMAs (node numbers) whose accumulators are written, and are no operand or accumulator of another MMA.
+def _written_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
+    """Return the MMAs (node numbers) whose accumulators are written and are not an operand or
+    accumulator of another MMA.
 
     `order` are all MMAs; `into` maps an MMA to the one whose accumulator it adds to.
     """

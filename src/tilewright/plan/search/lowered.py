@@ -19,7 +19,7 @@ LACKING = "lowering lacks it"
 
 
 def why_not_oriented(o: Orientation) -> str:
-    """Return what the lowering lacks for an orientation of the MMAs, as text; empty if it can do it."""
+    """Return what the lowering lacks for an orientation (M or N on the atom's rows), as text; empty if nothing."""
     if o.through_shared:
         return "values between products that change their layout"
     if len(o.products) > 1 and any(o.flips):
@@ -28,8 +28,9 @@ def why_not_oriented(o: Orientation) -> str:
 
 
 def _why_not_unit_sides(o: Orientation) -> str:
-    """Return why the lowering cannot do an MMA whose M or N has one element and is
-    no dimension of results; else empty text.
+    """Return why the lowering cannot do an MMA whose M or N has one element; empty text if it can.
+
+    It cannot if some result does not have that dimension.
     """
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:
@@ -45,7 +46,7 @@ def _why_not_unit_sides(o: Orientation) -> str:
 
 
 def why_not_lowered(t: Tiling) -> str:
-    """Return what the lowering lacks for a tiling, as text; empty if it can do it."""
+    """Return what the lowering lacks for a tiling, as text; empty if nothing."""
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
     facts = t.facts
@@ -85,19 +86,20 @@ def _why_not_alone(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def _why_not_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
-    """Return what the lowering lacks for the tile of the class `c` of dimensions, as text; empty if it can do it.
+    """Return what the lowering lacks for the tile of `c` (dimensions with one role in every MMA),
+    as text; empty if nothing.
 
-    It does runs (contiguous flat indices) over the digits (sub-indices) of one program dimension, and boxes (rectangles
-    of digits) only as halo tiles.
+    It lowers runs (contiguous flat indices) over the digits (mixed-radix parts) of one program dimension, and boxes
+    (rectangles of digits) as halo tiles. A box that extends along one digit only is such a run.
     """
     if tile.level == WHOLE:
         return ""
     box, runs = dict(tile.box), ceil(c.extent / tile.size)
     wide = [d for d in c.dims if box[d] > 1]
-    owners = {_owner(o.facts, d) for d in wide}
+    owners = {_program_dim(o.facts, d) for d in wide}
     if len(owners) > 1:
         return f"a tile of {tile.size} over {', '.join(sorted(owners))}"
-    every = {_owner(o.facts, d) for d in c.dims}
+    every = {_program_dim(o.facts, d) for d in c.dims}
     if tile.fold == BOX and halo_window(o, c) is None and (len(wide) > 1 or (len(every) == 1 and tile.count != runs)):
         return "boxes of rows without a halo tile"
     inner = c.dims[-1]
@@ -107,9 +109,11 @@ def _why_not_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def _why_not_steps(o: Orientation, c: DimClass, tile: AxisTile) -> str:
-    """Return why the lowering cannot do the K steps of `tile` along the class `c` of dimensions; empty text if it can.
+    """Return why the lowering cannot do K steps of the size of `tile` along `c` (dimensions with one
+    role); empty text if it can.
 
-    The last step reads past the end of K, where an operand must give zeros and not the elements of another window.
+    The last step reads past the end of K: an operand must give zeros there, and not elements of another sliding window.
+    Empty also for tiles that are no K steps of bulk copies.
     """
     if tile.level != LOOP or DEPTH not in c.roles or o.by_threads:
         return ""
@@ -123,7 +127,10 @@ def _why_not_steps(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def _is_diagonal(t: Tiling) -> bool:
-    """True if all columns of each GEMM of a batch in a tile fill one atom's N, as blocks of a block-diagonal B."""
+    """True if a tile's GEMMs of a batch can be the blocks of a block-diagonal B: each has all columns, one atom wide.
+
+    All blocks together must not be wider than the widest atom, and M must lie on the atom's rows.
+    """
     (p,) = t.o.products
     columns = [(c, tile) for c, tile in t.pairs() if COLUMNS in c.roles]
     widths = {atom.shape[1] for atom in p.atoms}
@@ -131,9 +138,10 @@ def _is_diagonal(t: Tiling) -> bool:
     return not t.o.flips[0] and whole and t.span(p.columns) in widths and t.span(p.columns) * t.batch <= max(widths)
 
 
-def _owner(facts: Facts, name: str) -> str:
-    """Return the program dimension of which the canonical dimension `name` is a digit (sub-index); `name` if of
-    none.
+def _program_dim(facts: Facts, name: str) -> str:
+    """Return the program dimension that has the canonical dimension `name` as a digit (mixed-radix part).
+
+    It is `name` itself if that is no digit.
     """
     return next((d for d, digits in facts.digits.items() if name in digits), name)
 

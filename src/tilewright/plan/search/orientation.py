@@ -55,9 +55,10 @@ class Orientation:
 
 
 def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:
-    """Yield every orientation of the MMAs (M or N on the atom's rows) that atoms take.
+    """Yield every orientation of the program's MMAs that atoms take: for each MMA, M or N on the atom's rows.
 
-    Results that are combined elementwise have the same one. What no atom takes is noted in `ranking`.
+    MMAs whose results have the same dimensions get the same rows, as they may be combined elementwise. Orientations
+    that no atom takes are noted in `ranking`.
     """
     for flips in combinations((False, True), repeat=len(facts.products)):
         sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
@@ -70,7 +71,8 @@ def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[O
 def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
     """Return the orientation of all MMAs that `flips` gives; None if no atoms take it, which is noted in `ranking`.
 
-    `flips` has one entry per MMA: True if N lies on the atom's rows.
+    `flips` has one entry per MMA: True if N lies on the atom's rows. None also if operand A is computed from reads and
+    bulk copies cannot load some operand.
     """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
@@ -84,12 +86,12 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
             held = False
         if not b.is_read:
             through_shared.append((b, p))
-        made = _with_atoms(facts, machine, p, (rows, columns, a, b), held)
+        made = _oriented_product(facts, machine, p, (rows, columns, a, b), held)
         if not made.atoms:
             where = " with A in registers" if held else ""
             ranking.reject(f"{p.name}, rows {', '.join(sorted(rows)) or 'none'}", f"no atom takes operands so{where}")
             return None
-        by_threads = by_threads or _why_not_copied(facts, machine, made) or _why_not_stepped(facts, made)
+        by_threads = by_threads or _why_not_bulk_copied(facts, machine, made) or _why_not_k_steps(facts, made)
         products.append(made)
     if by_threads:
         ranking.reject("bulk copies", by_threads)
@@ -101,13 +103,14 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
     return Orientation(facts, machine, flips, tuple(products), classes, by_threads, tuple(through_shared), class_of)
 
 
-def _with_atoms(
+def _oriented_product(
     facts: Facts, machine: Machine, p: ProductFacts, sides: tuple[Dims, Dims, OperandFacts, OperandFacts], held: bool
 ) -> OrientedProduct:
     """Return an MMA with the atoms that take its operands; its `atoms` are empty if there are none.
 
-    `sides` is (row dimensions, column dimensions, operand with the rows, the other); `held` asks for atoms with A in
-    registers. If an asynchronous atom fits, or if several MMAs share the kernel, only asynchronous atoms count.
+    `sides` is (dimensions on the atom's rows, on its columns, the operand with the rows, the other operand). `held`
+    asks for atoms that take the first operand from registers. If an asynchronous atom fits, or if the program has
+    several MMAs, only asynchronous atoms are listed.
     """
     rows, columns, a, b = sides
     source = facts.nodes[p.node].source
@@ -117,7 +120,10 @@ def _with_atoms(
         facts.nodes[b.value].dtype,
         summed_in(source, machine),
     )
-    along = (not a.is_read or _along(facts, a, p, rows), not b.is_read or _along(facts, b, p, columns))
+    along = (
+        not a.is_read or _rows_run_along_k(facts, a, p, rows),
+        not b.is_read or _rows_run_along_k(facts, b, p, columns),
+    )
     atoms, kept = (
         tuple(x for x in shared_atoms(machine, types, along, precision_of(source), in_registers))
         for in_registers in (held, True)
@@ -128,38 +134,40 @@ def _with_atoms(
     return OrientedProduct(p, rows, columns, a, b, held, atoms, kept)
 
 
-def _along(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> bool:
-    """True if an operand's contiguous rows in memory run along K of `p`, or along
-    neither K nor its `own` dimensions (M or N).
+def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> bool:
+    """True if an operand's contiguous rows in memory run along K of `p`, False if they run along `own` (its M or N).
+
+    True also if they run along neither of these.
     """
     read = facts.nodes[operand.reads[0]]
     access = read.place
     if access.coords and not access.row and read.source is not None and access.shape[-1] == 1:
-        return _is_unit_along(facts, read.source, p)
+        return _unit_row_is_k(facts, read.source, p)
     in_row = {dim for dim, _ in access.row} or ({access.contiguous} if access.contiguous else set())
     return bool(in_row & p.k) or not in_row & own
 
 
-def _why_not_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
-    """Return why bulk copies cannot read an MMA's operands, or the reads that they
-    are computed from; empty text if they can.
-    """
+def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
+    """Return why bulk copies cannot load what an MMA's operands are read or computed from; empty text if they can."""
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, own in ((p.a, p.rows), (p.b, p.columns)):
         for access in (facts.nodes[read].place for read in operand.reads):
             made_of = access.linear and not operand.products and access.dims & k and access.dims & own
             if operand.is_read or (made_of and not is_one_a_step(facts, p, access, slab)):
-                why = why_not_bulk(access, k | own, machine) or _why_not_beside(facts, access, k | own, slab, machine)
+                why = why_not_bulk(access, k | own, machine) or _why_not_within_row(
+                    facts, access, k | own, slab, machine
+                )
                 if why:
                     return why
     return ""
 
 
-def _why_not_beside(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
-    """Return why bulk copies cannot end within a row of memory that other batch entries share; empty text if they can.
+def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
+    """Return why bulk copies cannot stop at the end of K within a row of memory; empty text if they can, or need not.
 
-    `dims` are K and M (or N) of the operand, `slab` the elements of a row of shared memory. Ending there takes one more
-    tensor dimension than the copy may have.
+    They need to if a row has several batch entries and K ends within a slab (row of shared memory) of `slab` elements.
+    Then the copy needs one more tensor dimension, for which the machine may have no room. `dims` are K and M (or N) of
+    the operand.
     """
     beside = any(d not in dims for d, _ in access.row)
     ends = access.contiguous is not None and facts.extents[access.contiguous] % slab
@@ -170,17 +178,20 @@ def _why_not_beside(facts: Facts, access: AccessFacts, dims: Dims, slab: int, ma
 
 
 def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
-    """True if a whole K step of `slab` elements (a row of shared memory) reads one element of memory
-    per row, so that the row's lanes load it.
+    """True if `access` reads only one element of memory per row in a whole K step, so that
+    lanes can load it themselves.
+
+    `access` belongs to an operand of `p`; a K step has `slab` elements (a row of shared memory).
     """
     inner = contiguous_k(facts, p)
     return access.linear and inner is not None and inner not in access.dims and facts.extents[inner] % slab == 0
 
 
 def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
-    """Return the dimension of K along which a read of the operands is contiguous in memory; None if there is none.
+    """Return the dimension of K along which some read of the MMA's operands is contiguous in
+    memory; None if there is none.
 
-    Reads with the most dimensions of K come first.
+    Of several, the read with the most dimensions of K decides.
     """
     k = p.product.k
     places = [facts.nodes[read].place for x in (p.a, p.b) for read in x.reads]
@@ -188,10 +199,11 @@ def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
     return next((place.contiguous for place in places if place.contiguous in k), None)
 
 
-def _why_not_stepped(facts: Facts, p: OrientedProduct) -> str:
+def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
     """Return why bulk copies cannot load K in steps of whole slabs (rows of shared memory); empty text if they can.
 
-    They cannot if the last step runs past the end of a sliding window, into memory that has other elements.
+    They cannot if the last step runs past the end of a sliding window, where memory has elements of other windows, not
+    zeros.
     """
     k, alike, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
     reads = [facts.nodes[r].place for x in (p.a, p.b) for r in x.reads]
@@ -203,10 +215,10 @@ def _why_not_stepped(facts: Facts, p: OrientedProduct) -> str:
     return f"{goes_on[0].memory}: steps of {slab} along {inner} end within its rows" if goes_on else ""
 
 
-def _is_unit_along(facts: Facts, read: Op, p: ProductFacts) -> bool:
+def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
     """True if the innermost dimension of the memory that `read` reads, which has one element, is K of the MMA `p`.
 
-    Also True if M, N and K of the MMA cannot be told apart.
+    True also if M, N and K of the MMA cannot be told apart.
     """
     source = facts.nodes[p.node].source
     axes = axes_in(source, numbers_of(facts.sizes)) if source is not None else ""
@@ -219,8 +231,9 @@ def _is_unit_along(facts: Facts, read: Op, p: ProductFacts) -> bool:
 
 
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
-    """Return why bulk copies cannot read an operand; empty text if they can. `dims` are its dimensions: K, and
-    M or N.
+    """Return why bulk copies cannot load the operand with this access; empty text if they can.
+
+    `dims` are the operand's dimensions: K, and M or N.
     """
     pitch = bulk_pitch(machine)
     if not pitch:
@@ -238,8 +251,9 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
 
 @lru_cache
 def bulk_pitch(machine: Machine) -> int:
-    """Return the bytes of which the row stride must be a multiple for bulk copies
-    to shared memory; 0 without such copies.
+    """Return the bytes of which a row stride must be a multiple, so that bulk copies can load rows to shared memory.
+
+    0 if the machine has no such copies.
     """
     loads = machine.copies_between("global", "shared")
     return max((c.pitch for c in loads if c.asynchronous and c.bytes_moved is None), default=0)

@@ -19,10 +19,11 @@ from tilewright.plan.search.row_copies import Repacked
 
 
 def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
-    """Yield the program with several neighbouring rows of an MMA as one row, if
-    K is shorter than a row of shared memory.
+    """Yield the program with several neighbouring rows of operand A as one, if K is shorter
+    than a row of shared memory.
 
-    `p` is the MMA, `reads` are its A and B. Yields nothing if rows of A are not contiguous, or no count divides M.
+    `p` is the MMA, `reads` are its A and B. Yields one rewritten program, or nothing: if rows of A are not contiguous,
+    if more than elementwise work follows the MMA, or if no number of rows that fits divides M.
     """
     a, b = reads
     k = a.place.contiguous
@@ -31,33 +32,34 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
     atoms = [x for x in machine.multiply.values() if x.slab is not None and x.a.dtype == a.dtype]
     extent, columns = facts.extents[k], facts.size(p.n)
     row = next((d for d in p.m if a.place.steps.get(d) == extent), None)
-    if row is None or not _is_map(facts, p, row, a.id):
+    if row is None or not _rows_stay_independent(facts, p, row, a.id):
         return
     widest = max((x.shape[1] for x in atoms), default=0)
     count = max((x.slab or 0 for x in atoms), default=0) // extent
     while count > 1 and (facts.extents[row] % count or count * columns > widest):
         count //= 2
-    paired = _paired(facts, row, b.id, count) if count > 1 else None
+    paired = _facts_of_pairs(facts, row, b.id, count) if count > 1 else None
     if paired is not None:
         yield Repacked(Rewrite(f"{count} rows as one"), paired, 0.0, only_blocks=True)
 
 
-def _is_map(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
-    """True if every value with the dimension `row`, except node `a`, has all of N, and nothing but the MMA
-    reduces it.
+def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
+    """True if every value with the dimension `row` except operand A (node `a`) has all of N, and
+    only the MMA reduces there.
     """
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)
 
 
-def _paired(facts: Facts, row: str, b: int, count: int) -> Facts | None:
-    """Return the facts with a batch of `count` neighbours along `row`, for which operand B (node `b`) is repeated.
+def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
+    """Return the facts (analysed program) with groups of `count` neighbours along `row` as a new batch dimension;
+    operand B (node `b`) gets it too.
 
-    None if an access with `row` cannot have `count` neighbours as one row of memory.
+    None if the `count` neighbours of some access are not one row of memory.
     """
     batch, nodes = f"{row}_pair", []
     for n in facts.nodes:
-        access = n.access if n.access is None or row not in n.dims else _joined(n.access, row, batch, count)
+        access = n.access if n.access is None or row not in n.dims else _access_of_pairs(n.access, row, batch, count)
         if n.access is not None and access is None:
             return None
         nodes.append(replace(n, dims=n.dims | {batch} if row in n.dims or n.id == b else n.dims, access=access))
@@ -65,11 +67,11 @@ def _paired(facts: Facts, row: str, b: int, count: int) -> Facts | None:
     return replace(facts, nodes=tuple(nodes), extents=extents, parallel=(*facts.parallel, batch), _trips={})
 
 
-def _joined(access: AccessFacts, row: str, batch: str, count: int) -> AccessFacts | None:
-    """Return the access with `count` neighbours along `row` in one row of memory,
-    told apart by the new dimension `batch`.
+def _access_of_pairs(access: AccessFacts, row: str, batch: str, count: int) -> AccessFacts | None:
+    """Return the access with `count` neighbours along `row` as one row of memory; the new
+    dimension `batch` counts them.
 
-    None if they are not contiguous, or if the access may be out of bounds.
+    None if the neighbours are not contiguous, or if the access may be out of bounds.
     """
     if len(access.coords) < 2 or access.can_leave or not access.linear:
         return None

@@ -28,10 +28,11 @@ WHAT = "a reduction in parts"
 
 
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernel with its single reduction split over tasks, if the unsplit
-    one `whole` leaves cores without a task.
+    """Yield the kernel `whole` with its single reduction split over tasks (one workgroup's work each), if `whole`
+    leaves half of the cores or more without one.
 
-    Yields nothing if there is no such reduction, or if it is too short, which is noted in `ranking`.
+    Yields one candidate, or nothing: if the program has no such reduction, or if it is too short to split, which is
+    noted in `ranking`.
     """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
@@ -59,7 +60,8 @@ def _reduced_dim(reduction: ValueFacts) -> str:
 def _single_reduction(facts: Facts) -> ValueFacts | None:
     """Return a program's only reduction, if it reduces one dimension of values computed elementwise from plain reads.
 
-    None otherwise: with several reductions, loops, constraints, scans, or reads that may be out of bounds.
+    None with several reductions, with loops, scans or the author's constraints, in half of a split program, if reads
+    may be out of bounds, if what is reduced is used elsewhere too, or if it accumulates in a wider type than its own.
     """
     reductions = [n for n in facts.nodes if n.reduces]
     if len(reductions) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
@@ -79,8 +81,8 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 
 
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
-    """Return the number of parts into which a reduction is split for the least
-    memory time; 1 if splitting does not pay.
+    """Return the number of parts of a reduction with the shortest memory time; 1 if the
+    unsplit kernel is fast enough.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
@@ -95,8 +97,8 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     extent = facts.extents[_reduced_dim(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
-        """Return (relative time, elements left over) of splitting the reduction
-        into `parts`, the sort key of the choice.
+        """Return (memory time as a multiple of that with all cores busy, elements left over) of
+        `parts` parts: a sort key.
         """
         rounds = ceil(parts * fewest_tasks / cores)
         busy = max(1, rounds * cores / (parts * fewest_tasks) / limits.far_alone)
@@ -107,24 +109,23 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
 
 
 def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
-    """Return the elements of one part along `axis`: `width`, rounded down to whole cache lines if it is many of
-    them.
-    """
+    """Return the elements of one part along `axis`: `width`, rounded down to whole cache lines if it has many lines."""
     sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
     line = max((machine.lane_access.line_bytes // n for n in sides), default=1)
     return width // line * line if width > WHOLE_LINES * line else width
 
 
 def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return the candidate that reduces in `parts`, with task widths of its own and the time of the combining
-    kernel.
+    """Return `kernel` as a candidate that reduces in `parts`, with the task widths and waves that suit one part.
+
+    Its time includes the kernel that combines the partial results.
     """
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)
 
     def size(d: Expr) -> int:
-        """Return the extent of a dimension in the kernel that reduces one part:
-        the part's width along the split dimension.
+        """Return the extent of a dimension in the kernel that reduces one part; along the split
+        dimension, the part's width.
         """
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 
@@ -136,8 +137,8 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
 
 
 def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return a kernel that reduces `parts` of a reduction as a candidate, with
-    the time of the kernel that combines them.
+    """Return the split reduction `kernel` as a candidate; its cycles include the kernel that
+    combines the partial results.
     """
     work, merge = work_in_parts(kernel, parts)
     cycles = kernel_time(kernel.machine, work, SAME_WAVES).cycles + merge
@@ -145,7 +146,10 @@ def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandi
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
-    """Return (work of the kernel that reduces `parts`, cycles of the kernel that combines them, with its launch)."""
+    """Return (work of the kernel that reduces `parts`, cycles of the kernel that combines them with its launch).
+
+    Work is counts of cycles and bytes.
+    """
     facts, machine, whole = kernel.facts, kernel.machine, count_uniform(kernel)
     tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)
     states = parts.count * sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)

@@ -36,8 +36,8 @@ class GraphCut:
 def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
     """Yield the ways to split a program into two kernels with one value in memory between them.
 
-    Of values that separate the same MMAs and reductions, the smallest is taken. Values that take more than TIMES the
-    bytes of all arguments are rejected in `ranking`.
+    Of the values that leave the same MMAs, reductions and scans to the first kernel, the smallest is taken. Values of
+    more than TIMES the bytes of all arguments are not taken, but noted in `ranking`.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -52,19 +52,23 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
         if work not in best or moved < best[work][0]:
             best[work] = (moved, v.id)
     for moved, value in best.values():
-        before = _first(facts, value)
-        goes_on = _goes_on(facts, value, heavy) and not _shares_loop(before) and not _reduces_products(before)
+        before = _first_kernel(facts, value)
+        goes_on = (
+            _feeds_heavy_node(facts, value, heavy)
+            and not _loop_has_later_mmas(before)
+            and not _reduces_products(before)
+        )
         after = before.products[-1].name if before.products and goes_on else ""
         what = f"two kernels, split after {after}" if after else f"two kernels, %{value} in memory between them"
         if moved > TIMES * facts.moved_bytes:
             times = moved / facts.moved_bytes
             ranking.reject(what, f"{moved / 2**20:.0f} MiB lie between them, {times:.0f} times their arguments")
         else:
-            yield GraphCut(what, before, _second(facts, value), after)
+            yield GraphCut(what, before, _second_kernel(facts, value), after)
 
 
-def _shares_loop(first: Facts) -> bool:
-    """True if a loop that carries an accumulator of the first kernel has MMAs that are not in the first kernel."""
+def _loop_has_later_mmas(first: Facts) -> bool:
+    """True if a loop that carries an accumulator of the first kernel also has MMAs that are not in the first kernel."""
     around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
     carrying = {
         loop
@@ -85,8 +89,8 @@ def _reduces_products(first: Facts) -> bool:
     return any(n.op != "mma" and (n.reduces or n.op in SCANS) for n in first.nodes if n.id in after)
 
 
-def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
-    """True if an MMA, a reduction or a scan depends on the node `value`. `heavy` are all of those."""
+def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
+    """True if a node in `heavy` (all MMAs, reductions and scans) depends on the node `value`."""
     todo, seen = [value], set[int]()
     while todo:
         for user in facts.users[todo.pop()]:
@@ -97,10 +101,10 @@ def _goes_on(facts: Facts, value: int, heavy: set[int]) -> bool:
 
 
 def _separates(facts: Facts, value: int, first: set[int]) -> bool:
-    """True if nothing but node `value`, reads and renamings go from the first kernel
-    to the second, and no loop state is split.
+    """True if the program can be split after node `value`: no other computed value is used in both kernels.
 
-    `first` are the nodes of the first kernel.
+    `first` are the nodes of the first kernel. Reads and renamings (such as broadcasts) may be used in both. False if
+    loop states would be in both.
     """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:
@@ -109,10 +113,12 @@ def _separates(facts: Facts, value: int, first: set[int]) -> bool:
     return all(facts.nodes[i].op in RENAMING or facts.nodes[i].op == "read" for i in crossing)
 
 
-def _packed(facts: Facts, v: ValueFacts) -> AccessFacts:
-    """Return the contiguous row-major layout of a value in memory, with one coordinate for each dimension of its tile.
+def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
+    """Return the access to a contiguous row-major tensor that holds the value `v`, one
+    coordinate per program dimension.
 
-    A dimension split into digits (sub-indices) is one coordinate again. The memory is named %ID after the value's node.
+    The digits (mixed-radix parts) of a program dimension are one coordinate again. The memory is named %ID after the
+    node.
     """
     every = [facts.digits.get(str(d), (str(d),)) for d in _tile_dims(v)]
     digits = [[n for n in names if n in v.dims] for names in every]
@@ -125,21 +131,25 @@ def _packed(facts: Facts, v: ValueFacts) -> AccessFacts:
 
 
 def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:
-    """Return the program dimensions of a value's tile, outermost first; () if its operation makes no tile."""
+    """Return the program dimensions of a value's tile, outermost first; () if its operation does not make a tile."""
     kind = v.source.results[0].type if v.source is not None and v.source.results else None
     return kind.dims if isinstance(kind, TileType) else ()
 
 
-def _first(facts: Facts, value: int) -> Facts:
-    """Return the facts of the first kernel: all that computes the node `value`, and a write of it."""
+def _first_kernel(facts: Facts, value: int) -> Facts:
+    """Return the facts (analysed program) of the first kernel: all that computes the node
+    `value`, and a write of it.
+    """
     inside, v = set(facts.behind(value)), facts.nodes[value]
     nodes = [n for n in facts.nodes if n.id in inside]
-    write = ValueFacts(len(facts.nodes), "write", v.dims, v.dtype, (value,), access=_packed(facts, v))
-    return _part(facts, [*nodes, write], FIRST)
+    write = ValueFacts(len(facts.nodes), "write", v.dims, v.dtype, (value,), access=_packed_access(facts, v))
+    return _facts_of_half(facts, [*nodes, write], FIRST)
 
 
-def _second(facts: Facts, value: int) -> Facts:
-    """Return the facts of the second kernel: a read of node `value`, and all that the program's writes need besides."""
+def _second_kernel(facts: Facts, value: int) -> Facts:
+    """Return the facts (analysed program) of the second kernel: a read of the node `value`, and all else that the
+    program's writes depend on.
+    """
     needed: set[int] = set()
     todo = [w.id for w in facts.writes]
     while todo:
@@ -148,15 +158,16 @@ def _second(facts: Facts, value: int) -> Facts:
             needed.add(i)
             todo += [] if i == value else facts.nodes[i].args
     v = facts.nodes[value]
-    read = ValueFacts(value, "read", v.dims, v.dtype, (), access=_packed(facts, v))
+    read = ValueFacts(value, "read", v.dims, v.dtype, (), access=_packed_access(facts, v))
     nodes = [read if n.id == value else n for n in facts.nodes if n.id in needed]
-    return replace(_part(facts, nodes, SECOND), between=read.place.memory)
+    return replace(_facts_of_half(facts, nodes, SECOND), between=read.place.memory)
 
 
-def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
-    """Return the facts of some nodes as a program: renumbered, over the dimensions that they have.
+def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
+    """Return the facts (analysed program) of the given nodes as a program of their own: renumbered, with only the
+    dimensions and loops in use.
 
-    `part` is FIRST or SECOND; the last two nodes of the first part are the value between the kernels and its write.
+    `part` is FIRST or SECOND; the last two nodes of the first half are the value between the kernels and its write.
     """
     number = {n.id: i for i, n in enumerate(nodes)}
     made = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
@@ -168,7 +179,7 @@ def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     }
     used: Dims = frozenset(d for n in made for d in n.space)
     extents = {d: extent for d, extent in facts.extents.items() if d in used}
-    parallel = tuple(d for d in _order(facts, made) if d in used and _is_parallel(made, loops, d))
+    parallel = tuple(d for d in _dims_in_grid_order(facts, made) if d in used and _is_parallel(made, loops, d))
     owners = [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & used]
     cut = tuple(d for d in owners if set(facts.digits.get(str(d), (str(d),))) & used <= set(parallel))
     result = facts.nodes[nodes[-2].id] if part == FIRST else None
@@ -188,17 +199,18 @@ def _part(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     )
 
 
-def _order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
-    """Return the dimensions in grid order: the program's parallel ones, then others in the memory order of writes.
-
-    `nodes` are those of the part.
+def _dims_in_grid_order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
+    """Return the program's parallel dimensions, followed by all others that writes among
+    `nodes` have, in memory order.
     """
     written = [d for n in nodes if n.op == "write" for form in n.place.coords for d, _ in form]
     return list(dict.fromkeys([*(d for d in facts.parallel), *written]))
 
 
 def _is_parallel(nodes: tuple[ValueFacts, ...], loops: Mapping[str, object], dim: str) -> bool:
-    """True if the grid may split `dim`: every write has it, nothing reduces or loops over it, and no node is a scan."""
+    """True if the grid may split `dim`: every write has it, nothing reduces it or loops over
+    it, and no node is a scan.
+    """
     writes = [n for n in nodes if n.op == "write"]
     stuck = any(dim in n.reduces or n.op in SCANS for n in nodes)
     return all(dim in w.dims for w in writes) and not stuck and dim not in loops

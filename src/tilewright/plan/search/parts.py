@@ -24,11 +24,11 @@ UNROLLED = 16
 """Parts that one more launch can add up; more need two."""
 
 
-def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield split-K kernels, if the best kernel without split-K leaves cores without a task.
+def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
+    """Yield split-K kernels, if the best kernel without split-K leaves cores without a task (one workgroup's work).
 
-    `wholes` are all candidates without split-K, with their work. Unless `ranking` keeps all, those whose lower bound is
-    slower than the best so far are skipped.
+    `wholes` are all candidates without split-K, with their work. A split whose lower bound is slower than the best
+    candidate so far is skipped, unless `ranking` keeps all.
     """
     best, _ = min(wholes, key=lambda x: x[0].key)
     first = best.kernel
@@ -46,17 +46,17 @@ def in_parts(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iter
             or kernel.pipeline.roles.pingpong
         ):
             continue
-        for parts in _splits(kernel.tiling):
+        for parts in _ways_to_split(kernel.tiling):
             crowded = parts.count * fewest_tasks > CROWDED * cores
-            if not crowded and (ranking.keeps_all or _least_in_parts(kernel, work, parts) < cycles):
+            if not crowded and (ranking.keeps_all or _least_cycles(kernel, work, parts) < cycles):
                 split = _split_candidate(kernel, work, parts)
                 cycles = min(cycles, split.cycles)
                 yield split
 
 
-def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
-    """Return a lower bound of a split-K kernel's cycles: MMAs and copies, the
-    kernel that merges the parts, both launches.
+def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
+    """Return a lower bound of the cycles of split-K: the longer of MMAs and copies, the merge of
+    the parts, both launches.
 
     `work` is that of the kernel without split-K.
     """
@@ -67,9 +67,11 @@ def _least_in_parts(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
     return waves * task_cycles / parts.count + merge + 2 * limits.copy_latency + launch_cycles(t.machine)
 
 
-def _splits(t: Tiling) -> Iterator[Parts]:
-    """Yield the ways to do split-K of a tiling: a reduction dimension, the number of its parts and the width of
-    each.
+def _ways_to_split(t: Tiling) -> Iterator[Parts]:
+    """Yield the ways to do split-K of a tiling: a dimension of K, the number of its parts, and
+    the elements of each part.
+
+    Only loops whose parts can be merged afterwards are split.
     """
     for c, tile in t.pairs():
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)
@@ -77,14 +79,14 @@ def _splits(t: Tiling) -> Iterator[Parts]:
             continue
         looped = _loop_dims(t)
         for dim in (d for d in c.dims if not looped or d in looped):
-            yield from _parts_of(t, dim, dict(tile.box)[dim], tile.size)
+            yield from _splits_of_dim(t, dim, dict(tile.box)[dim], tile.size)
 
 
-def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
-    """Yield the splits of the dimension `dim` into two or more parts.
+def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
+    """Yield the splits of the K dimension `dim` into two or more parts.
 
-    Parts are whole K steps if the last part may read zeros past the end, else equal parts. `box` is the extent of one K
-    step along `dim`, `step` the elements of a K step over all dimensions.
+    Parts are whole K steps, the last one shorter, if reads past the end give zeros; otherwise all parts are equal.
+    `box` is the extent of one K step along `dim`, `step` its elements over all dimensions.
     """
     extent = t.facts.extents[dim]
     reads = [r for r in t.facts.reads if dim in r.place.dims]
@@ -108,36 +110,40 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
 
 
 def has_dimension(read: ValueFacts, dim: str) -> bool:
-    """True if the memory of a read has a dimension named `dim`, so that reads
-    past its end give zeros; True if unknown.
+    """True if the memory of a read has a dimension named `dim`, so that reads past its end give zeros.
+
+    True also if the read has no operation in the program, so that its memory is unknown.
     """
     return read.source is None or dim in map(str, read.source.operands[0].type.dims)
 
 
 def _loop_dims(t: Tiling) -> set[str]:
-    """Return the names of the dimensions that the program's own loops around
-    MMAs iterate over; empty without such loops.
-
-    Only these can be split with a ragged last part: reads past their ends give zeros.
+    """Return the names of the dimensions that the program's own loops around MMAs iterate over;
+    empty without such loops.
     """
     return {str(loop.attrs["axis"]) for loops in loops_around(t.facts.program).values() for loop in loops}
 
 
 def _is_computed(t: Tiling) -> bool:
-    """True if an operand of some MMA is computed, not read: its elements past the end of K may then be anything."""
+    """True if an operand of some MMA is computed, not read: its elements past the end of K
+    may then be other than zero.
+    """
     return any(not x.is_read for p in t.facts.products for x in (p.a, p.b))
 
 
 def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCandidate:
-    """Return a kernel with split-K as a candidate, with the time of the kernel that merges the parts."""
+    """Return `kernel` with split-K as a candidate; its cycles include the kernel that merges the parts.
+
+    `work` is that of the kernel without split-K.
+    """
     split, merge = split_work(kernel, work, parts)
     return candidate_of(replace(kernel, parts=parts), split, merge)
 
 
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
-    """Return (work of a kernel with split-K, cycles of the kernel that merges the parts, with its launches).
+    """Return (work of the kernel with split-K, cycles of the kernels that merge the parts, with their launches).
 
-    `work` is that of the kernel without split-K.
+    `work` is that of the kernel without split-K. Work is counts of cycles and bytes.
     """
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
     number = t.o.class_of[parts.dim]

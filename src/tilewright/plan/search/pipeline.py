@@ -47,9 +47,11 @@ class KernelPipeline:
 def pipelines(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, ranking: Ranking
 ) -> Iterator[KernelPipeline]:
-    """Yield the pipelines of a tiling that fit registers and shared memory; others are noted in `ranking`.
+    """Yield the pipelines of a tiling that fit registers and shared memory; those that do not
+    fit are noted in `ranking`.
 
-    `mmas` are the MMA tiles, `live` the live registers of a lane, `placed` the shared memory that operands take.
+    `mmas` are the MMA tiles, `live` the live registers of a lane, `placed` the shared memory that operands take. Yields
+    nothing for synchronous atoms with a single wave group, which could not multiply and load at the same time.
     """
     cores = t.machine.limits.cores or 1
     if not mmas[0].atom.asynchronous and t.groups == 1:
@@ -60,7 +62,7 @@ def pipelines(
     can_turn = t.groups == 1 and len(mmas) == 1 and t.tasks > cores and not t.o.by_threads and not is_chained(t)
     turns = (False, True) if can_turn and mmas[0].atom.asynchronous else (False,)
     for keeps, overlap, pingpong in combinations((True, False) if placed.keepable else (False,), overlaps, turns):
-        waves = _waves(t, mmas, live, placed, (keeps, pingpong))
+        waves = _fit_registers(t, mmas, live, placed, (keeps, pingpong))
         if isinstance(waves, str):
             ranking.reject(_name(mmas), waves)
             continue
@@ -76,17 +78,18 @@ def pipelines(
 
 
 def _name(mmas: tuple[MmaTile, ...]) -> str:
-    """Return the MMAs of a kernel with their tiles of C, as text for a refusal."""
+    """Return the MMAs of a kernel with their tiles of C as text, to name it in a refusal."""
     return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in mmas)
 
 
-def _waves(
+def _fit_registers(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, choice: tuple[bool, bool]
 ) -> tuple[tuple[int, int], tuple[int, int]] | str:
-    """Return (waves, registers per lane) of the producer and the same of the consumer; or why registers do not suffice.
+    """Return ((waves, registers per lane) of the producer, the same of the consumer); or text: why
+    registers do not suffice.
 
-    `choice` is (A stays in registers over the loop, ping-pong). `mmas` are the MMA tiles, `live` the live registers of
-    a lane, `placed` the shared memory of operands.
+    `choice` is (True if A stays in registers over the loop, True for ping-pong). `mmas` are the MMA tiles, `live` the
+    live registers of a lane, `placed` the shared memory of operands.
     """
     keeps, pingpong = choice
     limits, atom = t.machine.limits, mmas[0].atom
@@ -104,10 +107,10 @@ def _waves(
 
 @lru_cache
 def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_threads: bool) -> tuple[int, int]:
-    """Return (registers per lane of the producer, registers per lane of the consumer).
+    """Return (registers per lane of the producer, registers per lane of the consumer), which share the register file.
 
-    The consumer has `groups` wave groups of the atom's lanes. `by_threads`: lanes of the producer copy, which takes
-    more registers than bulk copies.
+    The consumer has `groups` wave groups of the atom's lanes. `by_threads` says that lanes of the producer copy by
+    themselves, which takes more registers than to start bulk copies.
     """
     limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
     assert registers is not None
@@ -131,11 +134,10 @@ def _fit_stages(
     keeps: bool,
     pingpong: bool,
 ) -> Pipeline | str:
-    """Return the pipeline with as many stages as shared memory holds and
-    latency needs; or text that says why none fits.
+    """Return the pipeline with as many stages as shared memory holds and latency needs; or text: why too few fit.
 
-    `waves` are (waves, registers per lane) of producer and consumer; `keeps` says that A stays in registers. With
-    `pingpong`, halves of the consumers take tasks in turn.
+    `waves` are (waves, registers per lane) of producer and consumer. `keeps` says that A stays in registers over the
+    loop, `pingpong` that halves of the consumers take tasks in turn. The other parameters are those of `pipelines`.
     """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -143,7 +145,7 @@ def _fit_stages(
     regions = 2 * len(mmas) + 1 if chained else halves
     assert space.bytes is not None
     room = space.bytes - regions * space.alignment - placed.between - _exchange_bytes(t, mmas[0])
-    result = last.rows * last.row_bytes * (_result_ratio(t, last) * t.across if chained else 1)
+    result = last.rows * last.row_bytes * (_result_bytes_per_operand_byte(t, last) * t.across if chained else 1)
     stage = max(1.0, placed.staged)
     resident = placed.resident
     made = any(m.oriented.a_in_registers and m.oriented.a.reads and not m.oriented.a.products for m in mmas)
@@ -166,14 +168,15 @@ def _fit_stages(
     )
 
 
-def _result_ratio(t: Tiling, last: MmaTile) -> float:
-    """Return the bytes of a result's element per byte of an operand's element."""
+def _result_bytes_per_operand_byte(t: Tiling, last: MmaTile) -> float:
+    """Return the bytes of an element of the result, divided by the bytes of an element of operand A."""
     return max(w.bytes for w in t.facts.writes) / (last.atom.a.dtype.bits / 8)
 
 
 def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
-    """Return the shared-memory bytes through which wave groups that share rows
-    combine row reductions; 0 if none share rows.
+    """Return the bytes of shared memory through which wave groups that share rows of C combine their row reductions.
+
+    0 if a single wave group has each row.
     """
     if t.across == 1:
         return 0.0
@@ -184,10 +187,11 @@ def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
 def _halo_pipelines(
     t: Tiling, m: MmaTile, halo: HaloTile, waves: tuple[tuple[int, int], tuple[int, int]], pingpong: bool
 ) -> Iterator[tuple[Pipeline, int]]:
-    """Yield (pipeline, filter taps in a stage of B) with halo tiles of A in stages of their own; 0 taps: B is resident.
+    """Yield (pipeline, filter taps in a stage of B) for a kernel that loads operand A as halo tiles.
 
-    `waves` are (waves, registers per lane) of producer and consumer. Yields at most one of each kind, none if none
-    fits. With `pingpong`, halves of the consumers take tasks in turn.
+    First a pipeline with B in stages, then one with all of B resident in shared memory (0 taps), if all tasks (one
+    workgroup's work each) use the same B; each only if it fits. `waves` are (waves, registers per lane) of producer and
+    consumer. `pingpong` says that halves of the consumers take tasks in turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

@@ -60,14 +60,15 @@ class OperandPlacement:
 
     @property
     def staged(self) -> float:
-        """The bytes of one pipeline stage of this kernel, summed over its loop nests."""
+        """The bytes of shared memory of one pipeline stage of this kernel, summed over its loop nests."""
         return sum(self.stages.values())
 
 
 def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> OperandPlacement | None:
-    """Return the placement of the operands of all MMAs; None if a box of positions has no halo tile.
+    """Return where the operands of all MMAs are in shared memory, and the bytes copied for them.
 
-    `phases` has the loops around each MMA, by its node.
+    None if a grid tile is a box (rectangle) of positions and the kernel has no halo tile for it. `phases` has the loops
+    around each MMA, by its node.
     """
     placement = OperandPlacement()
     halo = _halo_tile(t, mmas)
@@ -80,7 +81,7 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
                 n = t.facts.nodes[read]
                 made_of = n.dims & own and n.dims & p.product.k and not operand.products
                 if operand.is_read or made_of:
-                    _place(t, placement, m, read, is_a, phases, halo)
+                    _place_read(t, placement, m, read, is_a, phases, halo)
     placement.halo = halo
     for x, _ in t.o.through_shared:
         value = t.facts.nodes[x.value]
@@ -88,7 +89,7 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
     return placement
 
 
-def _place(
+def _place_read(
     t: Tiling,
     placement: OperandPlacement,
     m: MmaTile,
@@ -97,10 +98,10 @@ def _place(
     phases: dict[int, Loops],
     halo: HaloTile | None,
 ) -> None:
-    """Add the read with number `read`, for an operand of the MMA `m`, to the placement: loops, bytes, L2 cycles.
+    """Add one read, for an operand of the MMA `m`, to `placement`: its shared-memory bytes, copied bytes and L2 cycles.
 
-    `is_a`: it is operand A, or A is computed from it. `phases` has the loops around each MMA, `halo` the halo tile of
-    A.
+    `read` is the read's node number, and `is_a` says that operand A is or is computed from it. `phases` has the loops
+    around each MMA; `halo` is the halo tile of A, if any. Nothing is added if a K step needs one element of it per row.
     """
     facts, machine, p = t.facts, t.machine, m.oriented
     n, own = facts.nodes[read], p.rows if is_a else p.columns
@@ -163,7 +164,10 @@ def _needs_halo(t: Tiling) -> bool:
 
 
 def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
-    """Return the halo tile of the single MMA whose M tile is a box (rectangle) of positions; None if there is none."""
+    """Return the halo tile of operand A for the single MMA whose grid tile is a box (rectangle) of output positions.
+
+    None if no grid tile is such a box.
+    """
     for c, tile in t.pairs():
         window = halo_window(t.o, c) if tile.level == GRID and tile.fold == BOX and len(tile.box) > 1 else None
         if window is None:
@@ -182,31 +186,36 @@ def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
 
 
 def halo_taps(halo: HaloTile) -> int:
-    """Return the number of filter taps of a halo tile."""
+    """Return the number of filter taps of a halo tile: the product over all dimensions of the filter."""
     return prod(halo.taps)
 
 
 def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
-    """Return the dimension of K that K steps run along: the one contiguous in memory, else the last; None without K."""
+    """Return the dimension of K along which one K step runs: the one contiguous in memory, else
+    the last; None without K.
+    """
     k = [d for c in t.o.classes for d in c.dims if d in p.product.k]
     return contiguous_k(t.facts, p) or (k[-1] if k else None)
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
-    """Return how many neighbours along K, within a K step of `slab` elements (a row of shared memory), read
-    the same element of memory; 1 if linear.
+    """Return how many neighbours along K read the same element of memory, within a K step of `slab` elements.
+
+    `read` is the node number of a read for the MMA `m`. 1 if its address is linear, or does not depend on the K that
+    steps run along.
     """
     n = t.facts.nodes[read]
     inner = inner_k(t, m.oriented)
     if n.place.linear or n.source is None or inner is None:
         return 1
     own = {str(d): over for d, over in zip(n.source.results[0].type.dims, n.source.attrs["over"], strict=True)}
-    return _neighbours(tuple(n.source.attrs["at"]), own[inner], slab) if inner in own else 1
+    return _cached_equal_neighbours(tuple(n.source.attrs["at"]), own[inner], slab) if inner in own else 1
 
 
 @lru_cache
-def _neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
-    """Return `computed.equal_neighbours(at, k, slab)`, cached: how many
-    neighbours along `k` share one element of memory.
+def _cached_equal_neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
+    """Return `computed.equal_neighbours(at, k, slab)`, cached.
+
+    It is how many neighbours along `k`, within `slab` elements, read the same element at the memory coordinates `at`.
     """
     return equal_neighbours(at, k, slab)

@@ -24,24 +24,27 @@ class PlanAxes:
     """Parts of a reduction that a task has."""
 
     def task(self, d: Expr) -> int | None:
-        """Return the extent of a task along a program dimension, in elements; None if the grid does not split it."""
-        return self._size(d, "task")
+        """Return the extent of a task (one workgroup's work) along a program dimension, in elements; None if
+        the grid does not split it.
+        """
+        return self._split_size(d, "task")
 
     def loop(self, d: Expr) -> int | None:
         """Return the tile size of the loop over a program dimension, in elements; None if there is no loop."""
-        return self._size(d, "loop")
+        return self._split_size(d, "loop")
 
-    def boxes(self, d: Expr, level: str) -> dict[str, int]:
-        """Return {digit: size} of the splits of single digits (sub-indices) of a
-        dimension at a level; {} if there are none.
+    def digit_sizes(self, d: Expr, level: str) -> dict[str, int]:
+        """Return {digit: size} for the splits of single digits (mixed-radix parts) of a dimension.
+
+        `level` is "task" or "loop". {} if the plan splits the dimension as a whole, or not at all.
         """
         axis = self.axes.get(d)
         splits = () if axis is None else axis.splits
         return {s.digit: s.size for s in splits if s.level == level and s.digit is not None}
 
-    def _size(self, d: Expr, level: str) -> int | None:
-        """Return the size of a dimension's first split at a level ("task" or
-        "loop"), in elements; None if there is none.
+    def _split_size(self, d: Expr, level: str) -> int | None:
+        """Return the size of a dimension's first split at a level ("task" or "loop"), in
+        elements; None if there is none.
         """
         axis = self.axes.get(d)
         split = None if axis is None else axis.split(level)
@@ -49,7 +52,10 @@ class PlanAxes:
 
 
 def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
-    """Return the axes of a plan by the dimensions of its program; or text that names the dimension without an axis."""
+    """Return the axes of a plan by the dimensions of its program; or text that names what has no axis.
+
+    A dimension with one element needs none.
+    """
     parts, parts_of_task = None, 1
     named = {axis.name: axis for axis in plan.axes}
     if plan.parts is not None:

@@ -39,9 +39,9 @@ class PlanCandidate:
 
     @property
     def family(self) -> tuple[str, ...]:
-        """The kind of this candidate: its rewrites and the kind of each kernel.
+        """The rewrites of this candidate and the family of each of its kernels, as text.
 
-        The lowering tends to refuse a family as a whole.
+        The lowering tends to refuse all candidates of a family for the same reason.
         """
         following = () if self.then is None else self.then.family
         return (*(rewrite.what for rewrite in self.rewrites), self.kernel.family, *following)
@@ -78,22 +78,27 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """The cycles above which a new candidate is dropped: those of the best one;
-        infinite without one or with `keeps_all`.
+        """The cycles above which a new candidate is of no use: those of the best one.
+
+        Infinite without a candidate, or if the ranking keeps all.
         """
         return inf if self.keeps_all or not self.candidates else self.candidates[0].cycles
 
     @property
     def best(self) -> PlanCandidate | None:
-        """The fastest candidate of this ranking; None if there is none."""
+        """The first candidate of this ranking, which has the smallest sort key; None if there is none."""
         return self.candidates[0] if self.candidates else None
 
     def reject(self, what: str, why: str) -> None:
-        """Note a choice `what` that is not made, and why; of several reasons for the same choice the first is kept."""
+        """Note that the choice `what` is not made, and why; of several reasons for the same
+        choice the first is kept.
+        """
         self.rejected.setdefault(what, why)
 
     def count(self, other: Ranking) -> None:
-        """Add the counts and rejections of another search to this ranking; its candidates are not added."""
+        """Add the counts and the rejections of another search to this ranking; the candidates
+        of `other` are not added.
+        """
         self.states += other.states
         self.tilings += other.tilings
         self.timed += other.timed

@@ -26,10 +26,11 @@ from tilewright.plan.search.simt import term_program
 def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collection[str] = ()) -> PlanCandidate | str:
     """Return a given plan as a candidate with its predicted cycles; or text that says why they cannot be predicted.
 
-    `facts` are those of the whole program. Arguments that are `constant` are repacked once, when they are bound.
+    `facts` are those of the whole program, even if the plan splits it into two kernels. Arguments named in `constant`
+    are repacked once, when they are bound, at no cost.
     """
     if plan.split_after is not None:
-        return _rate_two(facts, machine, plan, plan.split_after)
+        return _rate_two_kernels(facts, machine, plan, plan.split_after)
     if plan.early is False:  # as on a machine that launches no kernel while another ends
         machine = replace(machine, launches=machine.launches - {"programmatic"})
     forms = {line.name: line.form for line in plan.values if line.at == LAUNCH}
@@ -45,40 +46,43 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
     ways = list(repackings(facts, machine, constant, Ranking()))
     if not copied:  # blocks of a batch, or of rows
         facts = next((x.facts for x in ways if x.only_blocks and not x.rewrite.forms), facts)
-        return _in_blocks(_rate_kernel(facts, machine, own, batch), machine, constant)
+        return _with_diagonal_b(_rate_kernel(facts, machine, own, batch), machine, constant)
     repacked = next((x for x in ways if dict(x.rewrite.forms) == copied), None)
     if repacked is None:
         return f"no copies are {', '.join(f'`repack {name}: {form}`' for name, form in copied.items())}"
     kernel = _rate_kernel(repacked.facts, machine, own, batch)
-    return kernel if isinstance(kernel, str) else _in_blocks(with_copies(kernel, repacked), machine, constant)
+    return kernel if isinstance(kernel, str) else _with_diagonal_b(with_copies(kernel, repacked), machine, constant)
 
 
-def _in_blocks(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
-    """Return the candidate `kernel` with B repacked to block-diagonal form.
+def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
+    """Return the candidate `kernel` with operand B repacked to block-diagonal form, if its tile has
+    several GEMMs of a batch.
 
-    If `kernel` is a refusal, return it unchanged. Arguments named in `constant` are repacked once, at no cost.
+    If `kernel` is text (why there is no candidate), return it unchanged. Arguments named in `constant` are repacked
+    once, at no cost.
     """
     return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine, constant)
 
 
-def _rate_two(facts: Facts, machine: Machine, plan: Schedule, after: str) -> PlanCandidate | str:
-    """Return a plan of two kernels as a candidate with its predicted cycles; or why they cannot be predicted.
+def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule, after: str) -> PlanCandidate | str:
+    """Return a plan of two kernels as a candidate with its predicted cycles; or text: why they cannot be predicted.
 
-    The program is split after the MMA named `after`. If the plan has no second part, the search's best kernel is taken.
+    The program is split after the MMA named `after`. If the plan does not describe the second kernel, the search's best
+    one is taken.
     """
     cut = next((c for c in cuts(facts, Ranking()) if c.after == after), None)
     if cut is None:
         return f"`split kernel after {after}`: no value there goes alone from one kernel to another"
     one = rate_plan(cut.first, machine, replace(plan, split_after=None, then=None))
-    two = _second(cut, machine, plan.then)
+    two = _rate_second_kernel(cut, machine, plan.then)
     if isinstance(one, str) or isinstance(two, str):
         return one if isinstance(one, str) else str(two)
     return two_kernels(cut, one, two)
 
 
-def _second(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
-    """Return the second kernel of a split program as a candidate: that of its
-    plan, or the search's best if `plan` is None.
+def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
+    """Return the second kernel of a split program as a candidate: that of `plan`, or the
+    search's best if `plan` is None.
 
     If there is none, return text that says why.
     """
@@ -88,9 +92,10 @@ def _second(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandi
 
 
 def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> PlanCandidate | str:
-    """Return the plan of one kernel as a candidate with its predicted cycles; or why they cannot be predicted.
+    """Return the plan of a single kernel as a candidate with its predicted cycles; or text: why
+    they cannot be predicted.
 
-    `batch` is the number of GEMMs in a tile, as blocks of a block-diagonal B.
+    `batch` is the number of GEMMs in a tile, as blocks of a block-diagonal B; 1 if B is not so.
     """
     program = term_program(facts, machine) if plan.pipeline is None and plan.products else None
     if program is not None and is_by_terms(program, plan):

@@ -14,17 +14,18 @@ from tilewright.plan.search.parts import split_work
 from tilewright.plan.search.pipeline import KernelPipeline
 from tilewright.plan.search.plan_axes import PlanAxes
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
-from tilewright.plan.search.rate_tiles import PlanTiles, owners_of
+from tilewright.plan.search.rate_tiles import PlanTiles, program_dims_of
 from tilewright.plan.search.tiling import Tiling
-from tilewright.plan.search.unit import MmaTile, deep
+from tilewright.plan.search.unit import MmaTile, padded_k
 
 
 def rate_pipeline(
     facts: Facts, machine: Machine, plan: Schedule, roles: Pipeline, axes: PlanAxes, batch: int
 ) -> PlanCandidate | str:
-    """Return a plan with a pipeline as a candidate with its predicted cycles; or why they cannot be predicted.
+    """Return a plan with a pipeline as a candidate with its predicted cycles; or text: why they cannot be predicted.
 
-    `batch` is the number of GEMMs of a batch in a tile, as blocks of a block-diagonal B.
+    `roles` is the plan's pipeline, `axes` are its axes by program dimension. `batch` is the number of GEMMs in a tile,
+    as blocks of a block-diagonal B.
     """
     lines = {line.name: line for line in plan.products}
     units = [lines.get(p.name) for p in facts.products]
@@ -35,9 +36,9 @@ def rate_pipeline(
     if isinstance(o, str):
         return o
     taps = plan.loops[1:] if roles.halo_stages else ()
-    t = Tiling(o, PlanTiles(o, axes, chosen, batch, taps).tiles(), _groups(machine, chosen, roles, batch))
-    mmas = tuple(_mma(t, p, line) for p, line in zip(o.products, chosen, strict=True))
-    pipeline = KernelPipeline(roles, plan.overlap, _keeps_a(t, chosen), _offsets(plan, roles))
+    t = Tiling(o, PlanTiles(o, axes, chosen, batch, taps).tiles(), _wave_groups(machine, chosen, roles, batch))
+    mmas = tuple(_mma_tile(t, p, line) for p, line in zip(o.products, chosen, strict=True))
+    pipeline = KernelPipeline(roles, plan.overlap, _keeps_a(t, chosen), _taps_per_stage(plan, roles))
     kernel = KernelSchedule(t, mmas, pipeline, None, plan.raster, plan.order, _columns_first(facts, plan, axes))
     work = work_of(kernel)
     if work is None:
@@ -49,9 +50,11 @@ def rate_pipeline(
 
 
 def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles: Pipeline) -> Orientation | str:
-    """Return the orientation that the MMAs' lines of a plan say; or text that says why no atom takes it.
+    """Return the orientation that a plan's `mma` statements give; or text: why no atom takes it, or
+    bulk copies cannot load it.
 
-    `units` are these lines, `roles` is the pipeline's. With several producer waves, lanes copy instead of bulk copies.
+    `units` are these statements, `roles` is the plan's pipeline: with several producer waves, lanes copy instead of
+    bulk copies.
     """
     ranking = Ranking()
     o = orient(facts, machine, tuple(line.transposed for line in units), ranking)
@@ -65,10 +68,11 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles
     return o if o.by_threads or roles.producer[0] == 1 else replace(o, by_threads="the plan says so")
 
 
-def _groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, batch: int) -> tuple[int, int]:
+def _wave_groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, batch: int) -> tuple[int, int]:
     """Return (consumer wave groups along the rows of a tile, wave groups along its columns) of a plan.
 
-    `units` are the plan's MMA lines, `batch` is the number of GEMMs in a tile.
+    `units` are the plan's `mma` statements, `roles` is its pipeline, `batch` the number of GEMMs in a tile. With
+    ping-pong only the groups of one task (one workgroup's work) count.
     """
     atoms = [machine.multiply[line.atom or ""] for line in units]
     waves = atoms[0].c.lanes // (machine.lanes or 1)
@@ -80,38 +84,48 @@ def _groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, batch: 
     return max(1, groups // across), min(groups, across)
 
 
-def _mma(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
-    """Return the MMA tile that a plan's line says.
+def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
+    """Return the tile of the MMA `p` that its statement `line` in a plan gives.
 
-    Its atom is the line's; or, if that keeps A in registers, the atom of the same shape that reads A from shared
+    Its atom is the statement's or, if that takes A from registers, the atom of the same shape that reads A from shared
     memory.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     said = t.machine.multiply[line.atom or ""]
     atom = said if said in p.atoms else next((x for x in p.atoms if x.shape == said.shape), p.atoms[0])
-    return MmaTile(p, atom, rows, columns // t.batch, deep(t, p, atom))
+    return MmaTile(p, atom, rows, columns // t.batch, padded_k(t, p, atom))
 
 
 def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
-    """True if an MMA line of the plan holds operand A in registers over the loop although A is read from memory.
+    """True if an `mma` statement of the plan keeps operand A in registers over the loop although A is read from memory.
 
-    `units` are the plan's MMA lines.
+    `units` are the plan's `mma` statements.
     """
     pairs = zip(t.o.products, units, strict=True)
     return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
 
 
 def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
-    """True if the plan's grid has all dimensions of N of the last MMA before those of M."""
+    """True if the plan's grid has all of its dimensions of N of the last MMA before those of M.
+
+    False if it has none of M, or none of N.
+    """
     n, m = (
-        [plan.grid.index(axis.name) for d in owners_of(facts, tuple(dims)) if (axis := axes.axes[d]).name in plan.grid]
+        [
+            plan.grid.index(axis.name)
+            for d in program_dims_of(facts, tuple(dims))
+            if (axis := axes.axes[d]).name in plan.grid
+        ]
         for dims in (facts.products[-1].n, facts.products[-1].m)
     )
     return bool(m and n) and max(n) < min(m)
 
 
-def _offsets(plan: Schedule, roles: Pipeline) -> int | None:
-    """Return how many filter taps a stage of B has beside halo tiles; 0: all of B is resident; None: no halo tiles."""
+def _taps_per_stage(plan: Schedule, roles: Pipeline) -> int | None:
+    """Return how many filter taps a pipeline stage of B has beside halo tiles of A.
+
+    0 if all of B is resident in shared memory, None if the plan has no halo tiles.
+    """
     panel = next((line for line in plan.values if line.form == "panel"), None)
     if panel is None or not roles.halo_stages:
         return None

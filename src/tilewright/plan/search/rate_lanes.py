@@ -21,7 +21,9 @@ from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, un
 
 
 def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes) -> PlanCandidate | str:
-    """Return a plan without a pipeline as a candidate with its predicted cycles; or why they cannot be predicted."""
+    """Return a plan without a pipeline as a candidate with its predicted cycles; or text that names
+    an atom the machine lacks.
+    """
     size = numbers_of(facts.sizes)
     widths, blocks = dict[Expr, int](), dict[Expr, int]()
     for d in sorted(facts.cut, key=lambda d: _grid_position(plan, axes, d)):
@@ -33,7 +35,9 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
     loops = {d: axes.loop(d) or max(n, size(d)) for d, n in loop_tiles(facts).items()}
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` within a task, or within an iteration of a loop over it."""
+        """Return the extent of `d` within a task (one workgroup's work) or, if the plan loops over
+        `d`, within one iteration.
+        """
         return widths.get(d) or loops.get(d) or size(d)
 
     products = microkernels(facts, machine, width)
@@ -54,13 +58,14 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
 
 
 def _grid_position(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
-    """Return the position of a dimension in the plan's line `grid`; one past the end if it is not there."""
+    """Return the position of a dimension among the plan's grid axes; one past the last if the grid does not have it."""
     name = axes.axes[d].name if d in axes.axes else ""
     return plan.grid.index(name) if name in plan.grid else len(plan.grid)
 
 
 def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, transposed: bool) -> Microkernel | None:
-    """Return the atom with its accumulator tile as a plan's MMA line says; None without an atom.
+    """Return the atom named `atom` with its accumulator tile, as a plan's `mma` statement gives
+    them; None without an atom.
 
     `rows` and `columns` are those of C, `transposed` says that N lies on the atom's rows.
     """
@@ -71,15 +76,17 @@ def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, tr
 
 
 def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
-    """True if a plan computes the product by lanes without atoms (SIMT): no
-    line has an atom, and one axis is all of K.
+    """True if a plan computes the product by lanes without atoms (SIMT): no statement has an atom,
+    and one axis is all of K.
     """
     names = {axis.name for axis in plan.axes}
     return all(line.atom is None for line in plan.products) and axis_of_terms(program) in names
 
 
 def rate_by_terms(program: TermProgram, plan: Schedule) -> PlanCandidate | str:
-    """Return a plan with a SIMT product as a candidate with its predicted cycles; or why they cannot be predicted."""
+    """Return a plan with a SIMT product as a candidate with its predicted cycles; or text: which
+    dimension no task splits.
+    """
     facts = program.facts
     named = {axis.name: axis for axis in plan.axes}
     loop = named[axis_of_terms(program)].split("loop")

@@ -33,60 +33,72 @@ class PlanTiles:
 
     def _tile(self, c: DimClass) -> AxisTile:
         """Return the tile that the plan gives to the class `c` of dimensions (those with the same role in all MMAs)."""
-        owners = owners_of(self.facts, c.dims)
+        owners = program_dims_of(self.facts, c.dims)
         loops = {d: n for d in owners if (n := self.axes.loop(d)) is not None}
         if c.is_batch and c.is_parallel and self.batch > 1:
             box = tuple((d, self.batch if d == c.dims[-1] else 1) for d in c.dims)
             return AxisTile(GRID, self.batch, box, BOX, c.extent // self.batch)
-        boxed = [d for d in owners if self.axes.boxes(d, "task")]
+        boxed = [d for d in owners if self.axes.digit_sizes(d, "task")]
         if boxed:
             return self._halo_box(c, boxed[0])
         if not c.is_parallel:
-            return self._stepped(c, owners, loops) if loops and not self._is_held(c, loops) else self._whole(c)
+            return (
+                self._loop_tile(c, owners, loops)
+                if loops and not self._is_whole_between_mmas(c, loops)
+                else self._whole(c)
+            )
         blocks = self.batch if COLUMNS in c.roles else 1
         tasks = {d: max(1, n // blocks) for d in owners if (n := self.axes.task(d)) is not None}
         if not loops or not {ROWS, COLUMNS} & set(c.roles):
-            return self._cut(c, owners, tasks, GRID) if tasks else self._whole(c)
-        block = self._cut(c, owners, tasks | loops, LOOP)
+            return self._split_tile(c, owners, tasks, GRID) if tasks else self._whole(c)
+        block = self._split_tile(c, owners, tasks | loops, LOOP)
         shared = prod(ceil(tasks.get(d, self._extent(d)) / n) for d, n in loops.items())
         return AxisTile(LOOP, block.size, block.box, block.fold, shared, max(1, ceil(block.count / shared)))
 
-    def _is_held(self, c: DimClass, loops: dict[Expr, int]) -> bool:
-        """True if `loops` are K steps along a dimension of which an accumulator before has all columns."""
+    def _is_whole_between_mmas(self, c: DimClass, loops: dict[Expr, int]) -> bool:
+        """True if a task (one workgroup's work) holds all of `c` between two MMAs, so that `loops` are only
+        K steps of the second one.
+
+        `c` is N of one MMA and K of another; `loops` are the plan's loop tiles along it, none as wide as the first
+        MMA's tile.
+        """
         columns = {n for role, n in zip(c.roles, self.columns, strict=True) if role == COLUMNS}
         return DEPTH in c.roles and bool(columns) and not columns & set(loops.values())
 
     def _whole(self, c: DimClass) -> AxisTile:
-        """Return the tile of the class `c` of dimensions that has its whole extent: no grid or loop splits it."""
+        """Return the tile that has all of the class `c` of dimensions: neither the grid nor a loop splits it."""
         return AxisTile(WHOLE, c.extent, tuple((d, self.facts.extents[d]) for d in c.dims))
 
     def _extent(self, d: Expr) -> int:
-        """Return the extent of a program dimension, in elements: the product of its digits' (sub-indices') extents."""
+        """Return the extent of a program dimension, in elements: the product of its digits'
+        (mixed-radix parts') extents.
+        """
         return self.facts.size(n for n in self._digits(d) if n in self.facts.extents)
 
     def _digits(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (sub-indices) that a program dimension
-        was split into; its own name if it was not.
+        """Return the names of the digits (mixed-radix parts) that a program dimension was split into.
+
+        It is the dimension's own name if it was not split.
         """
         return self.facts.digits.get(str(d), (str(d),))
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
-        """Return the grid tile of the class `c` of dimensions: a box (rectangle) of the digits
-        (sub-indices) of `d`, as the plan splits it.
+        """Return the grid tile of the class `c`: a box (rectangle) over the digits (mixed-radix parts) of
+        `d`, as the plan splits it.
 
-        Digits that the plan does not split have one element, or all of them if some digit is padded in the plan.
+        A digit that the plan does not split has one element in the box, or all of them if the plan pads some digit.
         """
-        task_sizes, extents = self.axes.boxes(d, "task"), self.facts.extents
+        task_sizes, extents = self.axes.digit_sizes(d, "task"), self.facts.extents
         runs_on = any(digit.walked != digit.extent for digit in self.axes.axes[d].digits)
         box = tuple((n, task_sizes.get(n, extents[n] if runs_on else 1)) for n in c.dims)
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 
-    def _cut(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
-        """Return the tile of the class `c` of dimensions at a level, with the extent in `sizes`
-        (default 1) along each program dimension.
+    def _split_tile(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
+        """Return the tile at a level (GRID or LOOP) of the class `c` of dimensions, with the extents
+        `sizes` (1 if not given).
 
-        With one dimension in `owners` it is a run (contiguous flat indices), with several a box (rectangle of
-        sub-indices).
+        `owners` are the program dimensions of `c`, by which `sizes` has extents in elements. One owner gives a run
+        (contiguous flat indices), several give a box (rectangle).
         """
         facts, size = self.facts, prod(sizes.get(d, 1) for d in owners)
         if len(owners) == 1:
@@ -99,19 +111,19 @@ class PlanTiles:
             level, size, tuple((n, box[n]) for n in c.dims), BOX, prod(ceil(facts.extents[n] / box[n]) for n in c.dims)
         )
 
-    def _stepped(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
-        """Return the loop tile of the class `c` of dimensions, with the loop tile sizes
-        `loops` of its program dimensions `owners`.
+    def _loop_tile(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
+        """Return the loop tile of the class `c` of dimensions; `loops` has the loop tile sizes by program dimension.
 
-        Dimensions without a loop are whole. Its count is the iterations over all passes of a task.
+        `owners` are the program dimensions of `c`; those without a loop are whole. The tile's count is the iterations
+        of a task (one workgroup's work) over all passes.
         """
         taps = {d for d in owners if d in self.axes.axes and self.axes.axes[d].name in self.taps}
         sizes = {d: 1 if d in taps else loops.get(d, self._extent(d)) for d in owners}
-        tile = self._cut(c, owners, sizes, LOOP)
+        tile = self._split_tile(c, owners, sizes, LOOP)
         passes = 1 if set(c.roles) <= {DEPTH} else max(self.facts.passes[d] for d in c.dims)
         return AxisTile(LOOP, tile.size, tile.box, tile.fold, tile.count * passes)
 
 
-def owners_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
-    """Return the program dimensions of which any of the canonical dimensions `dims` is a digit (sub-index)."""
+def program_dims_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
+    """Return the program dimensions that have any of the canonical dimensions `dims` as a digit (mixed-radix part)."""
     return [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & set(dims)]

@@ -26,7 +26,7 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
     """Yield the ways to repack the operands of a program's single MMA before its kernel.
 
     Operands named in `constant` are repacked once, when they are bound, and cost nothing. Ways that do not apply are
-    noted in `ranking`. Yields nothing with several MMAs, computed operands, or without bulk copies.
+    noted in `ranking`. Yields nothing with several MMAs, with computed operands, or on a machine without bulk copies.
     """
     if len(facts.products) != 1 or facts.part:
         return
@@ -44,10 +44,10 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
     yield from paired_rows(facts, p, reads, machine)
     ways: list[tuple[str, tuple[Facts, list[RowCopy]] | str]] = []
     if refused:
-        ways = [(ROWS, _joined(facts, p, reads, machine) or _apart(facts, reads, machine))]
-        ways.append((PANELS, _panels(facts, p, reads, machine)))
+        ways = [(ROWS, _merge_tap(facts, p, reads, machine) or _pad_rows(facts, reads, machine))]
+        ways.append((PANELS, _im2col(facts, p, reads, machine)))
     elif askew:
-        ways = [(PADDED, _padded(facts, p, reads, machine))]
+        ways = [(PADDED, _pad_k(facts, p, reads, machine))]
     for form, made in ways:
         if isinstance(made, str):
             ranking.reject(f"operands in {form}", made)
@@ -59,41 +59,41 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
 
 
 def padded_length(machine: Machine, extent: int, element: int, line: int) -> int:
-    """Return the padded length of a row of `extent` elements: whole cache lines if little longer, else whole sectors.
+    """Return the padded length of a row of `extent` elements: whole lines if it grows little, else whole sectors.
 
-    `element` is the bytes of an element, `line` those of a line.
+    `element` is the bytes of an element, `line` the bytes of a line (row of shared memory). Little is one part in
+    SLACK.
     """
     pitch = bulk_pitch(machine)
-    sectors, lines = (_up(extent, max(pitch, n), element) for n in (machine.limits.sector_bytes, line))
+    sectors, lines = (_round_up(extent, max(pitch, n), element) for n in (machine.limits.sector_bytes, line))
     return lines if SLACK * (lines - extent) <= extent else sectors
 
 
-def _up(extent: int, pitch: int, element: int) -> int:
+def _round_up(extent: int, pitch: int, element: int) -> int:
     """Return `extent` (elements of `element` bytes) rounded up until its bytes are a multiple of `pitch`."""
     while extent * element % pitch:
         extent += 1
     return extent
 
 
-def _line(machine: Machine) -> int:
+def _shared_row_bytes(machine: Machine) -> int:
     """Return the bytes of a row of shared memory as atoms read it, the longest of all atoms."""
     return max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
 
 
-def _padded(
+def _pad_k(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (program with K zero-padded in both operands, the copies that do
-    it); or text that says why there are none.
+    """Return (the program with K zero-padded in both operands, the copies that pad); or text: why K cannot be padded.
 
     `p` is the MMA, `reads` are its A and B.
     """
-    k = next((d for d in p.k if all(_is_row(n.place, d, facts) for n in reads)), None)
+    k = next((d for d in p.k if all(_is_whole_row(n.place, d, facts) for n in reads)), None)
     if k is None:
         return "no dimension of K is a whole row of both operands"
     if any(k in n.space for n in facts.nodes if n.op not in ("read", "mma")):
         return f"more than the product goes over {k}"
-    wide = padded_length(machine, facts.extents[k], reads[0].place.bytes, _line(machine))
+    wide = padded_length(machine, facts.extents[k], reads[0].place.bytes, _shared_row_bytes(machine))
     accesses, copies = {}, []
     for n in reads:
         shape = (*n.place.shape[:-1], wide)
@@ -103,22 +103,23 @@ def _padded(
     return replace(facts, nodes=nodes, extents={**facts.extents, k: wide}), copies
 
 
-def _is_row(place: AccessFacts, k: str, facts: Facts) -> bool:
-    """True if the dimension `k` alone is a whole row of the memory."""
+def _is_whole_row(place: AccessFacts, k: str, facts: Facts) -> bool:
+    """True if a row of the memory is the dimension `k` alone, from its first element to its last."""
     return place.row == ((k, 1),) and place.shape[-1] == facts.extents[k]
 
 
-def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (program with a larger row stride of operands that bulk copies refuse, the copies); or why there are none.
+def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
+    """Return (the program with a larger row stride of operands that bulk copies cannot read, the
+    copies that make them so).
 
-    `reads` are A and B of the MMA.
+    Text if the row strides of both operands are legal already. `reads` are A and B of the MMA.
     """
     accesses, copies = {}, []
     for n in reads:
         place = n.place
         if place.pitch % bulk_pitch(machine) == 0:
             continue
-        packed = (*place.shape[:-1], padded_length(machine, place.shape[-1], place.bytes, _line(machine)))
+        packed = (*place.shape[:-1], padded_length(machine, place.shape[-1], place.bytes, _shared_row_bytes(machine)))
         copies.append(copy_of(n, packed, machine))
         accesses[n.id] = replace(place, memory=f"{place.memory}_rows", strides=strides(packed))
     if not copies:
@@ -129,12 +130,12 @@ def _apart(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Fac
 # -- taps and channels as one run -----------------------------------------------------------------------------
 
 
-def _joined(
+def _merge_tap(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Return (program with a filter tap and the channels merged into one contiguous run of K, the copies).
+    """Return (the program with a filter tap and the channels merged into one contiguous run of K, the copies for it).
 
-    `p` is the MMA, `reads` are its A and B. None if taps and channels do not merge.
+    `p` is the MMA, `reads` are its A and B. None if no tap is next to the channels in both operands.
     """
     pitch = bulk_pitch(machine)
     for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
@@ -150,17 +151,17 @@ def _joined(
             continue
         while any(step and step * channels * reads[0].place.bytes % pitch for step in steps):
             channels += 1
-        return _in_runs(facts, reads, tap, channel, channels, machine)
+        return _with_merged_k(facts, reads, tap, channel, channels, machine)
     return None
 
 
-def _in_runs(
+def _with_merged_k(
     facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
-    """Return (program with `tap` and `channel` merged into one contiguous run with
-    `channels` elements per tap, the copies).
+    """Return (the program with `tap` and `channel` merged into one run of K with `channels`
+    elements per tap, the copies).
 
-    `reads` are A and B of the MMA. The merged dimension keeps the name `channel`.
+    `reads` are A and B of the MMA, both of which are copied. The merged dimension keeps the name `channel`.
     """
     length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []
@@ -192,13 +193,13 @@ def _in_runs(
 # -- panels -----------------------------------------------------------------------------------------------------
 
 
-def _panels(
+def _im2col(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (program with all of K as one contiguous run of every row, as im2col
-    does; the copies); or why there are none.
+    """Return (the program with all of K as one contiguous run in every row, as im2col does, the copies for it).
 
-    `p` is the MMA, `reads` are its A and B.
+    Text that says why not if K is one dimension already, or if the copies move too many bytes. `p` is the MMA, `reads`
+    are its A and B.
     """
     summed = [d for d in map(str, facts.order) if d in p.k]
     if len(summed) < 2:
@@ -213,7 +214,7 @@ def _panels(
             digits = [d for d in facts.digits.get(str(owner), (str(owner),)) if d in rows]
             forms.append(tuple((d, facts.size(digits[i + 1 :])) for i, d in enumerate(digits)))
             shape.append(facts.size(digits))
-        wide = _up(length, bulk_pitch(machine), n.place.bytes)
+        wide = _round_up(length, bulk_pitch(machine), n.place.bytes)
         packed = (*shape, wide)
         copies.append(replace(copy_of(n, packed, machine), word=1))
         coords = (*forms, ((run, 1),))

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """Return the work with the number of tasks that a core runs at a time,
-    their exchange cycles, and bytes moved again.
+    """Return the work (cycles and bytes) with what depends on the tasks (one workgroup's work each)
+    that a core runs at a time.
 
-    It is returned unchanged on machines that give no costs for it.
+    That is their number, the cycles in which the waves of a task exchange partial reductions, and the bytes that move
+    again because registers spill or lanes share rows unevenly. Unchanged on a machine that gives no costs for it.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:
@@ -25,23 +26,25 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
     lanes, rows = kernel.waves * (machine.lanes or 1), prod(kernel.widths.values())
     dealt = 1 << (rows - 1).bit_length()
     reductions = [n for n in facts.nodes if n.reduces]
-    again = _spilled_share(kernel, work, lanes) * _results(kernel) * machine.register_file.word_bytes
+    again = _spilled_share(kernel, work, lanes) * _result_elements(kernel) * machine.register_file.word_bytes
     if reductions and dealt > rows:
         again = max(again, (costs.uneven - 1) * work.moved)
     exchange = len(reductions) * costs.exchange if dealt < kernel.waves else 0.0
     return replace(work, at_a_time=max(1, costs.lanes // lanes), exchange=exchange, again=again)
 
 
-def _results(kernel: UniformKernelSchedule) -> float:
-    """Return the elements of the largest result over all tasks, within one iteration if loops iterate over it."""
+def _result_elements(kernel: UniformKernelSchedule) -> float:
+    """Return the elements of the largest result over all tasks (one workgroup's work each), in one
+    iteration of the loops over it.
+    """
     size, facts = numbers_of(kernel.facts.sizes), kernel.facts
     most = max((facts.size(n.dims) for n in facts.writes), default=0)
     return most * prod(min(1.0, n / max(1, size(d))) for d, n in kernel.loops.items())
 
 
 def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
-    """Return the fraction (0 to 1) of a lane's live values for which there are
-    no registers; `lanes` is those of a task.
+    """Return the fraction (0 to 1) of a lane's live values that find no register; `lanes` is the number of lanes of
+    a task (one workgroup's work).
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     file = machine.spaces["register"].bytes
@@ -51,6 +54,6 @@ def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> flo
         machine.register_file.word_bytes,
         min((n.place.bytes for n in facts.reads or facts.writes), default=1),
     )
-    held = _results(kernel) / work.tasks / lanes * (smallest + word) / 2 / word
+    held = _result_elements(kernel) / work.tasks / lanes * (smallest + word) / 2 / word
     room = file / word / max(costs.lanes, lanes) - costs.registers
     return max(0.0, 1 - room / held) if held else 0.0

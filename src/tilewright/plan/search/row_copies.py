@@ -27,8 +27,8 @@ class RowCopy:
     """True if the operand has this shape already: nothing is copied."""
 
     def work(self, machine: Machine) -> Work:
-        """Return the work of the kernel that makes this copy: one task per core, lane cycles, bytes of memory
-        traffic.
+        """Return the work of the kernel that makes this copy: ALU cycles of one task per core,
+        and bytes of memory traffic.
         """
         limits, cores = machine.limits, machine.limits.cores or 1
         lanes = limits.placing / limits.lane_rate / self.word * self.elements / cores
@@ -48,7 +48,7 @@ class Repacked:
 
 
 def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
-    """Return the cycles of all copies: one launch for all of them, with one memory latency; 0 if nothing is copied."""
+    """Return the cycles of all copies in one launch, which wait once for memory; 0 if nothing is copied."""
     copies = [c for c in copies if not c.is_view]
     if not copies:
         return 0.0
@@ -74,7 +74,7 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy:
-    """Return the copy of the tensor that `n` reads to one of shape `packed`, for the cost model."""
+    """Return the copy, as data for the cost model, of the tensor that `n` reads to a new tensor of shape `packed`."""
     place = n.place
     word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1], packed[-1])
     return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word), packed == place.shape)

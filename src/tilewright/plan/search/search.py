@@ -42,10 +42,10 @@ def search(
     constant: Collection[str] = (),
     opened: Mapping[Expr, Expr] | None = None,
 ) -> Ranking:
-    """Return the ranked ways to run a program on a machine.
+    """Return the ranked ways to run a program on a machine, the fastest first.
 
     `free` are the loops whose tile size does not change the result. With `only_lowered`, candidates are those that the
-    lowering can do; what it lacks is among the rejected. Arguments that are `constant` are repacked once, when they are
+    lowering can do; what it lacks is among the rejected. Arguments named in `constant` are repacked once, when they are
     bound. For sizes that are `opened` (known only at a call), `sizes` has typical numbers.
     """
     return search_facts(facts_of(program, sizes, free, opened), machine, only_lowered=only_lowered, constant=constant)
@@ -59,37 +59,39 @@ def search_facts(
     constant: Collection[str] = (),
     keeps_all: bool = False,
 ) -> Ranking:
-    """Return the ranked ways to run a program, from its facts.
+    """Return the ranked ways to run a program, from its facts, the fastest first.
 
-    `only_lowered`: candidates are those that the lowering can do. `constant` names arguments that are repacked once.
-    With `keeps_all` the ranking has even those that bounds show to be slower.
+    With `only_lowered`, candidates are those that the lowering can do. `constant` names arguments that are repacked
+    once, when they are bound. With `keeps_all`, candidates are kept even if bounds show that they are slower.
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     lanes = list(kernels_of_lanes(facts, machine, ranking))
     can_split = not (facts.opened or facts.logs or facts.in_order)
-    _take(ranking, [*lanes, *(split for whole in lanes if can_split for split in kernels_in_parts(whole, ranking))])
-    _take(ranking, list(kernels_of_fragments(facts, machine, ranking)))
+    _add_candidates(
+        ranking, [*lanes, *(split for whole in lanes if can_split for split in kernels_in_parts(whole, ranking))]
+    )
+    _add_candidates(ranking, list(kernels_of_fragments(facts, machine, ranking)))
     if facts.logs or facts.in_order:
         why = "what is logged is shown in order" if facts.logs else "elements are computed in order"
         ranking.reject("a pipeline, terms, repacked operands, parts, two kernels", why)
         return ranking
     atoms = kernels_with_atoms(facts, machine, ranking, inf, only_lowered)
-    _take(ranking, [block_diagonal(c, machine, constant) for c in atoms])
+    _add_candidates(ranking, [block_diagonal(c, machine, constant) for c in atoms])
     if facts.opened:
         ranking.reject("terms, repacked operands, parts, two kernels", "these are for sizes that are numbers")
         return ranking
-    _take(ranking, list(kernels_by_terms(facts, machine, ranking)))
+    _add_candidates(ranking, list(kernels_by_terms(facts, machine, ranking)))
     for repacked in repackings(facts, machine, constant, ranking):
-        _repacked(repacked, machine, ranking, constant, only_lowered)
+        _add_repacked(repacked, machine, ranking, constant, only_lowered)
     if facts.part != FIRST:
-        _in_two(facts, machine, ranking, only_lowered)
+        _add_two_kernels(facts, machine, ranking, only_lowered)
     return ranking
 
 
-def _repacked(
+def _add_repacked(
     repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
 ) -> None:
-    """Add the candidates on repacked operands to the ranking, or a rejection if a bound shows that all are slower.
+    """Add the candidates on repacked operands to the ranking; only a rejection if a bound shows that all are slower.
 
     `constant` names arguments that are repacked once; `only_lowered` drops candidates that the lowering cannot do.
     """
@@ -104,13 +106,13 @@ def _repacked(
         if repacked.only_blocks and (not isinstance(c.kernel, KernelSchedule) or c.kernel.tiling.batch == 1):
             continue
         found.append(block_diagonal(with_copies(c, repacked), machine, constant))
-    _take(ranking, found)
+    _add_candidates(ranking, found)
 
 
-def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
-    """Add the candidates of two kernels to the ranking, or a rejection for each split that a bound shows to be slower.
+def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
+    """Add one candidate of two kernels to the ranking for each way to split the program.
 
-    `only_lowered` drops splits and candidates that the lowering cannot do.
+    A way that a bound shows to be slower, or with `only_lowered` one that the lowering cannot do, is noted as rejected.
     """
     for cut in cuts(facts, ranking):
         best, what = ranking.limit, cut.what
@@ -127,20 +129,23 @@ def _in_two(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool
         ranking.count(two)
         if one.best is None or two.best is None:
             continue
-        _take(ranking, [two_kernels(cut, one.best, two.best)])
+        _add_candidates(ranking, [two_kernels(cut, one.best, two.best)])
 
 
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:
-    """Return the two kernels of a split program as one candidate: its cycles are the sum, its second kernel is
-    `two`.
+    """Return the two kernels of a split program as one candidate, with the sum of their
+    cycles; `two` runs after `one`.
     """
     cycles = one.cycles + two.cycles
     rewrites = (Rewrite(cut.what, after=cut.after), *one.rewrites)
     return replace(one, cycles=cycles, key=(round(cycles), *one.key[1:]), rewrites=rewrites, then=two)
 
 
-def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
-    """Add candidates to a ranking, which keeps the KEPT best of all and the KEPT_OF_FAMILY best of each family."""
+def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
+    """Add candidates to a ranking, which keeps the KEPT best of all and the KEPT_OF_FAMILY best of each family.
+
+    If the ranking keeps all, none is dropped.
+    """
     ranking.states += 1
     every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)
     counts = Counter[tuple[str, ...]]()
@@ -153,9 +158,10 @@ def _take(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
 
 
 def lower_bound(facts: Facts, machine: Machine) -> float:
-    """Return a lower bound of the cycles of any schedule: the longest of MMAs, lanes and memory, and a launch.
+    """Return a lower bound of the cycles of any schedule: the largest of MMA, lane (ALU) and
+    memory cycles, plus a launch.
 
-    MMAs run at the rate of the fastest atom that fits, or at that of lanes if none does.
+    MMAs count at the rate of the fastest atom that fits, or of multiply-adds by lanes if none fits.
     """
     mma = lanes = 0.0
     for p in facts.products:

@@ -44,7 +44,7 @@ class TermProgram:
 
     @property
     def count(self) -> int:
-        """The extent of K of this product: the multiply-adds (terms) of one result."""
+        """The extent of K of this product: the number of multiply-adds (terms) of one result."""
         return prod(self.facts.extents.get(str(d), 1) for d in self.summed)
 
 
@@ -66,12 +66,18 @@ class TermKernelSchedule:
 
     @property
     def family(self) -> str:
-        """The kind of this kernel, as text; the lowering tends to refuse candidates of one kind for the same reason."""
+        """The kind of this kernel as text: with or without boxes (rectangles) of results per lane.
+
+        The lowering tends to refuse all candidates of one kind for the same reason.
+        """
         return "terms in boxes" if self.sizes else "terms"
 
 
 def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernels in which lanes compute a program's single product without atoms; none if they cannot."""
+    """Yield the kernels in which lanes compute a program's single product without atoms (SIMT).
+
+    Yields nothing if `term_program` gives none for it.
+    """
     program = term_program(facts, machine)
     if program is None:
         return
@@ -88,9 +94,10 @@ def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
 
 
 def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
-    """Return the single product of a program if lanes can compute it without atoms; None if they cannot.
+    """Return the single product of a program if lanes can compute it without atoms (SIMT); None if they cannot.
 
-    They can if M or N is empty, both operands are plain reads, and one program dimension holds the rows.
+    They can if M or N is empty, both operands are plain reads, one program dimension has all rows, and the batch, if
+    any, is contiguous in memory. None also with loops, for half of a split program, and on a machine without lanes.
     """
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None
@@ -125,15 +132,17 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
 
 
 def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
-    """Return the names of the digits (sub-indices) that a program dimension
-    was split into; its own name if it was not.
+    """Return the names of the digits (mixed-radix parts) that a program dimension was split into.
+
+    It is the dimension's own name if it was not split.
     """
     return facts.digits.get(str(d), (str(d),))
 
 
 def sizes_of(kernel: TermKernelSchedule) -> Size:
-    """Return a function that gives the extent of a kernel's dimensions, also those that count lane boxes
-    (rectangles of results) and lie within one.
+    """Return a function that gives the extent of any dimension of a SIMT kernel.
+
+    With boxes (rectangles of results per lane) that includes the dimension that counts boxes, and those within a box.
     """
     boxes = [] if kernel.outer is None else [d for d in kernel.terms.dims if d is not kernel.outer]
     inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
@@ -144,8 +153,8 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
 
 
 def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
-    """Return a function that gives the extent of any dimension of a SIMT kernel; `more` has the dimensions of lane
-    boxes (a rectangle of results per lane).
+    """Return a function that gives the extent of any dimension of a SIMT kernel: of the program,
+    of K, and those in `more`.
     """
     numbers = numbers_of(program.facts.sizes)
     known: dict[Expr, int] = {program.terms.summed: program.count, **more}
@@ -153,9 +162,9 @@ def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
 
 
 def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
-    """Return the one kernel whose lanes compute results one by one, along a dimension that A, B and the result share.
+    """Return the kernel whose lanes compute results one by one, along a batch dimension, in a list.
 
-    It is an empty list if lanes lie along rows instead.
+    The list is empty if there is no batch, so that lanes lie along rows.
     """
     facts, terms = program.facts, program.terms
     if terms.along_rows:
@@ -170,8 +179,10 @@ def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
 
 
 def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
-    """Yield kernels whose lanes compute boxes (rectangles of neighbours) of
-    results that fit registers and share reads.
+    """Yield the kernels whose lanes compute boxes (rectangles of neighbours) of results that fit
+    registers and share reads.
+
+    Yields nothing if M has fewer than two digits (mixed-radix parts).
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
@@ -193,20 +204,17 @@ def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
 
 
 def _may_overrun(facts: Facts, dim: str, n: int) -> bool:
-    """True if boxes of `n` elements divide a dimension, or if every write drops the elements past its end.
-
-    `dim` is that dimension's name.
-    """
+    """True if boxes of `n` elements divide the dimension `dim`, or if every write drops the elements past its end."""
     extent = facts.extents[dim]
     forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
     return extent % n == 0 or all(any(form == ((dim, 1),) and at == extent for form, at in each) for each in forms)
 
 
 def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
-    """Return the parameters of a lane's box (rectangle) of results, with its input
-    window; an empty `box` means one result.
+    """Return how a lane computes one box (rectangle) of results: its accumulators, and the input window of one K step.
 
-    `box` maps each digit (sub-index of M) to the box's extent; `tile` is the number of K elements of one step.
+    `box` maps each digit (mixed-radix part of M) to the box's extent; an empty `box` means one result. `tile` is the
+    number of K elements of one step.
     """
     terms = replace(program.terms, tile=tile, sizes=tuple(box.values()))
     extents, remaining = dict(box), tile
@@ -222,10 +230,9 @@ def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
 
 
 def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[Terms, Expr, dict[Expr, int]]:
-    """Return (`terms` with the dimensions of lane boxes, the dimension that
-    counts boxes, {dimension within one: extent}).
+    """Return (`terms` with the dimensions of boxes, the dimension that counts boxes, {dimension within one: extent}).
 
-    A lane box is the rectangle of results that one lane computes. `box` maps each digit (sub-index of M) to the box's
+    A box is the rectangle of results that one lane computes; `box` maps each digit (mixed-radix part of M) to its
     extent.
     """
     outer = symbol("boxes", 1)
@@ -235,7 +242,10 @@ def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple
 
 
 def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
-    """Return the kernel in which every lane has one box (rectangle) of results, for one contiguous vector."""
+    """Return the kernel in which every lane computes one box (rectangle) of results, for each element of one vector.
+
+    `box` maps each digit (mixed-radix part of M) to the box's extent.
+    """
     terms, outer, inner = with_boxes(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
     size = _sizes(program, {outer: count, **inner})
@@ -244,9 +254,11 @@ def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) ->
 
 
 def count_terms(kernel: TermKernelSchedule) -> Work:
-    """Return the work of a SIMT kernel: instructions of its waves, cache lines of its loads, latencies.
+    """Return the work of a SIMT kernel: cycles of its instructions and of its loads per task (one
+    workgroup's work), latency.
 
-    Unrolled K steps wait for their loads together.
+    The latency is in cycles, of one core for all of its waves. Unrolled K steps wait for their loads together, others
+    one after the other.
     """
     terms, machine, size = kernel.terms, kernel.program.machine, sizes_of(kernel)
     limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.values

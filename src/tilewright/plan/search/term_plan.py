@@ -12,7 +12,7 @@ from tilewright.plan.search.simt import TermKernelSchedule, TermProgram, digits_
 
 
 def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
-    """Return the plan of a SIMT kernel: grid axes, whole axes, and one axis for all of K."""
+    """Return the plan of a SIMT kernel: axes that the grid splits, whole axes, and one axis for all of K."""
     program, facts = kernel.program, kernel.program.facts
     axes, tasks = [], []
     for d in facts.cut:
@@ -39,7 +39,9 @@ def axis_of_terms(program: TermProgram) -> str:
 
 
 def _extent(facts: Facts, d: Expr) -> int:
-    """Return the extent of a program dimension, in elements: the product of its digits' (sub-indices') extents."""
+    """Return the extent of a program dimension, in elements: the product of its digits'
+    (mixed-radix parts') extents.
+    """
     return prod(facts.extents.get(name, 1) for name in digits_of_dim(facts, d))
 
 

@@ -47,7 +47,11 @@ class AxisTile:
 
 
 def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, int]]]:
-    """Yield (a tile for each class of dimensions, (wave groups along rows, along columns)) for every choice to try."""
+    """Yield (a tile for each class of dimensions, (wave groups along rows, wave groups along
+    columns)) for every choice to try.
+
+    A class of dimensions (same role in every MMA) is one axis of the schedule.
+    """
     unit = o.products[0].atoms[0].shape[0]
     held = any(p.a_in_registers for p in o.products)
     has_rows = any(ROWS in c.roles for c in o.classes)
@@ -59,34 +63,37 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
             or (rows > unit and not has_rows)
         ):
             continue  # a fragment of A would be each group's in part
-        for tiles in combinations(*(_choices(o, c, rows, _columns(o, c)) for c in o.classes)):
+        for tiles in combinations(*(_legal_tiles(o, c, rows, _atom_widths(o, c)) for c in o.classes)):
             if across == 1 or any(
                 t.level in (WHOLE, CLUSTER) and COLUMNS in c.roles for t, c in zip(tiles, o.classes, strict=True)
             ):
                 yield tiles, (down, across)
 
 
-def _columns(o: Orientation, c: DimClass) -> tuple[int, ...]:
-    """Return the atom widths, ascending, that all MMAs with the class `c` of
-    dimensions as N have; () if none has it as N.
+def _atom_widths(o: Orientation, c: DimClass) -> tuple[int, ...]:
+    """Return the N extents of atoms, ascending, that all MMAs with `c` as N have in common; () if no MMA has `c` as N.
+
+    `c` is a class of dimensions (same role in every MMA).
     """
     atoms = [p.atoms for p, role in zip(o.products, c.roles, strict=True) if role == COLUMNS]
     widths = [{atom.shape[1] for atom in each} for each in atoms]
     return tuple(sorted(set.intersection(*widths))) if widths else ()
 
 
-def _choices(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return the tiles of the class `c` of dimensions that follow the author's
-    constraints, and whose overrun is never stored.
+def _legal_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
+    """Return the tiles of `c` (dimensions of one role) that meet the author's constraints and
+    whose overhang is not stored.
 
-    `rows` is the M tile in elements, `columns` are the atom widths.
+    `rows` is the M extent of a task's (workgroup's) tile in elements, `columns` are the N extents of atoms.
     """
-    proposed = [tile for tile in _proposed(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
-    return [tile for tile in proposed if tile.level != GRID or _ends_outside(o.facts, tile)]
+    proposed = [tile for tile in _proposed_tiles(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
+    return [tile for tile in proposed if tile.level != GRID or _overhang_is_dropped(o.facts, tile)]
 
 
 def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
-    """True if a grid tile has the task widths that the author's constraints state; other tiles are always True."""
+    """True if a grid tile has the task extents that the author's constraints state; True for
+    tiles that are no grid tiles.
+    """
     for owner, stated in facts.stated_tasks.items():
         digits = facts.digits.get(owner, (owner,))
         own = prod(n for d, n in tile.box if d in digits)
@@ -97,9 +104,9 @@ def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
     return True
 
 
-def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
-    """True if every write drops the elements that a tile has past the end of its dimensions, or if it has none
-    there.
+def _overhang_is_dropped(facts: Facts, tile: AxisTile) -> bool:
+    """True if every write drops the elements that a grid tile has past the end of its
+    dimensions, or if it has none there.
     """
     past = [d for d, n in tile.box if facts.extents[d] % n]
     if tile.fold == RUN:
@@ -108,41 +115,41 @@ def _ends_outside(facts: Facts, tile: AxisTile) -> bool:
 
 
 def can_pad(facts: Facts, dim: str) -> bool:
-    """True if every write drops the positions past the end of `dim`, so that a tile may run past it."""
-    return all(_lies_outside(w.place, dim, facts.extents[dim]) for w in facts.writes)
+    """True if every write drops the positions past the end of `dim`, so that a tile may extend past it."""
+    return all(_is_out_of_bounds(w.place, dim, facts.extents[dim]) for w in facts.writes)
 
 
-def _lies_outside(access: AccessFacts, dim: str, extent: int) -> bool:
-    """True if positions from `extent` on along `dim` are out of bounds of the
-    memory, so that their writes are dropped.
+def _is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
+    """True if all positions from `extent` on along `dim` are out of bounds of the memory, so that
+    writes there are dropped.
     """
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
     )
 
 
-def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return the tiles of the class `c` of dimensions to try, before constraints and bounds are checked.
+def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
+    """Return the tiles to try for `c` (dimensions of one role), before constraints and overhang are checked.
 
-    `rows` is the M tile in elements, `columns` are the atom widths.
+    `rows` is the M extent of a task's (workgroup's) tile in elements, `columns` are the N extents of atoms.
     """
     roles, several, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))
     if c.is_batch:
         single = AxisTile(GRID, 1, tuple((d, 1) for d in c.dims), RUN, c.extent)
-        return [single, *_several_of_batch(o, c)] if c.is_parallel else [whole]
+        return [single, *_block_diagonal_tiles(o, c)] if c.is_parallel else [whole]
     if ROWS in roles:
         if c.is_parallel:
-            return list(_folded(o, c, rows, GRID))
-        looped = list(_folded(o, c, rows, LOOP)) if c.streams and c.extent > rows else []
+            return list(_tiles_of_size(o, c, rows, GRID))
+        looped = list(_tiles_of_size(o, c, rows, LOOP)) if c.streams and c.extent > rows else []
         return [*looped, *([whole] if c.extent <= o.machine.bulk_copy.box_extent else [])]
     if COLUMNS in roles and c.is_parallel:
-        wide = [n for n in columns if n < c.extent] + _covering(o, c, columns)
-        grid = [t for n in wide for t in _folded(o, c, n, GRID)]
+        wide = [n for n in columns if n < c.extent] + _covering_widths(o, c, columns)
+        grid = [t for n in wide for t in _tiles_of_size(o, c, n, GRID)]
         blocks = [n for n in COLUMN_BLOCKS if several and COLUMN_BLOCKS[0] < c.extent and n < c.extent]
-        return [*grid, *(t for n in blocks for t in _folded(o, c, n, LOOP))]
+        return [*grid, *(t for n in blocks for t in _tiles_of_size(o, c, n, LOOP))]
     if COLUMNS in roles:
-        return [*_streamed(o, c, columns), *([whole] if c.extent <= WIDEST_WHOLE else [])]
+        return [*_tiles_of_unsplit_n(o, c, columns), *([whole] if c.extent <= WIDEST_WHOLE else [])]
     slab = _slab(o, c)
     steps = list(_steps_of_k(o, c, slab)) if c.streams else []
     shallow = c.extent <= DEEPEST_WHOLE and (several or not c.streams) and len(c.dims) == 1
@@ -151,22 +158,22 @@ def _proposed(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) 
     return [*steps, *([whole] if shallow else [])]
 
 
-def _covering(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
-    """Return the narrowest atom width that covers the class `c` of dimensions, and the
-    narrowest whose rows bulk copies can store.
+def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
+    """Return the N extents of atoms that cover all of `c`: the narrowest, and the narrowest whose
+    rows bulk copies can store.
 
-    There are 0 to 2 of them. `columns` are the atom widths, ascending.
+    There are 0 to 2 of them. `c` are dimensions of one role, `columns` are the N extents of atoms, ascending.
     """
     element = max(w.bytes for w in o.facts.writes)
     covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
     return list(dict.fromkeys([*covering[:1], *[n for n in covering if n * element % least == 0][:1]]))
 
 
-def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
-    """Yield tiles along an N that the grid cannot split: loop tiles, or the share of a task in a cluster.
+def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
+    """Yield tiles of an N that the grid cannot split: loop tiles, or equal shares for the workgroups of a cluster.
 
-    `columns` are the atom widths. A loop with several passes computes the MMA again in each; its tile counts all of
-    them.
+    `columns` are the N extents of atoms. If a loop needs several passes, the MMA is computed again in each, and the
+    tile counts the iterations of all. Yields nothing if the program scans `c`.
     """
     facts = o.facts
     if set(c.dims) & facts.scanned:
@@ -176,8 +183,8 @@ def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator
     passes = max(facts.passes[d] for d in c.dims)
     for n in columns:
         wide = n >= COLUMN_BLOCKS[0] or n in authors
-        if wide and n < c.extent and n % _depth_unit(o) == 0 and (not fixed or n in fixed):
-            for tile in _folded(o, c, n, LOOP):
+        if wide and n < c.extent and n % _atom_k(o) == 0 and (not fixed or n in fixed):
+            for tile in _tiles_of_size(o, c, n, LOOP):
                 yield AxisTile(LOOP, tile.size, tile.box, tile.fold, tile.count * passes)
     for n in CLUSTERS:
         divides = c.extent % (COLUMN_BLOCKS[0] * n) == 0 and c.extent // n <= WIDEST_WHOLE
@@ -186,16 +193,16 @@ def _streamed(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator
             yield AxisTile(CLUSTER, c.extent // n, box, RUN, n)
 
 
-def _depth_unit(o: Orientation) -> int:
-    """Return the elements of K that one atom multiplies, the most of all MMAs."""
+def _atom_k(o: Orientation) -> int:
+    """Return the elements of K that one atom multiplies, the most over all MMAs."""
     return max(p.atoms[0].shape[2] for p in o.products)
 
 
-def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
-    """Yield the grid tile with several GEMMs of a batch, if their K are adjacent in
-    memory and share a row of shared memory.
+def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
+    """Yield the grid tile with several GEMMs of a batch, if their K are adjacent in memory and
+    share a row of shared memory.
 
-    Yields nothing otherwise.
+    `c` are the batch dimensions. Yields one tile or none.
     """
     facts, inner = o.facts, c.dims[-1]
     if len(o.products) != 1:
@@ -216,21 +223,21 @@ def _several_of_batch(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
 
 
 def _slab(o: Orientation, c: DimClass) -> int:
-    """Return the slab (elements of K in a row of shared memory) of the first MMA
-    that has the class `c` of dimensions as K.
+    """Return the slab (elements of K in a row of shared memory) of the first MMA that has `c`
+    (dimensions of one role) as K.
     """
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
 
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
-    """Yield the K steps of `slab` elements (a row of shared memory): a run over all of K if bulk copies can
-    walk it, and the contiguous dimension alone.
+    """Yield the loop tiles of `slab` elements (a row of shared memory) over `c`, the dimensions of K.
 
-    The latter takes one filter tap after the other.
+    One is a run over all of K, if copies can load it; with several dimensions, another steps along the contiguous one
+    alone, for one filter tap after the other.
     """
     facts, extents = o.facts, o.facts.extents
     accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
-    if len(c.dims) == 1 or all(_walks_run(a, c.dims, o) for a in accesses):
+    if len(c.dims) == 1 or all(_can_copy_run(a, c.dims, o) for a in accesses):
         yield AxisTile(LOOP, slab, filled_box(facts, c.dims, slab, up=True), RUN, ceil(c.extent / slab))
     if len(c.dims) > 1:
         rows = [a.contiguous for a in accesses if a.contiguous in c.dims]
@@ -239,19 +246,20 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
         yield AxisTile(LOOP, slab, tuple(box.items()), BOX, prod(ceil(extents[d] / box[d]) for d in c.dims))
 
 
-def _is_one_dimension(facts: Facts, dims: tuple[str, ...]) -> bool:
-    """True if canonical dimensions are all sub-indices of one dimension of the program, in its order."""
+def _are_digits_of_one(facts: Facts, dims: tuple[str, ...]) -> bool:
+    """True if the canonical dimensions `dims` are digits (mixed-radix parts) of one program dimension, in its order."""
     return any(tuple(d for d in digits if d in dims) == dims for digits in facts.digits.values())
 
 
-def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
-    """True if copies can walk `dims` as a run (contiguous indices of the flattened dimension).
+def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
+    """True if copies can load a run over `dims` (contiguous indices of the flattened dimension) through this access.
 
-    Lanes that copy can walk the sub-indices of one dimension in any memory. Bulk copies can if memory has them as one
-    dimension, or has a separate coordinate for each, in order (im2col).
+    Lanes that copy can load the digits (mixed-radix parts) of one dimension from any memory. Bulk copies can if memory
+    has `dims` as one dimension, or has a separate coordinate for each, in order (im2col). True if the access depends on
+    fewer than two of `dims`.
     """
     own = [d for d in dims if d in access.dims]
-    if len(own) < 2 or (o.by_threads and _is_one_dimension(o.facts, dims)):
+    if len(own) < 2 or (o.by_threads and _are_digits_of_one(o.facts, dims)):
         return True
     in_windows = any(window & set(own) and not window <= set(own) for window in access.windows)
     merged = all(access.steps[a] == access.steps[b] * o.facts.extents[b] for a, b in pairwise(own))
@@ -266,11 +274,11 @@ def _walks_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bo
 def filled_box(
     facts: Facts, dims: tuple[str, ...], size: int, *, up: bool = False, outermost: bool = False
 ) -> tuple[tuple[str, int], ...]:
-    """Return a box (rectangle) ((dimension, extent), ...) of up to `size` elements:
-    the innermost dimension is filled first.
+    """Return a box (rectangle) of up to `size` elements as ((dimension, extent), ...): the innermost
+    dimension is filled first.
 
-    With `outermost`, the outermost is. `up` rounds the other extents up, so that it has at least `size` elements.
-    `dims` are its dimensions, outermost first.
+    `dims` are its dimensions, outermost first. With `outermost`, the outermost is filled first. With `up`, extents are
+    rounded up, so that the box has at least `size` elements.
     """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):
@@ -279,12 +287,13 @@ def filled_box(
     return tuple((d, box[d]) for d in dims)
 
 
-def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
-    """Yield the tiles of `size` elements over the class `c` of dimensions: a run
-    (contiguous flat indices), and boxes (rectangles).
+def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
+    """Yield the tiles of `size` elements over `c` (dimensions of one role): a run (contiguous
+    flat indices), then boxes.
 
-    With one dimension there is only the run. A run over several needs bulk copies that can walk it. `level` is GRID or
-    LOOP.
+    A box is a rectangle of the dimensions; if a sliding window reads the class, boxes are those of halo tiles. With one
+    dimension there is only the run. With several, a run that is shorter than the class needs copies that can load it.
+    `level` is GRID or LOOP.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:
@@ -294,7 +303,7 @@ def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[Axis
             return
     accesses = [n.place for n in (*facts.reads, *facts.writes) if set(c.dims) & n.place.dims]
     cut_by_mask = facts.masked_dims & set(c.dims) and extents[c.dims[-1]] % size
-    if size < c.extent and all(_walks_run(a, c.dims, o) for a in accesses) and not cut_by_mask:
+    if size < c.extent and all(_can_copy_run(a, c.dims, o) for a in accesses) and not cut_by_mask:
         yield AxisTile(level, size, filled_box(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
     boxes = [filled_box(facts, c.dims, size), filled_box(facts, c.dims, size, outermost=True)]
     window = halo_window(o, c) if level == GRID else None
@@ -306,9 +315,10 @@ def _folded(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[Axis
 
 
 def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Yield boxes of `rows` positions that an atom can read within a halo tile: its row groups have one stride.
+    """Yield the boxes (rectangles) of `rows` output positions whose halo tile one bulk copy loads and an atom can read.
 
-    No side of a box is twice as long as its dimension, or longer.
+    An atom can read it if groups of its rows have one stride. No side of a box is twice as long as its dimension, or
+    longer.
     """
     extents = [o.facts.extents[d] for d in c.dims]
     unit, together = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows

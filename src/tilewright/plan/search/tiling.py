@@ -32,29 +32,40 @@ class Tiling:
 
     @property
     def groups(self) -> int:
-        """The number of wave groups that compute a task of this tiling."""
+        """The number of wave groups that compute one task (one workgroup's work) of this tiling together."""
         return self.down * self.across
 
     @cached_property
     def size(self) -> dict[str, int]:
-        """The extent of a task or an iteration along each canonical dimension, by name."""
+        """The extent of this tiling's tile along each canonical dimension, by name.
+
+        It is the extent of one iteration if a loop iterates over the dimension, else of a task (one workgroup's work).
+        """
         return {dim: n for tile in self.tiles for dim, n in tile.box}
 
     @cached_property
     def batch(self) -> int:
-        """The number of GEMMs of a batch in one task's tile; 1 unless they are blocks of a block-diagonal B."""
+        """The number of GEMMs of a batch in one task's (workgroup's) tile; 1 unless they are
+        blocks of a block-diagonal B.
+        """
         pairs = zip(self.tiles, self.o.classes, strict=True)
         return prod(tile.size for tile, c in pairs if tile.level == GRID and c.is_batch)
 
     def span(self, dims: Dims) -> int:
-        """Return the elements of a task or an iteration over the dimensions `dims`, padded to whole tiles."""
+        """Return the elements of a tile over the classes that have any of `dims`, padded to whole tiles.
+
+        Along a class that a loop iterates over it is the tile of one iteration, otherwise the tile of a task (one
+        workgroup's work). A class (dimensions with one role) counts whole.
+        """
         if dims not in self._spans:
             numbers = {self.o.class_of[d] for d in dims}
             self._spans[dims] = prod(self.tiles[n].size for n in numbers)
         return self._spans[dims]
 
     def phase(self, n: ValueFacts) -> Loops:
-        """Return the loop nest in which the value `n` is computed, as class numbers; empty outside of loops."""
+        """Return the loop nest in which the value `n` is computed, as class numbers; empty if it is
+        computed outside of loops.
+        """
         return self.loops_over(n.dims | n.reduces | n.carried)
 
     def loops_over(self, dims: Dims) -> Loops:
@@ -62,24 +73,27 @@ class Tiling:
         return frozenset(self.o.class_of[d] for d in dims) & self.looped
 
     def trips(self, loops: Loops) -> int:
-        """Return the number of iterations of a task through the loop nest `loops` (class numbers); 1 without loops."""
+        """Return the number of iterations per task (one workgroup's work) of the innermost loop of the nest `loops`
+        (class numbers); 1 without loops.
+        """
         return prod(self.tiles[n].count for n in loops)
 
     @cached_property
     def between(self) -> frozenset[str]:
-        """The dimensions that loops between MMAs iterate over: N of one, K of another, as in attention."""
+        """The dimensions of loops that link two MMAs, N of one and K of the other, as in attention."""
         loops = (self.o.classes[n] for n in self.looped)
         return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
 
     def tile_of(self, dim: str) -> AxisTile:
-        """Return the tile of the class of dimensions that has `dim`."""
+        """Return the tile of the class (dimensions of one role) that has the dimension `dim`."""
         return self.tiles[self.o.class_of[dim]]
 
     def steps_between(self, dims: Dims, slab: int) -> int:
-        """Return the K steps of `slab` elements along a dimension of `dims` that a task holds whole between two MMAs.
+        """Return the K steps of `slab` elements along a dimension of `dims` that a task (one workgroup's work)
+        holds whole between two MMAs.
 
-        The accumulator of the first MMA has all of the dimension; the other operand of the second one comes one step
-        (a row of shared memory) at a time. It is 1 without such a dimension, and for one that the program loops over.
+        The accumulator of the first MMA has all of the dimension; the other operand of the second one comes one step (a
+        row of shared memory) at a time. It is 1 without such a dimension, and for one that the program loops over.
         """
         for c, tile in self.pairs():
             is_between = (
@@ -90,10 +104,12 @@ class Tiling:
         return 1
 
     def pairs(self) -> list[tuple[DimClass, AxisTile]]:
-        """Return each class of dimensions (axis of the schedule) with its tile."""
+        """Return (class of dimensions, its tile) for each axis of the schedule."""
         return list(zip(self.o.classes, self.tiles, strict=True))
 
 
 def is_chained(t: Tiling) -> bool:
-    """True if a task has several MMAs, or an MMA and reductions of its rows."""
+    """True if a task (one workgroup's work) has several MMAs, or one whose result it reduces further, so that the
+    grid cannot split M or N of it.
+    """
     return len(t.o.products) > 1 or any(not c.is_parallel and {ROWS, COLUMNS} & set(c.roles) for c in t.o.classes)

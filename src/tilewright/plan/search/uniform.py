@@ -43,27 +43,32 @@ class UniformKernelSchedule:
 
     @property
     def family(self) -> str:
-        """The kind of this kernel, as text; the lowering tends to refuse candidates of one kind for the same reason."""
+        """The kind of this kernel as text: whole, or parts of a reduction.
+
+        The lowering tends to refuse all candidates of one kind for the same reason.
+        """
         return "no pipeline" if self.parts is None else "parts of a reduction"
 
     def width(self, d: Expr) -> int:
-        """Return the extent of a dimension within a task of this kernel, or within an
-        iteration of a loop over it; at least 1.
+        """Return the extent of a dimension within a task (one workgroup's work) of this kernel or, if it loops over
+        it, one iteration; at least 1.
         """
         return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
 
 
 def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandidate:
-    """Return a kernel as a candidate, timed by its work; `ties` are compared in its sort key if cycles are equal."""
+    """Return a kernel as a candidate, timed by its work; of equal cycles, candidates with smaller `ties` come first."""
     cycles = kernel_time(kernel.machine, count_uniform(kernel), SAME_WAVES).cycles
     return PlanCandidate(kernel, cycles, (round(cycles), *ties))
 
 
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
-    """Return the tile size of every loop of the program, by its axis, except loops over dimensions of the grid.
+    """Return the tile size of every loop of the program, by its axis, except of loops over
+    dimensions that the grid splits.
 
-    It is the author's, if stated. Else a K loop has at most DEEPEST elements, a loop whose tile size does not matter
-    all of a short axis or CHOSEN, and others all.
+    It is the author's, if stated. Otherwise a loop that carries more than an accumulator has one tile, a K loop at most
+    DEEPEST elements (one tile if its size is known only at the call), and any other loop one tile if its axis is short
+    (WHOLE), else CHOSEN elements.
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
@@ -83,9 +88,11 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
 
 
 def count_uniform(kernel: UniformKernelSchedule) -> Work:
-    """Return the work of a kernel without a pipeline: lanes and atoms add up, and loads are waited for.
+    """Return the work (cycles and bytes) of a kernel without a pipeline: cycles of lanes and atoms add up,
+    and loads are waited for.
 
-    Without MMAs a task waits once for its reads; otherwise for A and for B in every K step of every accumulator tile.
+    Without MMAs a core waits once for its reads; with MMAs a task (one workgroup's work) waits for A and for B in every
+    K step of every accumulator tile.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
@@ -93,13 +100,13 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
     slower = machine.costs.one_wave if waves == 1 else 1.0
     lanes = 0.0
     for n in facts.nodes:
-        repeated = prod(count for d, count in counts.items() if not _has(facts, n, d))
+        repeated = prod(count for d, count in counts.items() if not _is_computed_over(facts, n, d))
         lanes += _element_cycles(kernel, n) * facts.size(n.space) * repeated
     tasks = prod(counts.values())
     waits = float(machine.limits.copy_latency)
     if kernel.products:
-        waits *= ceil(tasks / (machine.limits.cores or 1)) * _arrivals(kernel)
-    packed = _packed_bytes(kernel)
+        waits *= ceil(tasks / (machine.limits.cores or 1)) * _operand_waits(kernel)
+    packed = _bytes_of_packed_b(kernel)
     waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
     copied, words = _operand_copies(kernel)
     lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate
@@ -108,8 +115,12 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
     return work if kernel.products else with_residence(kernel, work)
 
 
-def _packed_bytes(kernel: UniformKernelSchedule) -> list[float]:
-    """Return the bytes of each operand B that another kernel packs first, so that fragments along K are contiguous."""
+def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
+    """Return the bytes of each operand B that a kernel before this one packs, so that an atom's
+    fragments are contiguous in K.
+
+    The list is empty if no operand is packed.
+    """
     facts, packed = kernel.facts, []
     for op, how in kernel.products.items():
         axes = axes_in(op, kernel.width)
@@ -123,9 +134,10 @@ def _packed_bytes(kernel: UniformKernelSchedule) -> list[float]:
 
 
 def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
-    """Return (bytes, words) that one task loads for its MMAs: A for every block of columns, B for every block of rows.
+    """Return (bytes, words) that one task (one workgroup's work) loads for its MMAs; a word is
+    what a lane loads at once.
 
-    A word is what a lane loads at once. MMAs that lanes do without an atom count nothing.
+    A is loaded for every accumulator tile along N, B for every one along M. MMAs without an atom count nothing.
     """
     facts, copied, words = kernel.facts, 0.0, 0.0
     vector = kernel.machine.lane_access.vector_bytes
@@ -151,26 +163,32 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
     return copied, words
 
 
-def _has(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
-    """True if a value is computed over a dimension of the program, or the dimension has one element."""
+def _is_computed_over(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
+    """True if the value `n` is computed for each index of the program dimension `dim`, or if
+    that has one element only.
+    """
     names = facts.digits.get(str(dim), (str(dim),))
     return any(name in n.space for name in names) or all(facts.extents.get(name, 1) == 1 for name in names)
 
 
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of a core for one element of a value: arithmetic, a multiply-add, or the
-    address of a read; 0 for what costs nothing.
+    """Return the cycles of one core for one element of the value `n`; 0 for operations that lanes do not compute.
+
+    For an MMA it is one multiply-add, for a read whose address needs divisions it is the address arithmetic.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     if n.op == "read" and n.source is not None and is_divided(n.source, size):
         return float(machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(n.source, size, machine))
     if n.op == "mma" and n.source is not None:
-        return _term_cycles(kernel, n.source)
+        return _multiply_add_cycles(kernel, n.source)
     return 0.0 if n.op == "cumsum" else facts.lane_cycles(n, machine)
 
 
-def _term_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the cycles of a core for one multiply-add of the MMA `op`, whose tiles are padded to whole atoms."""
+def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
+    """Return the cycles of one core for one multiply-add of the MMA `op`, whose tiles are padded to whole atoms.
+
+    Without an atom, lanes multiply.
+    """
     how, axes = kernel.products.get(op), axes_in(op, kernel.width)
     if how is None or isinstance(axes, str):
         return 1 / kernel.machine.limits.lane_rate
@@ -179,10 +197,12 @@ def _term_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
     return how.atom.cycles * whole / how.atom.shape[2]
 
 
-def _arrivals(kernel: UniformKernelSchedule) -> int:
-    """Return how often a task waits for operands: in every K step of every accumulator tile of every iteration.
+def _operand_waits(kernel: UniformKernelSchedule) -> int:
+    """Return how often one task (one workgroup's work) waits for operands, over all K steps of all
+    accumulator tiles in all iterations.
 
-    It waits for A and for B to arrive, and once more for both to lie in shared memory, if an atom reads them there.
+    A step waits for A and for B, and once more for both to be in shared memory if the atom reads them there. An MMA
+    without an atom has one step per iteration.
     """
     size, around = numbers_of(kernel.facts.sizes), loops_around(kernel.facts.program)
     total = 0
@@ -201,7 +221,7 @@ def _arrivals(kernel: UniformKernelSchedule) -> int:
 
 
 def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
-    """Return {mma: the loops around it, outermost first} for every MMA of a program."""
+    """Return {MMA: the loops around it, outermost first} for every MMA of a program."""
     around: dict[Op, tuple[Op, ...]] = {}
 
     def walk(block: Block, loops: tuple[Op, ...]) -> None:
@@ -217,13 +237,15 @@ def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
 
 
 def argument_bytes(facts: Facts) -> float:
-    """Return the bytes of all memory that the program reads or writes; each argument counts once, whole."""
+    """Return the bytes of all arguments that the program reads or writes, each counted once and whole."""
     places = {n.place.memory: n.place for n in (*facts.reads, *facts.writes)}
     return float(sum(prod(place.shape) * place.bytes for place in places.values()))
 
 
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
-    """Return the plan of a kernel without a pipeline; with `parts`, that of a reduction split over tasks."""
+    """Return the plan of a kernel without a pipeline; if the kernel has `parts`, that of a reduction split over
+    tasks (one workgroup's work each).
+    """
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
     whole = [d for d in facts.order if d not in kernel.widths]
     if kernel.parts is not None:
@@ -247,7 +269,8 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 
 
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
-    """Return the plan of a kernel that reduces parts of a reduction; the part's number is the first axis of the grid.
+    """Return the plan of a kernel that reduces each part of a split reduction; the part's number
+    is the grid's first axis.
 
     `whole` are the dimensions that the grid does not split.
     """

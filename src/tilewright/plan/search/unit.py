@@ -27,34 +27,35 @@ class MmaTile:
 
     @property
     def atoms(self) -> float:
-        """The number of atoms that cover M and N of this tile, for one atom's K."""
+        """The number of atoms that cover M and N of this tile, one atom deep in K."""
         return self.rows / self.atom.shape[0] * self.columns / self.atom.shape[1]
 
     @property
     def cycles(self) -> float:
-        """The cycles of one core's MMA units for this tile over its whole depth K, with all atoms one after the
-        other.
+        """The cycles of one core's MMA units for this tile over its whole depth K, with all
+        atoms one after the other.
         """
         return self.atoms * self.depth / self.atom.shape[2] * self.atom.cycles
 
     @property
     def shared_bytes(self) -> float:
-        """The bytes that the atoms of this tile read from shared memory over its
-        whole depth K: B, and A unless in registers.
+        """The bytes that all atoms of this tile read from shared memory over its whole depth K: B,
+        and A unless in registers.
         """
         rows = (0 if self.oriented.a_in_registers else self.atom.shape[0]) + self.atom.shape[1]
         return self.atoms * self.depth * rows * self.atom.a.dtype.bits / 8
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a row of shared memory (a slab) as this tile's atom reads operand A."""
+        """The bytes of a row of shared memory (slab) as this tile's atom reads operand A."""
         return (self.atom.slab or 1) * self.atom.a.dtype.bits // 8
 
 
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
-    """Return the tile of the MMA `p`, with the widest atom that divides its columns, or the narrowest that covers them.
+    """Return the tile of the MMA `p`, with the widest atom that divides its columns, or else the
+    narrowest that covers them.
 
-    None if no atom does, if wave groups do not share its rows evenly, or if K does not fill rows of shared memory.
+    None if no atom does, if wave groups do not share its rows evenly, or if its K in one iteration is illegal.
     """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
@@ -67,15 +68,13 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
     if not dividing and not covering:
         return None
     atom = max(dividing, key=lambda x: x.shape[1]) if dividing else min(covering, key=lambda x: x.shape[1])
-    if not _is_legal(t, p, atom, own_k(t, p)):
+    if not _is_legal_k(t, p, atom, iteration_k(t, p)):
         return None
-    return MmaTile(p, atom, rows, max(columns, atom.shape[1] * t.across), deep(t, p, atom))
+    return MmaTile(p, atom, rows, max(columns, atom.shape[1] * t.across), padded_k(t, p, atom))
 
 
-def own_k(t: Tiling, p: OrientedProduct) -> int:
-    """Return the elements of K that one iteration has; with several GEMMs of a batch in a tile, the K of one of
-    them.
-    """
+def iteration_k(t: Tiling, p: OrientedProduct) -> int:
+    """Return the elements of K that one iteration has; if a tile has several GEMMs of a batch, the K of one of them."""
     facts, k = t.facts, t.span(p.product.k)
     if t.batch == 1:
         return k
@@ -83,15 +82,16 @@ def own_k(t: Tiling, p: OrientedProduct) -> int:
     return min(k, max(facts.extents[d] for d in p.product.k if d in contiguous))
 
 
-def deep(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
+def padded_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
     """Return the elements of K that one iteration multiplies, padded to a multiple of the atom's K."""
-    return ceil(own_k(t, p) / atom.shape[2]) * atom.shape[2]
+    return ceil(iteration_k(t, p) / atom.shape[2]) * atom.shape[2]
 
 
-def _is_legal(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
-    """True if an iteration's `k` elements of K fill rows of shared memory where they must, and accumulators fit a loop.
+def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
+    """True if an iteration's `k` elements of K fill whole rows of shared memory where they must.
 
-    No loop over K may carry more than one accumulator tile.
+    They must if rows of B run along K, and a loop iterates over K or operand A comes from another MMA. False also if a
+    loop over K is within a loop over tiles of C, for which it would have to carry several accumulator tiles.
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)

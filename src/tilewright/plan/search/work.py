@@ -90,6 +90,8 @@ class Work:
     """True if bytes come from memory, although the L2 cache could hold them."""
 
     @property
-    def brought(self) -> float:
-        """The bytes that all tasks of this kernel copy to shared memory, over all iterations."""
+    def copied_bytes(self) -> float:
+        """The bytes that all tasks (one workgroup's work each) of this kernel together copy to shared
+        memory, over all iterations.
+        """
         return self.tasks * sum(p.trips * p.copied for p in self.phases)
