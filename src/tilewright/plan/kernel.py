@@ -35,9 +35,7 @@ class KernelProgram:
 
     @cached_property
     def size(self) -> Callable[[Expr], int]:
-        """A function that returns the extent of a dimension; of one that is opened
-        (known only at the call), a typical number.
-        """
+        """A function from a dimension to its extent, in elements; of one known only at the call, a typical number."""
         return numbers_of({**self.sizes, **(self.typical or {})})
 
     @cached_property
@@ -49,7 +47,7 @@ class KernelProgram:
 
     @cached_property
     def parallel(self) -> tuple[Expr, ...]:
-        """The dimensions of this program that the grid may split; none if elements are computed in order."""
+        """The dimensions of this program that the grid may split; none if elements must be computed in order."""
         return () if self.ordered else cut_dims(self.program, self.size, self.logs, self.opened)
 
     @cached_property
