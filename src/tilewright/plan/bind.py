@@ -72,7 +72,11 @@ def _bind_without_pipeline(
             raise refused(axis, f"no loop iterates over {axis.name}: it is whole")
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` in a task; if the grid does not split it, in one iteration of its loop, or whole."""
+        """Return the extent of `d` that is computed at a time, in elements.
+
+        It is the extent of a task (one workgroup's tile) if the grid splits `d`, the loop tile if only a loop does, and
+        otherwise all of `d`.
+        """
         return widths.get(d) or loop_tile_of.get(d) or kernel.size(d)
 
     by_loops: dict[Op, Microkernel | None] = dict.fromkeys(kernel.products.values())
@@ -101,9 +105,9 @@ def _bind_without_pipeline(
 
 
 def _refuse_pipeline_lines(plan: Schedule) -> None:
-    """Raise an error that quotes the first line of the plan that it cannot have without producer and consumer waves.
+    """Raise an error that quotes the first line which a plan without producer and consumer waves cannot have.
 
-    These are `overlap`, a raster group, `loops`, lines that place values, and `transposed` MMAs.
+    Such lines are `overlap`, a raster group, `loops`, lines that place values, and `transposed` MMAs.
     """
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")

@@ -96,10 +96,10 @@ def loop_tile_size(axis: Axis) -> int | None:
 
 
 def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
-    """Return the tile size of the program's loop `op`, in elements, as its `axis` says; all of it without a loop level.
+    """Return the tile size, in elements, that the plan's `axis` gives the program's loop `op`.
 
-    A loop whose result depends on its tile (not in `kernel.free`) keeps the author's tile, or all of its dimension:
-    raise an error if the plan changes that.
+    It is the whole dimension if the axis has no loop level. A loop whose result depends on its tile (not in
+    `kernel.free`) keeps the author's tile, or the whole dimension: raise an error if the plan changes that.
     """
     d = kernel.loops[op]
     extent = kernel.size(d)

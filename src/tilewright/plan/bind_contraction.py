@@ -91,8 +91,8 @@ class _Lines:
     def _check_levels(self) -> None:
         """Raise an error unless every axis is split into the levels that the atom needs.
 
-        Rows and columns (or lanes) have a task, a loop and a unit; a batch axis has only a task; K has no task. If
-        vectors run along channels, columns have `loop 1`.
+        Rows and columns have a task, a loop and a unit; a batch axis has only a task; K has no task. If vectors run
+        along channels, the axis of lanes takes the place of columns, and columns have `loop 1`.
         """
         rows, across = self.plan.axis(ROWS), self.plan.axis(self.across)
         self._check_blocks(rows, self.atom.shape[0], len(self.axes[ROWS]) > 1 and not self.tiles)

@@ -123,7 +123,11 @@ class _PipelinedKernel:
         return {d: tile_of_loop(kernel, op, self.axes[d]) for op, d in stays.items()}
 
     def width(self, d: Expr) -> int:
-        """Return the extent of `d` in a task; if the grid does not split it, in one iteration of its loop, or whole."""
+        """Return the extent of `d` that is computed at a time, in elements.
+
+        It is the extent of a task (one workgroup's tile) if the grid splits `d`, the loop tile if only a loop does, and
+        otherwise all of `d`.
+        """
         return self.widths.get(d) or self.loop_tiles.get(d) or self.kernel.size(d)
 
     @cached_property
@@ -283,14 +287,15 @@ class _PipelinedKernel:
         return registers
 
     def _is_read(self, operand: Value) -> bool:
-        """True if an operand comes directly from a read of memory, not from a computation."""
+        """True if an operand of an MMA is the result of a read of memory, not computed from one."""
         op = self.kernel.program.makers().get(operand)
         return op is not None and op.name == "read"
 
     def _check_loops(self) -> None:
-        """Raise an error for a loop level of an axis that nothing loops over, unless its tile is all that a task has.
+        """Raise an error for a loop level of an axis that no loop is over, unless its tile is all that a task has.
 
-        Loops are over dimensions of the program's loops, reduction dimensions of MMAs, and an N that the grid splits.
+        Loops are over the dimensions of the program's loops, the reduction dimensions of MMAs, and an N that the grid
+        splits.
         """
         iterated = {*self.loop_tiles, *(d for axes in self.mma_axes.values() for d in (axes.k, *axes.deep))}
         iterated |= {axes.n for axes in self.mma_axes.values() if axes.n in self.widths}

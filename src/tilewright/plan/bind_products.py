@@ -39,7 +39,7 @@ def bind_products(
 
 
 def check_orientation(line: ProductUnit) -> None:
-    """Raise an error if a plan's MMA line says `transposed`; call it for plans without a pipeline, which cannot."""
+    """Raise an error if an MMA line of a plan without a pipeline says `transposed`."""
     if line.transposed:
         raise refused(line, "only products of a pipeline are transposed, and no line `producer` says one")
 
@@ -47,8 +47,8 @@ def check_orientation(line: ProductUnit) -> None:
 def _bind_line(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
     """Return the microkernel (atom, accumulator tile) that `line` says for the mma `op`; raise an error if illegal.
 
-    The atom must exist, take the operands' types and not be transposed. The tile must be whole atoms that fit the
-    registers.
+    The atom must exist and take the operands' types. The tile must be whole atoms that fit the registers, and not
+    `transposed`.
     """
     try:
         atom = machine.multiply_atom(line.atom or "")

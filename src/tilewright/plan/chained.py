@@ -35,7 +35,11 @@ def chained_axes(
         return loop_tile_of
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` computed at a time: a loop's tile, 1 if only the grid splits it, else all of it."""
+        """Return the extent of `d` that a task (one workgroup's tile) computes at a time, in elements.
+
+        It is the loop tile if a loop is over `d`, 1 if the grid splits it and it is no M or N, and otherwise all of
+        `d`.
+        """
         return loop_tile_of.get(d) or (1 if d in dims and d not in tiled else size(d))
 
     tiled: set[Expr] = {d for op in names_of(program).values() for d in op.operands[2].type.dims[-1:]}

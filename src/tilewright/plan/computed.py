@@ -91,8 +91,8 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
 def equal_neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
     """Return how many neighbours along K read the same element: the largest divisor of `step` for which they do.
 
-    `at` are the coordinates of a read in terms of the index `k`; `step` is the elements of a K step. 1 if every
-    neighbour reads an element of its own.
+    `at` are the coordinates of a read in terms of the index `k`; `step` is the elements of a K step. Neighbours are
+    counted in aligned groups; 1 if no larger group reads one element.
 
     >>> from tilewright.algebra.expr import symbol
     >>> k = symbol("k", 0)

@@ -227,7 +227,11 @@ def plan_general(
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` in a task; if the grid does not split it, in one iteration of its loop, or whole."""
+        """Return the extent of `d` that is computed at a time, in elements.
+
+        It is the extent of a task (tile of the grid) if the grid splits `d`, the loop tile if only a loop does, and
+        otherwise all of `d`.
+        """
         return widths.get(d) or loop_tile_of.get(d) or size(d)
 
     products, blocks = products_of(program, machine, width, size, opened), dict[Expr, int]()
@@ -331,5 +335,5 @@ def plan_over_dims(
 
 
 def axis_of(word: str, extent: int, splits: tuple[Split, ...]) -> Axis:
-    """Return a plan's axis named `word` with the given splits; its only digit (mixed-radix part) is all of it."""
+    """Return a plan's axis named `word`, which is not divided into digits (mixed-radix parts), with its splits."""
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), splits)

@@ -76,9 +76,10 @@ class Grid:
         return max(1, extent.value if isinstance(extent, Const) else 1)
 
     def width(self, d: Expr) -> int:
-        """Return the extent of a dimension in a workgroup, in elements; without a workgroup tile, in an iteration.
+        """Return the extent of a dimension that is computed at a time, in elements.
 
-        An iteration is of the loop over the dimension. Without a loop it is the whole extent, and it is never more.
+        It is the workgroup tile, the loop tile if there is no workgroup tile, and otherwise the whole extent; never
+        more than that.
         """
         loop_tile = next((n for op, n in self.tiles.items() if op.attrs["axis"] is d), None)
         return min(self.tasks.get(str(d)) or loop_tile or self.loops.get(str(d)) or self.size(d), self.size(d))

@@ -40,7 +40,7 @@ class KernelProgram:
 
     @cached_property
     def dims(self) -> dict[str, Expr]:
-        """All dimensions of this program whose symbols have sizes, by their name in a plan."""
+        """The dimensions of this program's tiles whose sizes are given, by their name in a plan."""
         known = [d for d in dims_of(self.program) if d.symbols <= set(self.sizes)]
         words = words_for(map(str, known))
         return {words[str(d)]: d for d in known}
@@ -52,12 +52,12 @@ class KernelProgram:
 
     @cached_property
     def loops(self) -> dict[Op, Expr]:
-        """The loops of this program, and the dimension that each iterates over."""
+        """The loops of this program, each with the dimension that it iterates over."""
         return {op: op.attrs["axis"] for op in self.program.walk() if op.name == "iterate"}
 
     @cached_property
     def stated(self) -> dict[str, int]:
-        """The tile sizes of loops that the author's constraints give, by dimension name."""
+        """The loop tiles, in elements, that the author's constraints give, by dimension name."""
         return tiles_of(self.program, self.sizes)[1]
 
     @cached_property

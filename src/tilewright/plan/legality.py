@@ -37,11 +37,11 @@ def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
 
 
 def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
-    """Return the number of consumer wave groups that compute a task (one workgroup's tile); each issues the atom alone.
+    """Return the number of consumer wave groups that compute a task (one workgroup's tile).
 
-    `line` is the plan's line of the MMA and `products` the number of MMAs. With ping-pong, half of the consumers
-    compute a task. Raise an error if waves of a role are no whole groups or too many for a workgroup, and if the atom
-    rules out the pipeline's ping-pong or its single group. One producer wave is allowed too.
+    A group is the waves of one atom. `line` is the plan's line of the MMA and `products` the number of MMAs. With
+    ping-pong, half of the groups compute a task. Raise an error if waves of a role are no whole groups (one producer
+    wave is allowed) or too many for a workgroup, and if the atom rules out ping-pong or a single group.
     """
     assert machine.lanes is not None
     waves_per_atom = atom.c.lanes // machine.lanes
@@ -62,7 +62,10 @@ def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine
 
 
 def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkernel) -> None:
-    """Raise an error, which quotes the MMA's `line`, if wave groups cannot split its accumulator tile into atoms."""
+    """Raise an error if the wave groups of a microkernel cannot split its accumulator tile into whole atoms.
+
+    The error quotes the MMA's `line` and the pipeline.
+    """
     m, n, _ = microkernel.atom.shape
     across = microkernel.columns // n if microkernel.groups > 1 and microkernel.blocks == 1 else 1
     uneven = microkernel.groups % max(1, across) or (microkernel.rows // m) % max(

@@ -45,7 +45,7 @@ def with_only_resource(machine: Machine, resource: str | None) -> Machine:
 def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
     """Return {resource: cycles of the plan if only this resource takes time}, the longest first.
 
-    `predicted` gives the plan's cycles on a machine.
+    `predicted` gives the plan's cycles on a machine. Cycles that no resource causes are subtracted.
     """
     idle = predicted(with_only_resource(machine, None))
     cycles_of = {resource: predicted(with_only_resource(machine, resource)) - idle for resource in (PRODUCTS, *RATES)}
