@@ -14,7 +14,7 @@ from tilewright.ir.block import parse_block
 from tilewright.ir.tile import BINARY, UNARY_ANY, UNARY_FLOAT, parse_tile
 from tilewright.lang import sympy
 from tilewright.lang.global_symbols import GET_ITER_ARG
-from tilewright.plan.boxes import boxes
+from tilewright.plan.boxes import choose_task_widths
 from tilewright.runtime.dump import Dump
 from tilewright.targets.cpu.native import NativeKernel
 from tilewright.targets.registry import machine
@@ -73,7 +73,7 @@ def test_a_write_through_digits_is_cut_into_tasks():
 
     program = tilewright.compile(kernel, target="executor").program
     sizes = {"M": 8192, "N": 1024, "K": 8}
-    assert boxes(program, lambda d: sizes[str(d)]) == {M: 2048}
+    assert choose_task_widths(program, lambda d: sizes[str(d)]) == {M: 2048}
     three_ways(kernel, integers(48), np.zeros((6, 8), np.float32))
 
 
@@ -85,7 +85,7 @@ def test_writes_that_meet_stay_in_one_task():
         tkw.write(tkw.read(x), y, mapping=halved)
 
     sizes = {"M": 8192, "N": 4096}
-    assert boxes(tilewright.compile(kernel, target="executor").program, lambda d: sizes[str(d)]) == {}
+    assert choose_task_widths(tilewright.compile(kernel, target="executor").program, lambda d: sizes[str(d)]) == {}
 
 
 def test_a_read_that_leaves_memory_is_an_error():
@@ -691,7 +691,7 @@ def test_machines_without_wide_vectors_run_it_too(row):
 
 
 def widths(text, **sizes):
-    found = boxes(parse_tile(text), lambda d: int(d.subs(sizes)))
+    found = choose_task_widths(parse_tile(text), lambda d: int(d.subs(sizes)))
     return {str(d): n for d, n in found.items()}
 
 

@@ -12,11 +12,11 @@ from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import digits_of
 from tilewright.passes.tile.looping import without_k_loops
 from tilewright.passes.tile.patches import Patched, in_patches
-from tilewright.plan.bind_axes import loop_of
+from tilewright.plan.bind_axes import loop_tile_size
 from tilewright.plan.boxes import may_overrun, numbers_of
 from tilewright.plan.general import Cuts, dims_of
 from tilewright.plan.halo_windows import SlidingWindow, image_rows, operand_reads, sliding_window
-from tilewright.plan.legality import check_blocks, check_registers, check_roles, check_sharing, groups_of
+from tilewright.plan.legality import check_blocks, check_pipeline, check_registers, check_sharing, groups_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
 from tilewright.plan.pipelined import atoms_of, product_of
 from tilewright.plan.refusals import refused, tasks_line
@@ -76,7 +76,7 @@ class HaloKernel:
         slides = self.window()
         assert self.plan.pipeline is not None
         roles, machine = self.plan.pipeline, self.job.machine
-        check_roles(roles, machine)
+        check_pipeline(roles, machine)
         how = Microkernel(
             atom, line.rows, line.columns, groups_of(roles, line, atom, machine), blocks=self.op.attrs.get("blocks", 1)
         )
@@ -156,7 +156,7 @@ class HaloKernel:
         if line.transposed:
             raise refused(line, "rows of a halo tile are the atom's rows")
         axis = self.plan.axis(str(self.axes.k))
-        if (loop_of(axis) or numbers_of(self.sizes)(self.axes.k)) != atom.slab:
+        if (loop_tile_size(axis) or numbers_of(self.sizes)(self.axes.k)) != atom.slab:
             raise refused((axis, line), f"a K step is one row of shared memory: {atom.slab}")
         return atom
 
@@ -215,7 +215,9 @@ class HaloKernel:
         order = [str(d) for d in (self.axes.k, *self.axes.deep)]
         if a.at != order[0]:
             raise refused(a, f"a halo tile is copied for a K step: `halo at {order[0]}`")
-        loops = {d: loop_of(self.plan.axis(str(d))) or self.sizes[d] for d in self.axes.deep if isinstance(d, Symbol)}
+        loops = {
+            d: loop_tile_size(self.plan.axis(str(d))) or self.sizes[d] for d in self.axes.deep if isinstance(d, Symbol)
+        }
         last = self.axes.deep[-1] if self.axes.deep else None
         for d, n in loops.items():
             allowed = (1, self.sizes[d]) if d is last else (1,)

@@ -19,12 +19,12 @@ from dataclasses import replace
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
-from tilewright.plan.bind_axes import axes_of, loop_of, tile_of_loop, widths_of
+from tilewright.plan.bind_axes import axes_of, loop_tile_size, task_widths, tile_of_loop
 from tilewright.plan.bind_pipeline import bind_pipeline
 from tilewright.plan.bind_products import bind_products, check_orientation
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
-from tilewright.plan.legality import check_length
+from tilewright.plan.legality import check_loop_tile
 from tilewright.plan.microkernel import Microkernel, axes_in, products_of
 from tilewright.plan.model import Size
 from tilewright.plan.refusals import refused
@@ -35,19 +35,19 @@ from tilewright.plan.term_boxes import Terms, max_unrolled_steps
 def bind(kernel: KernelProgram, plan: Schedule, simt: Terms | None = None) -> Cuts:
     """Return the lowering parameters that a plan gives for a kernel; raise an error that quotes the first illegal line.
 
-    With `simt`, lanes accumulate the program's product themselves, without MMA atoms, as these parameters say.
+    `simt` has the parameters of a product that lanes compute without MMA atoms; None if the kernel has no such product.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
     axes = axes_of(kernel, plan)
     parallel = simt.dims if simt is not None and simt.dims else kernel.parallel
-    widths = widths_of(kernel, plan, axes, parallel)
+    widths = task_widths(kernel, plan, axes, parallel)
     if plan.pipeline is not None:
         return bind_pipeline(kernel, plan, axes, widths)
-    return _without_pipeline(kernel, plan, axes, widths, parallel, simt)
+    return _bind_without_pipeline(kernel, plan, axes, widths, parallel, simt)
 
 
-def _without_pipeline(
+def _bind_without_pipeline(
     kernel: KernelProgram,
     plan: Schedule,
     axes: Mapping[Expr, Axis],
@@ -55,10 +55,11 @@ def _without_pipeline(
     parallel: tuple[Expr, ...],
     simt: Terms | None,
 ) -> Cuts:
-    """Return the lowering parameters of a kernel whose waves all run the same code (no producer and consumer waves).
+    """Return the lowering parameters of a plan without producer and consumer waves: all waves run the same code.
 
-    `axes` has the plan's axis of each dimension, `widths` the task widths, `parallel` the dimensions that the grid may
-    split, `simt` the parameters of a product without atoms, or None.
+    `axes` has the plan's axis of each dimension, `widths` the extent of a task (one workgroup's tile) along each
+    dimension of the grid, `parallel` the dimensions that the grid may split, and `simt` the parameters of a product
+    that lanes compute without MMA atoms, or None. Raise an error that quotes the first illegal line.
     """
     machine = kernel.machine
     _refuse_pipeline_lines(plan)
@@ -66,18 +67,22 @@ def _without_pipeline(
     tiles = {op: tile_of_loop(kernel, op, axis) for op, axis in loops.items()}
     loop_tile_of = {kernel.loops[op]: tile for op, tile in tiles.items()}
     for d, axis in axes.items():
-        loop = loop_of(axis)
+        loop = loop_tile_size(axis)
         if loop is not None and d not in loop_tile_of and d not in parallel and loop < kernel.size(d):
             raise refused(axis, f"no loop iterates over {axis.name}: it is whole")
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` in a task, or in an iteration of a loop over it; else its whole extent."""
+        """Return the extent of `d` that is computed at a time, in elements.
+
+        It is the extent of a task (one workgroup's tile) if the grid splits `d`, the loop tile if only a loop does, and
+        otherwise all of `d`.
+        """
         return widths.get(d) or loop_tile_of.get(d) or kernel.size(d)
 
     by_loops: dict[Op, Microkernel | None] = dict.fromkeys(kernel.products.values())
     default_products = by_loops if simt else products_of(kernel.program, machine, width, kernel.size, kernel.opened)
     products = bind_products(plan.products, kernel.program, machine, default_products)
-    blocks = _blocks(kernel, axes, products, parallel, width)
+    blocks = _task_loop_tiles(axes, products, parallel, width)
     _check_loops(kernel, plan, axes, products, blocks, width)
     padded = {d: blocks[d] for d in (list(blocks)[:1] if kernel.opened else ())}  # one code for all pieces
     waves = _waves(plan, products, machine, simt)
@@ -100,7 +105,10 @@ def _without_pipeline(
 
 
 def _refuse_pipeline_lines(plan: Schedule) -> None:
-    """Raise an error for a line of the plan that only a kernel with producer and consumer waves can have."""
+    """Raise an error that quotes the first line which a plan without producer and consumer waves cannot have.
+
+    Such lines are `overlap`, a raster group, `loops`, lines that place values, and `transposed` MMAs.
+    """
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
     if plan.raster > 1:
@@ -112,10 +120,11 @@ def _refuse_pipeline_lines(plan: Schedule) -> None:
 
 
 def _waves(plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, simt: Terms | None) -> int:
-    """Return the number of waves that the plan gives to a task; raise an error if the atoms or the machine decide it.
+    """Return the number of waves that compute a task (one workgroup's tile), as the plan says; 1 if it does not say.
 
-    `products` has the microkernel of each MMA, None for one without an atom. `simt` are the parameters of a product
-    that lanes compute without atoms; None: there is none.
+    Raise an error for more waves than a workgroup can have. Raise one for more than 1 wave on a CPU, and where an MMA
+    decides the number: any MMA, except one that lanes compute as `simt` says. `products` has the microkernel of each
+    MMA, None for one without an atom.
     """
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (
         bool(products) and simt is None
@@ -127,21 +136,20 @@ def _waves(plan: Schedule, products: Mapping[Op, Microkernel | None], machine: M
     return plan.waves
 
 
-def _blocks(
-    kernel: KernelProgram,
+def _task_loop_tiles(
     axes: Mapping[Expr, Axis],
     products: Mapping[Op, Microkernel | None],
     parallel: tuple[Expr, ...],
     width: Size,
 ) -> dict[Expr, int]:
-    """Return the loop tile along each parallel dimension that a task loops over,
-    outermost first; {} if it loops over none.
+    """Return {dimension of `parallel` that a task loops over: its loop tile in elements}, outermost first.
 
-    `width` gives a task's extent along a dimension. Loops of a single MMA are ordered N, M, batch, so that a tile of B
-    is read again for the next rows. `axes` has the plan's axis of each dimension, `products` the microkernel of each
-    MMA.
+    A task is one workgroup's tile, `parallel` are the dimensions that the grid may split, and `axes` has the plan's
+    axis of each dimension. With a single MMA the loops are ordered N, M, then batch, so that all rows of a task use a
+    tile of B before the next one. `products` has the microkernel of each MMA, and `width` gives a task's extent along a
+    dimension.
     """
-    loop_tile_of = {d: n for d, axis in axes.items() if d in parallel and (n := loop_of(axis)) is not None}
+    loop_tile_of = {d: n for d, axis in axes.items() if d in parallel and (n := loop_tile_size(axis)) is not None}
     if len(products) != 1 or not loop_tile_of:
         return loop_tile_of
     (op,) = products
@@ -160,10 +168,11 @@ def _check_loops(
     blocks: Mapping[Expr, int],
     width: Size,
 ) -> None:
-    """Raise an error for a loop tile longer than its axis, and on a GPU for one that differs from the accumulator tile.
+    """Raise an error for a loop tile that is longer than its axis, padded to whole accumulator tiles or atoms.
 
-    `products` has the microkernel of each MMA, `blocks` the loop tiles over parallel dimensions, `width` a task's
-    extents. `axes` has the plan's axis of each dimension.
+    On a GPU also raise one for a loop tile along M or N that differs from the accumulator tile. `axes` has the plan's
+    axis of each dimension, `products` the microkernel of each MMA, `blocks` the loop tiles over dimensions that the
+    grid may split; `width` gives a task's extent along a dimension.
     """
     units = dict.fromkeys(axes, 1)
     lines = {line.name: line for line in plan.products}
@@ -180,5 +189,5 @@ def _check_loops(
             if kernel.machine.lanes is not None and blocks.get(d, tile) != tile:
                 raise refused((axes[d], *([lines[name]] if name in lines else [])), f"the block has {tile} of {d}")
     for d, axis in axes.items():
-        if (loop := loop_of(axis)) is not None:
-            check_length(axis, loop, max(kernel.size(d), blocks.get(d, 1)), units[d])
+        if (loop := loop_tile_size(axis)) is not None:
+            check_loop_tile(axis, loop, max(kernel.size(d), blocks.get(d, 1)), units[d])

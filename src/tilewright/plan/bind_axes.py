@@ -24,7 +24,8 @@ LEVELS = ("task", "loop")
 def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
     """Return the plan's axis of every dimension of the kernel.
 
-    Raise an error for an axis of an unknown dimension or another extent, and for a dimension without an axis.
+    Raise an error for an axis of an unknown dimension, with several digits (mixed-radix parts), or with another extent
+    than the program's, and for a dimension without an axis.
     """
     axes: dict[Expr, Axis] = {}
     for axis in plan.axes:
@@ -53,14 +54,15 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
     return axes
 
 
-def widths_of(
+def task_widths(
     kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
 ) -> dict[Expr, int]:
-    """Return the extent of a task, in elements, along each dimension that the grid
-    splits, in the order of the line `grid`.
+    """Return the extent of a task (one workgroup's tile), in elements, along each dimension of the line `grid`.
 
-    `parallel` are the dimensions that the grid may split. Raise an error for other ones, and for levels in a wrong
-    order. `axes` has the plan's axis of each dimension.
+    The result has the order of that line. `axes` has the plan's axis of each dimension, `parallel` the dimensions that
+    the grid may split. An extent is at most the dimension's, unless the plan has a pipeline or the axis a loop level.
+    Raise an error for a task level of a dimension outside `parallel`, for levels other than a task and then a loop
+    within it, and if `grid` does not list the axes with a task.
     """
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():
@@ -87,20 +89,21 @@ def widths_of(
     return dict(widths[name] for name in plan.grid)
 
 
-def loop_of(axis: Axis) -> int | None:
-    """Return the tile size of an axis's loop level, in elements; None if the axis has no loop."""
+def loop_tile_size(axis: Axis) -> int | None:
+    """Return the tile size of an axis's loop level, in elements; None if the axis has no loop level."""
     cut = axis.split("loop")
     return None if cut is None else cut.size
 
 
 def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
-    """Return the tile size of the program's loop `op`, as its axis says; the whole extent if it has no loop level.
+    """Return the tile size, in elements, that the plan's `axis` gives the program's loop `op`.
 
-    Raise an error if the plan changes the tile of a loop whose result depends on it.
+    It is the whole dimension if the axis has no loop level. A loop whose result depends on its tile (not in
+    `kernel.free`) keeps the author's tile, or the whole dimension: raise an error if the plan changes that.
     """
     d = kernel.loops[op]
     extent = kernel.size(d)
-    tile = loop_of(axis)
+    tile = loop_tile_size(axis)
     stated = kernel.stated.get(str(d))
     if op not in kernel.free:
         fixed = min(stated or extent, extent)

@@ -57,7 +57,7 @@ class _Lines:
         return blocking
 
     def _check_lines(self) -> None:
-        """Raise an error for lines that only plans of other programs have: MMAs, a pipeline, waves, split-K."""
+        """Raise an error for a line that no CPU contraction has: an MMA line, a pipeline, `waves`, split-K `parts`."""
         plan = self.plan
         others = (*plan.products, *([plan.pipeline] if plan.pipeline else []))
         foreign_lines = [*map(str, others), *([plan.line("waves")] if plan.waves > 1 else [])]
@@ -66,7 +66,7 @@ class _Lines:
             raise refused(line, "a contraction with a line `atom` has no such line")
 
     def _check_names(self) -> None:
-        """Raise an error unless every axis of the contraction has a line, and no other axis. Their order is free."""
+        """Raise an error unless the plan has a line for each axis of the contraction, and no others, in any order."""
         wanted, given_axes = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
         for name, axis in given_axes.items():
             if name not in wanted:
@@ -77,7 +77,11 @@ class _Lines:
                 raise refused(self.plan.axes[-1], f"no line says `axis {name}`; the axes are {', '.join(wanted)}")
 
     def _check_tasks(self) -> None:
-        """Raise an error unless `grid` lists the batch axes, rows and columns, each once. Rasters are for GPUs."""
+        """Raise an error unless the line `grid` lists the axes that tasks split, each once, in any order.
+
+        These are the batch, the outer digits (mixed-radix parts) of M, rows and columns; if vectors run along channels,
+        lanes instead of columns. A raster group is refused too: only GPUs have one.
+        """
         plan, task_axes = self.plan, [*self.singles, *list(self.axes)[:2]]
         if sorted(plan.grid) != sorted(task_axes):
             raise refused(tasks_line(plan), f"tasks go over {', '.join(task_axes)}, in any order")
@@ -85,7 +89,11 @@ class _Lines:
             raise refused(raster_line(plan), "workers of a CPU take tasks in order; only a GPU's are grouped")
 
     def _check_levels(self) -> None:
-        """Raise an error unless every axis is split into the levels that the atom needs: task, loop, unit."""
+        """Raise an error unless every axis is split into the levels that the atom needs.
+
+        Rows and columns have a task, a loop and a unit; a batch axis has only a task; K has no task. If vectors run
+        along channels, the axis of lanes takes the place of columns, and columns have `loop 1`.
+        """
         rows, across = self.plan.axis(ROWS), self.plan.axis(self.across)
         self._check_blocks(rows, self.atom.shape[0], len(self.axes[ROWS]) > 1 and not self.tiles)
         self._check_blocks(across, self.atom.shape[1])
@@ -100,9 +108,10 @@ class _Lines:
                 raise refused(self.plan.axis(DEPTH), "tasks over the depth would add to one result")
 
     def _check_blocks(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
-        """Raise an error unless an axis has the levels task, loop and unit, and its loop is a multiple of the unit.
+        """Raise an error unless an axis is split into task, loop and unit, with `unit` elements in the unit.
 
-        `unit` is the atom's extent along the axis. With `within_lines` (rows of an image) there are two loop levels.
+        `unit` is the atom's extent along the axis; the loop tile must be a multiple of it. With `within_lines` (M is
+        image lines and positions) the axis has two loop levels.
         """
         levels = [cut.level for cut in axis.splits]
         expected = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
@@ -116,7 +125,10 @@ class _Lines:
             raise refused(axis, f"`{loop}` is no multiple of `{unit_split}`")
 
     def _check_order(self) -> None:
-        """Raise an error unless K is the innermost loop, so that accumulators stay in registers."""
+        """Raise an error unless K is the innermost loop in the line `loops`, so that accumulators stay in registers.
+
+        Rows and columns stand before it in any order; if vectors run along channels: rows, lanes, columns.
+        """
         line = f"loops {', '.join(self.plan.loops)}"
         if self.lanes and self.plan.loops != (*BY_LANES, DEPTH):
             raise refused(
@@ -126,9 +138,10 @@ class _Lines:
             raise refused(line, "rows and columns in either order, then depth: sums stay in registers")
 
     def _check_operands(self) -> None:
-        """Raise an error unless A is read in place (or staged, for tile registers) and B is packed.
+        """Raise an error unless A is read in place (in tile registers: or staged once per task) and B is packed.
 
-        Only loads of tile registers have cache hints.
+        A task is one core's tile. Raise an error too for a line of another operand, for an unknown form of staging, and
+        for a cache hint if vectors run along channels.
         """
         a, b = (self.plan.operand(operand.name) for operand in (self.c.a, self.c.b))
         for line in self.plan.values:
@@ -147,7 +160,7 @@ class _Lines:
             raise refused(a, f"rows are staged as {' or '.join(STAGES)}{did_you_mean(a.form, STAGES)}")
 
     def _check_overlap(self) -> None:
-        """Raise an error for an overlap other than a delayed store from tile registers."""
+        """Raise an error for an overlap other than a delayed store, and for a delayed store without tile registers."""
         overlap = self.plan.overlap
         if overlap not in ("none", DELAYED):
             raise refused(f"overlap {overlap}", "a single contraction has no products that overlap")
@@ -156,8 +169,9 @@ class _Lines:
             raise refused(f"overlap {overlap}", f"it is for sums in tile registers; {what} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
-        """Raise an error unless each axis has the program's digits (mixed-radix
-        parts), padded to the end of the last block.
+        """Raise an error unless each axis has the program's digits (mixed-radix parts), with extents and padding.
+
+        `blocking` is what the plan's other lines say. By it, digits are padded to the end of the last block.
         """
         expected = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
         for axis in self.plan.axes:

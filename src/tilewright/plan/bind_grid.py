@@ -11,7 +11,7 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program
 from tilewright.limits import did_you_mean
 from tilewright.machine import Machine
-from tilewright.plan.bind_axes import loop_of
+from tilewright.plan.bind_axes import loop_tile_size
 from tilewright.plan.bind_products import bind_products
 from tilewright.plan.general import Cuts, blocks_of
 from tilewright.plan.grids import Grid
@@ -29,17 +29,18 @@ def bind_grid(
 ) -> Cuts:
     """Return the lowering parameters that a plan gives for a grid program; raise an error that quotes an illegal line.
 
-    `free` are the loops whose tile size does not change the result; `opened` are the dimensions known only at the call.
+    A grid program has workgroup tiles that are part of its meaning. `free` are the loops whose tile size does not
+    change the result; `opened` are the dimensions known only at the call.
     """
     grid = Grid(program, sizes, machine, free, opened)
     axes, loops = _axes(grid, plan)
     for op in grid.tiles:
         axis = loops.get(str(op.attrs["axis"]))
         if axis is not None:
-            grid.tiles[op] = loop_of(axis) or grid.size(op.attrs["axis"])
-    loop_tile_of = {d: n for d in grid.dims if (n := loop_of(axes[str(d)])) is not None}
-    alone = grid.alone()
-    if loop_tile_of and alone is None:
+            grid.tiles[op] = loop_tile_size(axis) or grid.size(op.attrs["axis"])
+    loop_tile_of = {d: n for d in grid.dims if (n := loop_tile_size(axes[str(d)])) is not None}
+    single_mma = grid.single_mma()
+    if loop_tile_of and single_mma is None:
         raise refused(next(iter(axes.values())), "only the sums of one product stay in registers over a loop")
     products = bind_products(plan.products, program, machine, grid.products())
     blocks = blocks_of(products, grid.dims, grid.width) if loop_tile_of else {}
@@ -53,11 +54,10 @@ def bind_grid(
 
 
 def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
-    """Return (axes of the dimensions that workgroups split, axes of loops),
-    each by the dimension's name in the program.
+    """Return (axes with a task level, axes of loops), each by the dimension's name in the program.
 
-    Raise an error if an axis is missing or unknown, has another extent, or differs from the author's constraint, and
-    for lines that no plan of a grid program has.
+    Raise an error for a missing or unknown axis, one with another extent than the program's, a task tile or an order of
+    `grid` other than the author's constraints say, and for lines that place values or say a pipeline.
     """
     names = {word: name for name, word in grid.words.items()}
     task_axes: dict[str, Axis] = {}
@@ -92,8 +92,8 @@ def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]
 
 
 def _check_loop(grid: Grid, name: str, axis: Axis) -> None:
-    """Raise an error if the plan's `axis` changes the tile of the loop over `name`, whose result depends on it."""
+    """Raise an error if the plan's `axis` changes the tile of the loop over `name`, and its result depends on it."""
     is_free = any(str(op.attrs["axis"]) == name for op in grid.tiles)
     tile = grid.loops[name]
-    if not is_free and (loop_of(axis) or tile) != tile:
+    if not is_free and (loop_tile_size(axis) or tile) != tile:
         raise refused(axis, f"its loop gives other results for other tiles: `loop {tile}`")

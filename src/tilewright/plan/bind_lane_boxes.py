@@ -42,16 +42,19 @@ class BoxedRows:
 
     @property
     def axis(self) -> Axis:
-        """The plan's axis of M without its task level: each digit (mixed-radix part) is padded to whole
-        boxes (a rectangle of results per lane).
+        """The plan's axis of M, with digits (mixed-radix parts) padded to whole lane boxes, and `unit` splits of a box.
+
+        A lane box is the rectangle of neighbouring results of one lane. The axis has no task level.
         """
         walked = [replace(d, walked=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
         units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
         return Axis(self.name, tuple(walked), tuple(units))
 
     def to_boxed_plan(self, plan: Schedule) -> Schedule:
-        """Return a plan over M restated as a plan over lane boxes (a rectangle of results per lane); raise
-        an error if its tasks are not whole boxes.
+        """Return the plan with an axis that counts lane boxes, and one per dimension of a box, in place of M's axis.
+
+        A lane box is the rectangle of neighbouring results of one lane. Raise an error if the axis is not padded to
+        whole boxes, if a task has no whole number of boxes, or if splits other than those of a box follow the task.
         """
         rows_axis, box_elements = plan.axis(self.name), prod(self.sizes)
         task = rows_axis.split("task")

@@ -14,19 +14,19 @@ from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op, Value
 from tilewright.limits import shown
 from tilewright.machine import MultiplyAtom, RegisterOperand
-from tilewright.plan.bind_axes import loop_of, tile_of_loop
+from tilewright.plan.bind_axes import loop_tile_size, tile_of_loop
 from tilewright.plan.chained import adds_products, chained_axes
 from tilewright.plan.general import Cuts
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import (
     check_blocks,
-    check_group,
     check_overlap,
+    check_pipeline,
+    check_raster,
     check_registers,
-    check_roles,
     check_sharing,
     groups_of,
-    k_rows,
+    rows_in_k_step,
 )
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
 from tilewright.plan.pipelined import is_contiguous_along, why_no_pipeline
@@ -38,11 +38,10 @@ NAMES = 200
 
 
 def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], widths: dict[Expr, int]) -> Cuts:
-    """Return the lowering parameters of a kernel with warp specialisation:
-    producer waves copy, consumer waves multiply.
+    """Return the lowering parameters of a warp-specialised kernel: producer waves copy, consumer waves multiply.
 
-    `axes` has the plan's axis of every dimension, `widths` the task width along those that the grid splits. Raise an
-    error that quotes the first illegal line.
+    `axes` has the plan's axis of every dimension, `widths` the extent of a task (one workgroup's tile) along each
+    dimension of the grid. Raise an error that quotes the first illegal line.
     """
     return _PipelinedKernel(kernel, plan, axes, widths).cuts()
 
@@ -61,38 +60,39 @@ class _PipelinedKernel:
     def cuts(self) -> Cuts:
         """Return the parameters of the lowering: task widths, loop tiles, the microkernel of each MMA, the pipeline.
 
-        Raise an error that quotes the line of the plan that breaks a rule.
+        Raise an error that quotes the first line of the plan that breaks a rule.
         """
         plan = self.plan
         self._check_lines()
         if why := why_no_pipeline(self.kernel.program, self.kernel.size, self.kernel.free) and self._why_not_chained():
-            raise refused(self.roles, why)
-        products = {op: self._product(line, op) for line, op in self._lines()}
+            raise refused(self.pipeline, why)
+        products = {op: self._microkernel(line, op) for line, op in self._mma_lines()}
         for op, microkernel in products.items():
             self._check_tile(op, microkernel)
         self._check_loops()
-        held = self._held(products) if self.looped else None
-        check_registers(self.roles, plan.products, products, self.kernel.machine, held)
-        check_overlap(plan, bool(self.looped), products)
-        check_group(plan, str(next(iter(self.of.values())).m))
+        held = self._resident_registers(products) if self.loop_tiles else None
+        check_registers(self.pipeline, plan.products, products, self.kernel.machine, held)
+        check_overlap(plan, bool(self.loop_tiles), products)
+        check_raster(plan, str(next(iter(self.mma_axes.values())).m))
         blocks = {
             d: n
             for op in products
-            if (d := self.of[op].n) in self.widths and (n := loop_of(self.axes[d])) not in (None, self.widths[d])
+            if (d := self.mma_axes[op].n) in self.widths
+            and (n := loop_tile_size(self.axes[d])) not in (None, self.widths[d])
         }
-        tiles = {op: self.looped.get(d) or self.kernel.size(d) for op, d in self.kernel.loops.items()}
-        columns = {self.of[op].n: microkernel.tile[1] for op, microkernel in products.items()}
+        tiles = {op: self.loop_tiles.get(d) or self.kernel.size(d) for op, d in self.kernel.loops.items()}
+        columns = {self.mma_axes[op].n: microkernel.tile[1] for op, microkernel in products.items()}
         padded = {
             d: n
             for d, n in columns.items()
-            if d not in self.widths and d not in self.looped and n > self.kernel.size(d)
+            if d not in self.widths and d not in self.loop_tiles and n > self.kernel.size(d)
         }
         return Cuts(
             self.widths,
             {d: n for d, n in blocks.items() if n is not None},
             tiles,
             dict(products),
-            self.roles,
+            self.pipeline,
             plan.raster,
             padded,
             schedule=plan.order,
@@ -102,15 +102,17 @@ class _PipelinedKernel:
     # -- what the program is -------------------------------------------------------------------------------
 
     @property
-    def roles(self) -> Pipeline:
-        """The plan's line `producer ..., consumer ..., stages ...`: waves with their registers, and stages."""
+    def pipeline(self) -> Pipeline:
+        """The plan's line `producer ..., consumer ..., stages ...`: waves and registers of both roles, and stages."""
         assert self.plan.pipeline is not None
         return self.plan.pipeline
 
     @cached_property
-    def looped(self) -> dict[Expr, int]:
-        """The tile size of each loop of the program that stays a loop, by dimension;
-        other loops become the K loop of an MMA.
+    def loop_tiles(self) -> dict[Expr, int]:
+        """The tile size, in elements, of each loop of the program that stays a loop around MMAs, by dimension.
+
+        The program's other loops become the K loop of an MMA: those that give the same result for every tile size and
+        either only add MMAs, or have no tile size from the author.
         """
         kernel = self.kernel
         stays = {
@@ -121,49 +123,56 @@ class _PipelinedKernel:
         return {d: tile_of_loop(kernel, op, self.axes[d]) for op, d in stays.items()}
 
     def width(self, d: Expr) -> int:
-        """Return the extent of `d` within a task, within one iteration of a loop over it, or else its whole extent."""
-        return self.widths.get(d) or self.looped.get(d) or self.kernel.size(d)
+        """Return the extent of `d` that is computed at a time, in elements.
+
+        It is the extent of a task (one workgroup's tile) if the grid splits `d`, the loop tile if only a loop does, and
+        otherwise all of `d`.
+        """
+        return self.widths.get(d) or self.loop_tiles.get(d) or self.kernel.size(d)
 
     @cached_property
-    def of(self) -> dict[Op, Axes]:
-        """M, N and K of every MMA. M is the row dimension along which a task has more than one element.
+    def mma_axes(self) -> dict[Op, Axes]:
+        """The dimensions M, N and K of every MMA, by operation.
 
-        Raises an error for an MMA without an accumulator tile.
+        Of several row dimensions, M is the last one with more than one element in a task. Raises an error for an MMA
+        that can have no accumulator tile.
         """
         axes_of: dict[Op, Axes] = {}
         for op in self.kernel.products.values():
             product_axes = axes_in(op, self.width)
             if isinstance(product_axes, str):
-                raise refused(self.roles, product_axes)
+                raise refused(self.pipeline, product_axes)
             axes_of[op] = product_axes
         return axes_of
 
     def _why_not_chained(self) -> str:
-        """Return why values between the MMAs of this kernel do not stay in registers, as text; empty if they do."""
+        """Return why values between the MMAs of this kernel cannot stay in registers, as text; empty if they can."""
         kernel = self.kernel
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
         return axes if isinstance(axes, str) else ""
 
-    def _lines(self) -> list[tuple[ProductUnit, Op]]:
-        """Return (its line of the plan, the mma operation) for every MMA;
-        raise an error for missing and unknown names.
-        """
+    def _mma_lines(self) -> list[tuple[ProductUnit, Op]]:
+        """Return (the plan's line, the operation) of every MMA; raise an error for a missing line or unknown name."""
         lines = {line.name: line for line in self.plan.products}
         for name, line in lines.items():
             if name not in self.kernel.products:
                 raise refused(line, f"there is no product {name}; there are {', '.join(self.kernel.products)}")
         for name in self.kernel.products:
             if name not in lines:
-                raise refused(self.roles, f"no line says by which atom {name} is done")
+                raise refused(self.pipeline, f"no line says by which atom {name} is done")
         return [(lines[name], op) for name, op in self.kernel.products.items()]
 
     # -- rules -------------------------------------------------------------------------------------------
 
     def _check_lines(self) -> None:
-        """Raise an error for lines that a pipeline without halo tiles cannot have."""
-        check_roles(self.roles, self.kernel.machine)
-        if self.roles.halo_stages:
-            raise refused(self.roles, "no operand has the form halo")
+        """Raise an error for a pipeline that the machine cannot have, and for lines that need halo tiles.
+
+        The latter are `halo stages`, lines that place values, and `loops`. A line `waves` is refused too: the pipeline
+        says it.
+        """
+        check_pipeline(self.pipeline, self.kernel.machine)
+        if self.pipeline.halo_stages:
+            raise refused(self.pipeline, "no operand has the form halo")
         if self.plan.waves > 1:
             raise refused(self.plan.line("waves"), "the line `producer` says the waves")
         for line in self.plan.values:
@@ -171,10 +180,10 @@ class _PipelinedKernel:
         if self.plan.loops:
             raise refused(self.plan.line("loops"), "only halo tiles have an order of loops")
 
-    def _product(self, line: ProductUnit, op: Op) -> Microkernel:
-        """Return the atom, accumulator tile, orientation and K step of the mma `op`, as its line of the plan says.
+    def _microkernel(self, line: ProductUnit, op: Op) -> Microkernel:
+        """Return the microkernel (atom, accumulator tile, wave groups, K step) that `line` says for the mma `op`.
 
-        Raise an error if the atom cannot do it.
+        Raise an error that quotes `line` if the atom cannot compute `op` in this way.
         """
         machine = self.kernel.machine
         if line.atom is None:
@@ -188,54 +197,58 @@ class _PipelinedKernel:
         if atom.slab is None:
             raise refused(line, f"{atom.name} reads no operand from shared memory")
         self._check_atom(line, op, Microkernel(atom, rows, columns, transposed=line.transposed))
-        k_step_rows = self._slabs(line, op, atom)
-        operand_a = (self.of[op].transposed if line.transposed else self.of[op]).factors(op)[0]
-        if Microkernel(atom, rows, columns).held_a and self._is_read(operand_a) and (k_step_rows or not self.looped):
+        k_step_rows = self._k_step_rows(line, op, atom)
+        operand_a = (self.mma_axes[op].transposed if line.transposed else self.mma_axes[op]).factors(op)[0]
+        if (
+            Microkernel(atom, rows, columns).held_a
+            and self._is_read(operand_a)
+            and (k_step_rows or not self.loop_tiles)
+        ):
             raise refused(line, f"{atom.name} has A in registers, and A changes with every step of the loop")
-        how = Microkernel(
+        microkernel = Microkernel(
             atom,
             rows,
             columns,
-            groups_of(self.roles, line, atom, machine, len(self.kernel.products)),
+            groups_of(self.pipeline, line, atom, machine, len(self.kernel.products)),
             at_once=k_step_rows == 0,
             transposed=line.transposed,
             blocks=blocks,
             slabs=max(1, k_step_rows),
-            taps=self._taps(line, op, atom) if k_step_rows else (),
+            taps=self._k_step_taps(line, op, atom) if k_step_rows else (),
         )
-        check_blocks(line, how, self.kernel.size(self.of[op].n), self.kernel.size(self.of[op].k))
-        check_sharing(self.roles, line, how)
-        return how
+        check_blocks(line, microkernel, self.kernel.size(self.mma_axes[op].n), self.kernel.size(self.mma_axes[op].k))
+        check_sharing(self.pipeline, line, microkernel)
+        return microkernel
 
-    def _slabs(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
-        """Return how many slabs (rows of shared memory, of the atom's length)
-        along K one K step has; 0 if K is one step.
+    def _k_step_rows(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
+        """Return the rows of shared memory (`atom.slab` elements of K each) in one K step; 0 if K is not split.
 
-        `line` is the plan's line of the mma `op`, which an error quotes.
+        If K is not split, all of it lies in shared memory at once. `line` is the plan's line of the mma `op`, which an
+        error quotes.
         """
-        axes, row = self.of[op], atom.slab or 1
-        if axes.k in self.looped:
+        axes, row = self.mma_axes[op], atom.slab or 1
+        if axes.k in self.loop_tiles:
             return 0
         if axes.k not in self.axes:  # an expression of sizes, of which a plan has no axis
             return 1
-        step = loop_of(self.axes[axes.k])
+        step = loop_tile_size(self.axes[axes.k])
         several = any(self.kernel.size(d) > 1 for d in axes.deep)
-        if step is not None and step >= self.kernel.size(axes.k) and self.looped and not several:
+        if step is not None and step >= self.kernel.size(axes.k) and self.loop_tiles and not several:
             return 0
         if step is None and several:  # all of K, for one tap after the other
             step = -(-self.kernel.size(axes.k) // row) * row
-        return 0 if step is None else k_rows(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
+        return 0 if step is None else rows_in_k_step(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
 
-    def _taps(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return the extent of a K step along each reduction dimension besides
-        K (filter taps); () if it is 1 along all.
+    def _k_step_taps(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
+        """Return the extent of a K step along each reduction dimension besides K (filter taps); () if all are 1.
 
-        Raise an error if steps do not divide a dimension, or if the atom reads one tap at a time.
+        A dimension without a loop level is in a K step whole. Raise an error, which quotes `line`, if the extent does
+        not divide the dimension, or if it is above 1 and the atom can read one tap at a time only.
         """
         taps = []
-        for d in self.of[op].deep:
+        for d in self.mma_axes[op].deep:
             extent, axis = self.kernel.size(d), self.axes.get(d)
-            taps.append(1 if axis is None else loop_of(axis) or extent)
+            taps.append(1 if axis is None else loop_tile_size(axis) or extent)
             if extent % taps[-1]:
                 raise refused(axis, f"steps of {taps[-1]} do not divide its {extent}")
             if taps[-1] > 1 and (op.attrs.get("blocks", 1) > 1 or Microkernel(atom, 1, 1).held_a):
@@ -243,10 +256,11 @@ class _PipelinedKernel:
         return tuple(taps) if any(n > 1 for n in taps) else ()
 
     def _check_atom(self, line: ProductUnit, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error if the atom does not take the operands' types, or the
-        dimension along which they are contiguous.
+        """Raise an error, which quotes `line`, unless the microkernel's atom takes the operands of the mma `op`.
+
+        Their types, the dimension along which each is contiguous, and the allowed rounding must fit.
         """
-        machine, axes = self.kernel.machine, microkernel.oriented(self.of[op])
+        machine, axes = self.kernel.machine, microkernel.oriented(self.mma_axes[op])
         types = types_of(op, axes.swapped, machine)
         k_contiguous = [is_contiguous_along(x, axes.k, self.kernel.program) for x in axes.factors(op)]
         fitting = shared_atoms(machine, types, (k_contiguous[0], k_contiguous[1]), precision_of(op), microkernel.held_a)
@@ -254,15 +268,14 @@ class _PipelinedKernel:
             names = shown(", ".join(x.name for x in fitting) or "none", NAMES)
             raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
 
-    def _held(self, products: Mapping[Op, Microkernel]) -> int:
-        """Return the registers of a lane for A operands that stay in registers over a
-        loop, with all of their K; 0 if none do.
+    def _resident_registers(self, products: Mapping[Op, Microkernel]) -> int:
+        """Return the registers of a lane for A operands that are read once and kept over a loop; 0 if there are none.
 
-        `products` has the microkernel of each MMA.
+        All of such an operand's K is in registers. `products` has the microkernel of each MMA.
         """
         registers, word = 0, self.kernel.machine.register_file.word_bits
         for op, microkernel in products.items():
-            axes = microkernel.oriented(self.of[op])
+            axes = microkernel.oriented(self.mma_axes[op])
             if (
                 microkernel.held_a
                 and isinstance(microkernel.atom.a, RegisterOperand)
@@ -274,39 +287,46 @@ class _PipelinedKernel:
         return registers
 
     def _is_read(self, operand: Value) -> bool:
-        """True if an operand comes directly from a read of memory."""
+        """True if an operand of an MMA is the result of a read of memory, not computed from one."""
         op = self.kernel.program.makers().get(operand)
         return op is not None and op.name == "read"
 
     def _check_loops(self) -> None:
-        """Raise an error for a loop over an axis that is no loop of the program, no K and no columns of a task."""
-        iterated = {*self.looped, *(d for axes in self.of.values() for d in (axes.k, *axes.deep))}
-        iterated |= {axes.n for axes in self.of.values() if axes.n in self.widths}
+        """Raise an error for a loop level of an axis that no loop is over, unless its tile is all that a task has.
+
+        Loops are over the dimensions of the program's loops, the reduction dimensions of MMAs, and an N that the grid
+        splits.
+        """
+        iterated = {*self.loop_tiles, *(d for axes in self.mma_axes.values() for d in (axes.k, *axes.deep))}
+        iterated |= {axes.n for axes in self.mma_axes.values() if axes.n in self.widths}
         for d, axis in self.axes.items():
-            loop = loop_of(axis)
+            loop = loop_tile_size(axis)
             if loop is not None and d not in iterated and loop < min(self.width(d), self.kernel.size(d)):
                 raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error if the accumulator tile of the mma `op` is not what a
-        task, or an iteration, has of its M and N.
+        """Raise an error unless the accumulator tile of the mma `op` has a task's extents of M and N.
+
+        A task is one workgroup's tile. If the program loops over M or N, one iteration must have the extent instead. A
+        task may also loop over N in whole accumulator tiles, and a tile may be wider than an N that is not split.
+        Dimensions of the accumulator besides M and N must have one element in a task.
         """
-        axes, size = self.of[op], self.kernel.size
+        axes, size = self.mma_axes[op], self.kernel.size
         for d in axes.around:
             if self.width(d) > 1:
                 raise refused(self.axes[d], f"a task has one of {d}: beside {axes.m} and {axes.n} an MMA has one")
         rows, columns = microkernel.tile
-        line = next(line for line, product in self._lines() if product is op)
-        if self.widths.get(axes.m, rows) != rows or (axes.m in self.looped and self.looped[axes.m] != rows):
+        line = next(line for line, product in self._mma_lines() if product is op)
+        if self.widths.get(axes.m, rows) != rows or (axes.m in self.loop_tiles and self.loop_tiles[axes.m] != rows):
             raise refused(self.axes[axes.m], f"a task has the rows of `{line}`: {rows}")
         if size(axes.m) == 1 and axes.m not in self.widths and axes.m in self.axes:
             raise refused(self.axes[axes.m], f"a task has the rows of `{line}`: `task {rows}`, and {axes.m} in `grid`")
         n = axes.n
-        if n in self.looped and self.looped[n] != columns:
-            raise refused(line, f"the loop over {n} has tiles of {self.looped[n]}")
+        if n in self.loop_tiles and self.loop_tiles[n] != columns:
+            raise refused(line, f"the loop over {n} has tiles of {self.loop_tiles[n]}")
         if n in self.widths:
-            n_tile = loop_of(self.axes[n]) or self.widths[n]
+            n_tile = loop_tile_size(self.axes[n]) or self.widths[n]
             if n_tile != columns or self.widths[n] % columns:
                 raise refused(self.axes[n], f"a task has the columns of `{line}`, {columns}, or a loop of such")
-        elif n not in self.looped and columns < size(n):
+        elif n not in self.loop_tiles and columns < size(n):
             raise refused(line, f"a task has all {size(n)} of {n}")

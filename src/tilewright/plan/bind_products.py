@@ -25,10 +25,10 @@ from tilewright.plan.schedule import ProductUnit
 def bind_products(
     lines: tuple[ProductUnit, ...], program: Program, machine: Machine, defaults: Mapping[Op, Microkernel | None]
 ) -> dict[Op, Microkernel | None]:
-    """Return the atom and accumulator tile of every MMA, None for one that scalar loops compute.
+    """Return the microkernel (atom and accumulator tile) of every MMA of the program; None for scalar loops.
 
-    MMAs with a line in `lines` have what it says, others what `defaults` says. Raise an error that quotes an illegal
-    line.
+    An MMA with a line in `lines` has what it says, an MMA without one what `defaults` has. Raise an error that quotes
+    an illegal line.
     """
     microkernels, names = dict(defaults), names_of(program)
     for line in lines:
@@ -39,14 +39,16 @@ def bind_products(
 
 
 def check_orientation(line: ProductUnit) -> None:
-    """Raise an error for a `transposed` MMA; the plan has no pipeline."""
+    """Raise an error if an MMA line of a plan without a pipeline says `transposed`."""
     if line.transposed:
         raise refused(line, "only products of a pipeline are transposed, and no line `producer` says one")
 
 
 def _bind_line(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
-    """Return the atom and accumulator tile of the mma `op` from its line; raise an error that quotes an illegal
-    line.
+    """Return the microkernel (atom, accumulator tile) that `line` says for the mma `op`; raise an error if illegal.
+
+    The atom must exist and take the operands' types. The tile must be whole atoms that fit the registers, and not
+    `transposed`.
     """
     try:
         atom = machine.multiply_atom(line.atom or "")

@@ -39,7 +39,7 @@ class LaneUnit:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(M, elements of the vectorised dimension, K) of one instruction of this unit."""
+        """(M, N, K) of one instruction of this unit: 1, the elements of a vector, 1."""
         return 1, self.lanes, 1
 
 
@@ -76,14 +76,12 @@ class Blocking:
 
     @property
     def by_lanes(self) -> bool:
-        """True if vectors of this blocking run along a dimension that A, B and the
-        result share, such as depthwise channels.
-        """
+        """True if vectors of this blocking run along a dimension of A, B and the result (depthwise channels)."""
         return isinstance(self.atom, LaneUnit)
 
     @property
     def vectors(self) -> int:
-        """The number of vectors, or tile registers, in one row of this blocking's accumulator tile."""
+        """The number of vectors, or on a matrix unit of tile registers, in one row of the accumulator tile."""
         return self.columns // self.atom.shape[1]
 
 
@@ -97,17 +95,20 @@ def round_up(n: int, step: int) -> int:
 
 
 def kept_digit(contraction: Contraction) -> Symbol:
-    """Return the digit (mixed-radix part of a dimension) that vectors run along: one shared by A, B and the result."""
+    """Return the digit (mixed-radix part of a dimension) that vectors run along; A, B and the result have it.
+
+    There must be one.
+    """
     digit = lane_digit(contraction)
     assert digit is not None
     return digit
 
 
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
-    """Return the digits (mixed-radix parts) of which a task usually has one value:
-    the batch, and all but the last two of M.
+    """Return the digits (mixed-radix parts) of which a task usually has one value: those of batch and of the outer M.
 
-    With `by_lanes` (vectors along a shared digit) all but the last digit of M, and the vectorised digit is left out.
+    A task is one core's tile. With `by_lanes` (vectors run along a digit that A, B and the result share) all but the
+    last digit of M are in it, and the vectorised digit is not.
     """
     return [
         *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
@@ -116,10 +117,10 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return the digits (mixed-radix parts) of each plan axis by its name: lanes
-    (only with `by_lanes`), rows, columns, depth.
+    """Return {axis name: its digits (mixed-radix parts)} of a plan: lanes (only with `by_lanes`), rows, columns, depth.
 
-    The grid splits the first two axes. `single_digits` are left out.
+    With `by_lanes`, vectors run along a digit that A, B and the result share. The grid splits the first two axes.
+    Digits of `single_digits` are left out.
     """
     lanes = {LANES: (kept_digit(contraction),)} if by_lanes else {}
     return {
@@ -174,7 +175,7 @@ def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
 
 
 def blocking_of(contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """Return the blocking parameters that a plan says of a contraction, unchecked. `atom` is what multiplies."""
+    """Return the blocking parameters that a plan's lines say, without any check. `atom` is what multiplies."""
     lanes = isinstance(atom, LaneUnit)
     rows, columns = (plan.axis(name).splits for name in (ROWS, LANES if lanes else COLUMNS))
     steps = tuple(replace(x, digit=x.digit or contraction.depth[-1].name) for x in plan.axis(DEPTH).splits)

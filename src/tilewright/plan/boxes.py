@@ -53,7 +53,7 @@ class Room:
 ROOM = Room()
 
 
-def boxes(
+def choose_task_widths(
     program: Program,
     size: Size,
     room: Room = ROOM,
@@ -61,11 +61,11 @@ def boxes(
     loops: Mapping[Expr, int] = NO_LOOPS,
     opened: Opened = NOTHING,
 ) -> dict[Expr, int]:
-    """Return the width (extent in elements) of a task along each dimension that the grid splits; {} if it splits none.
+    """Return the extent in elements of a task along each dimension that the grid splits; {} if it splits none.
 
-    `size` gives the extent of a dimension, `room` the goals for tasks, `loops` the tile size of each loop dimension.
-    With `logs`, results of debug_log count as writes. For `opened` sizes (known only at the call) `size` gives typical
-    numbers.
+    A task is one tile of the grid, which one worker computes. `size` gives the extent of a dimension, `room` the goals
+    for tasks, `loops` the tile size of each loop dimension. With `logs`, results of debug_log count as writes. For
+    `opened` sizes (known only at the call) `size` gives typical numbers.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -74,7 +74,7 @@ def boxes(
     ...   %0 = read %x : f32[M, N]
     ...   write %0, %y
     ... }''')
-    >>> boxes(program, lambda d: {"M": 1000, "N": 600}[str(d)])
+    >>> choose_task_widths(program, lambda d: {"M": 1000, "N": 600}[str(d)])
     {<M>: 125, <N>: 60}
     """
     dims = cut_dims(program, size, logs, opened)
@@ -84,12 +84,12 @@ def boxes(
 
 
 def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid may split, in the order of the first write.
+    """Return the dimensions that the grid may split, in the order of the first write; () if there are none.
 
-    With `logs`, results of debug_log count as writes. `opened` are sizes known only at the call; no proof relies on
-    them. `size` gives the extent of a dimension.
+    With `logs`, results of debug_log count as writes; a log at coordinates of its own forbids all splits. `opened` are
+    sizes known only at the call; no proof relies on them. `size` gives the extent of a dimension.
     """
-    dims = pointwise(program, size, opened)
+    dims = pointwise_dims(program, size, opened)
     for op in program.walk() if logs else ():
         if op.name == "debug_log":
             dims = () if "at" in op.attrs else tuple(d for d in dims if d in _dims(op))
@@ -97,9 +97,10 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
 
 
 def may_overrun(d: Expr, program: Program, size: Size) -> bool:
-    """True if a task may run past the end of `d`: every write is out of bounds there, and so is dropped.
+    """True if a task may compute elements past the end of `d`, because all writes drop them as out of bounds.
 
-    `size` gives the extent of a dimension.
+    Each write must have a coordinate of memory that is the index of `d` itself and has the same extent. `size` gives
+    the extent of a dimension.
     """
     for op in (op for op in program.walk() if op.name in WRITES):
         iterator = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(d)
@@ -112,12 +113,12 @@ def may_overrun(d: Expr, program: Program, size: Size) -> bool:
 # -- which dimensions -------------------------------------------------------------------------------------
 
 
-def pointwise(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions along which the program is pointwise, in the order
-    of its first write; () if there are none.
+def pointwise_dims(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
+    """Return the dimensions along which the program is pointwise, in the order of its first write; () if none.
 
-    Pointwise: every write has the dimension and writes separate elements, and nothing mixes elements along it. `opened`
-    are sizes known only at the call, for which `size` gives typical numbers.
+    Pointwise: every write has the dimension and writes separate elements, and nothing mixes elements along it.
+    Dimensions of extent 1 are left out. A program with a while loop has none. `opened` are sizes known only at the
+    call, for which `size` gives typical numbers.
     """
     ops = list(program.walk())
     writes = [op for op in ops if op.name in WRITES]
@@ -139,7 +140,7 @@ def pointwise(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[E
             arg_writes = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
             reads = [op for op in ops if op.name == "read" and op.operands[0] is arg]
             if arg_writes:
-                parallel = _written_separately(parallel, arg_writes, reads, size, opened)
+                parallel = _separately_written_dims(parallel, arg_writes, reads, size, opened)
     return tuple(parallel)
 
 
@@ -150,8 +151,9 @@ def _dims(op: Op) -> tuple[Expr, ...]:
 
 
 def _mixed_dims(op: Op) -> set[Expr]:
-    """Return the dimensions along which an operation mixes elements (reduces, scans, gathers), or that it needs
-    whole.
+    """Return the dimensions along which an operation combines elements, or that it needs whole; empty if elementwise.
+
+    Reductions, scans, MMAs, gathers, reshapes and loops combine elements.
     """
     if op.name in (*REDUCTIONS, "cumsum"):
         return {op.attrs["dim"]}
@@ -178,8 +180,9 @@ def _mixed_dims(op: Op) -> set[Expr]:
 
 
 def _gathered_dims(op: Op) -> set[Expr]:
-    """Return the dimensions of index tiles that an access looks up at other
-    coordinates than its own; empty without lookups.
+    """Return the dimensions of index tiles that the access `op` reads at other coordinates than its own.
+
+    An index tile holds data that coordinates of the access are computed from; without any, the result is empty.
     """
     _, kind, extra = accessed(op)
     dim_of = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
@@ -189,11 +192,14 @@ def _gathered_dims(op: Op) -> set[Expr]:
     return dims
 
 
-def _written_separately(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: Opened) -> list[Expr]:
+def _separately_written_dims(
+    dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: Opened
+) -> list[Expr]:
     """Return those of `dims` along which different coordinates write different elements of one memory argument.
 
-    `writes` and `reads` are all accesses of that argument; `opened` are sizes known only at the call. `size` gives the
-    extent of a dimension.
+    `writes` and `reads` are all accesses of that argument; reads must be at the coordinates of the writes. All of
+    `dims` if only atomics of one kind access it, none if its writes are of several kinds. `opened` are sizes known only
+    at the call; `size` gives the extent of a dimension.
     """
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -202,20 +208,23 @@ def _written_separately(dims: list[Expr], writes: list[Op], reads: list[Op], siz
         return dims  # atomics meet where they will
     separate = []
     for d in dims:
-        places = {place_of(op, d) for op in (*writes, *reads)}
-        if len(places) == 1 and None not in places:
+        coordinates = {own_coordinate(op, d) for op in (*writes, *reads)}
+        if len(coordinates) == 1 and None not in coordinates:
             separate.append(d)
     same_access = len(writes) == 1 and all(access_form(op) == access_form(writes[0]) for op in reads)
     one_form = len(separate) < len(dims) and same_access  # what is read by the same access lies where it is written
-    if one_form and (_is_linear(writes[0], size, opened) or (not opened and _all_differ(writes[0], size))):
+    if one_form and (
+        _has_linear_address(writes[0], size, opened) or (not opened and _has_distinct_addresses(writes[0], size))
+    ):
         return dims
     return separate
 
 
-def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
-    """Return (memory coordinate number, its linear form in `dim`) for the coordinate that `dim` alone determines.
+def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
+    """Return (number of the memory coordinate that only `dim` indexes, its linear form) of an access; None if none is.
 
-    None if the access has no such coordinate.
+    The linear form is (stride of `dim`, the rest of the coordinate). The coordinate must be linear in `dim`, with a
+    constant stride.
     """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
@@ -232,20 +241,21 @@ def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
     return None
 
 
-def _is_linear(op: Op, size: Size, opened: Opened) -> bool:
-    """True if a write maps each element to its own address, because the address is
-    a mixed-radix number of the coordinates.
+def _has_linear_address(op: Op, size: Size, opened: Opened) -> bool:
+    """True if a write maps each element to its own address, proved by the strides of a linear address.
 
-    A flat index that is divided, as in [i//56, i%56, j], gives one linear offset again. `opened` sizes, known only at
-    the call, stay expressions. `size` gives the extent of a dimension.
+    The address must be a mixed-radix number of the coordinates. A flat index that is divided, as in [i//56, i%56, j],
+    gives one linear address again. `opened` sizes, known only at the call, stay expressions; `size` gives the extent of
+    a dimension.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
         return False
 
     def extent(e: Expr) -> Expr:
-        """Return an expression of sizes with the known ones as numbers, and those known only at the
-        call as expressions of the call's symbols.
+        """Return an expression of sizes with a number for each known size.
+
+        A size known only at the call becomes the expression in `opened`.
         """
         known = {s: as_expr(size(s)) for s in e.symbols if s not in opened}
         return Substitution({**known, **{s: opened[s] for s in e.symbols if s in opened}})(e)
@@ -260,30 +270,35 @@ def _is_linear(op: Op, size: Size, opened: Opened) -> bool:
     form = linear_form(offset, list(axes.values()))
     if form is None or len(form[0]) < len(axes):
         return False
-    return _are_digits([(step, extents[s]) for s, axis in axes.items() for step in (form[0][axis],)], as_expr(0))
+    return _strides_exceed_reach(
+        [(step, extents[s]) for s, axis in axes.items() for step in (form[0][axis],)], as_expr(0)
+    )
 
 
-def _are_digits(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:
-    """True if linear offsets are all different: in some order, each stride exceeds the reach of all before it.
+def _strides_exceed_reach(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:
+    """True if all sums of stride * index differ: in some order, each stride exceeds the sums of those before it.
 
-    `steps` has (stride, extent) of each index. `reach` is the largest offset that the indices before these can add.
+    `steps` has (stride, extent) of each index. `reach` is the largest sum of the indices that come before these.
 
     >>> from tilewright.algebra.expr import symbol
     >>> f = symbol("F", 1)
-    >>> _are_digits([(f, as_expr(9)), (as_expr(1), f)], as_expr(0)), _are_digits([(f, f), (f, f)], as_expr(0))
-    (True, False)
+    >>> _strides_exceed_reach([(f, as_expr(9)), (as_expr(1), f)], as_expr(0))
+    True
+    >>> _strides_exceed_reach([(f, f), (f, f)], as_expr(0))
+    False
     """
     return not steps or any(
-        is_nonneg(step - reach - 1) and _are_digits([*steps[:n], *steps[n + 1 :]], reach + step * (extent - 1))
+        is_nonneg(step - reach - 1)
+        and _strides_exceed_reach([*steps[:n], *steps[n + 1 :]], reach + step * (extent - 1))
         for n, (step, extent) in enumerate(steps)
     )
 
 
-def _all_differ(op: Op, size: Size) -> bool:
-    """True if a write maps each element to its own address, shown by computing
-    all addresses; False if they are too many.
+def _has_distinct_addresses(op: Op, size: Size) -> bool:
+    """True if a write maps each element that is in bounds to its own address, shown by computing all addresses.
 
-    `size` gives the extent of a dimension.
+    False if there are more than TABLED elements, if an extent of the memory is not known, or if coordinates depend on
+    data. `size` gives the extent of a dimension.
     """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
@@ -305,10 +320,8 @@ def _all_differ(op: Op, size: Size) -> bool:
     return bool((written[1:] > written[:-1]).all())
 
 
-def slides(program: Program, dim: Expr) -> bool:
-    """True if a read with bounds checks is a sliding window along `dim`: a
-    memory coordinate adds `dim` to another index.
-    """
+def reads_sliding_window(program: Program, dim: Expr) -> bool:
+    """True if some read with bounds checks slides along `dim`: a coordinate is computed from its index, as h + r."""
     for op in program.walk():
         if op.name == "read" and "otherwise" in op.attrs and "at" in op.attrs:
             iterator = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
@@ -321,7 +334,7 @@ def slides(program: Program, dim: Expr) -> bool:
 
 
 def why_whole(program: Program, dim: Expr) -> str:
-    """Return why the grid does not split the dimension `dim`, as text."""
+    """Return why the grid cannot split the dimension `dim`, as text."""
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):
             return "a while loop has one condition for all"
@@ -333,21 +346,22 @@ def why_whole(program: Program, dim: Expr) -> str:
 
 
 def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
-    """Return task widths that divide `dims`, for a program without MMAs.
+    """Return the extent of a task along each of `dims`, in elements, for a program without MMAs.
 
-    A task has a contiguous run along the innermost dimension of memory, and then as much of others as `room` allows.
-    `size` gives the extent of a dimension.
+    A task is one tile of the grid; its extents divide the dimensions. It has a run of contiguous elements of memory
+    first, then as much of each dimension as fits the elements that `room` allows. `size` gives the extent of a
+    dimension.
     """
     spaces = [_tile_dims(op) for op in program.walk()]
     limits = room.elements
 
     def work(widths: Mapping[Expr, int]) -> int:
-        """Return the elements of the largest operation within one task of these widths."""
+        """Return the elements of the largest operation within one task of these widths (extents by dimension)."""
         return max(prod(max(1, widths.get(d) or size(d)) for d in space) for space in spaces)
 
     max_elements = min(max(work({}) // room.tasks, limits[0]), limits[1])
     widths = dict.fromkeys(dims, 1)
-    contiguous = [d for d in dict.fromkeys(innermost(program)) if d in widths]
+    contiguous = [d for d in dict.fromkeys(innermost_dims(program)) if d in widths]
     for d in contiguous:
         widths[d] = _divisor(size(d), RUN * 4 if len(contiguous) > 1 else RUN, RUN)
     for d in (*contiguous, *(d for d in reversed(dims) if d not in contiguous)):
@@ -361,11 +375,12 @@ def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) ->
 def _widths_of_products(
     program: Program, dims: tuple[Expr, ...], size: Size, room: Room, loops: Mapping[Expr, int]
 ) -> dict[Expr, int]:
-    """Return task widths of a program with MMAs: the widest that give enough tasks and whose values fit the L2 cache.
+    """Return the extents in elements of a task of a program with MMAs, by dimension: the largest that reach the goals.
 
-    `loops` has the tile size of each loop dimension. Batch dimensions are split first, then other dimensions outside
-    the accumulator tile, then M and N, which keep some rows. Dimensions that some MMA lacks stay whole if others can be
-    split. `dims` are those that the grid may split. `size` gives the extent of a dimension.
+    A task is one tile of the grid. The goals in `room` are enough tasks, and values of a task that fit the L2 cache.
+    `dims` are the dimensions that the grid may split; those that some MMA lacks stay whole if others can be split.
+    Batch dimensions are split first, then others outside the accumulator tile, then M and N, down to ROWS elements.
+    `loops` has the tile size of each loop dimension; `size` gives the extent of a dimension.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _tile_dims(op) for op in products)]
@@ -380,15 +395,15 @@ def _widths_of_products(
     widths = {d: size(d) for d in dims}
 
     def largest_value(widths: Mapping[Expr, int]) -> int:
-        """Return the elements of the largest value that a task of these widths holds."""
+        """Return the elements of the largest value that a task of these widths (extents by dimension) holds."""
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in values)
 
     def tasks(widths: Mapping[Expr, int]) -> int:
-        """Return the number of tasks of these widths."""
+        """Return the number of tasks of these widths (extents by dimension)."""
         return prod(-(-size(d) // n) for d, n in widths.items())
 
     def enough(widths: Mapping[Expr, int]) -> bool:
-        """True if tasks of these widths are enough in number, and their values fit the L2 cache."""
+        """True if these widths (extents by dimension) give enough tasks, and a task's values fit the L2 cache."""
         return tasks(widths) >= room.product_tasks and largest_value(widths) <= room.product_elements
 
     blocked = _accumulator_dims(products, size)
@@ -404,7 +419,7 @@ def _widths_of_products(
 
 
 def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
-    """Return the dimensions of accumulator tiles: M and N of each MMA that has one.
+    """Return the dimensions M and N of all MMAs that can have an accumulator tile.
 
     `products` are the MMAs. `size` gives the extent of a dimension.
     """
@@ -417,11 +432,11 @@ def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
 
 
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:
-    """Return task widths to try along a dimension of `extent` elements, widest
-    first, each about half of the one before.
+    """Return the extents of a task to try along a dimension of `extent` elements, each about half of the one before.
 
-    `radices` are the divisors of the dimension's flat index. Widths that keep its digits (i//56, i%56) whole are
-    preferred, then those of whole register tiles, then those that divide the extent.
+    A task is one tile of the grid, and the first extent is all of the dimension. `radices` are the numbers by which
+    accesses divide the dimension's flat index. Preferred are extents that keep its digits (i//56, i%56) whole, then
+    multiples of ROWS, then those that divide the extent.
 
     >>> width_choices(1000, ()), width_choices(3136, (56,))
     ([1000, 500, 250, 125, 48, 16, 8, 4, 2, 1], [3136, 1568, 784, 392, 112, 56, 28, 14, 7, 4, 2, 1])
@@ -441,7 +456,7 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 
 
 def radices(program: Program, dim: Expr, size: Size) -> set[int]:
-    """Return the numbers above 1 by which accesses divide the coordinate of a dimension, as 56 in [i//56, i%56].
+    """Return the numbers above 1 by which reads and writes divide the index of `dim`, such as 56 in [i//56, i%56].
 
     `size` gives the extent of a dimension.
     """
@@ -458,20 +473,23 @@ def radices(program: Program, dim: Expr, size: Size) -> set[int]:
 
 
 def _tile_dims(op: Op) -> set[Expr]:
-    """Return the dimensions of all tiles that an operation reads or makes."""
+    """Return the dimensions of all tiles that are operands or results of an operation."""
     values = (*op.results, *op.operands)
     tiles = [set(v.type.dims) for v in values if isinstance(v.type, TileType)]
     return set().union(*tiles)
 
 
-def innermost(program: Program) -> list[Expr]:
-    """Return the dimensions that are contiguous in some memory argument, those of writes first; one may occur twice."""
+def innermost_dims(program: Program) -> list[Expr]:
+    """Return the dimensions that index the last coordinate of some memory argument, those of writes first.
+
+    Elements are contiguous along them. A dimension may occur twice.
+    """
     accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
     return [d for op in accesses for d in contiguous_dims(op)]
 
 
 def contiguous_dims(op: Op) -> list[Expr]:
-    """Return the dimensions in the innermost memory coordinate of a read or a write; several if it adds them."""
+    """Return the dimensions that index the last memory coordinate of a read or write; several if it adds them."""
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
         return list(memory.type.dims[-1:])
@@ -480,8 +498,7 @@ def contiguous_dims(op: Op) -> list[Expr]:
 
 
 def _divisor(size: int, most: int, least: int) -> int:
-    """Return the largest divisor of `size` up to `most`; if that is below
-    `least`, the smallest divisor from `least` on.
+    """Return the largest divisor of `size` up to `most`; if it is below `least`, the smallest one from `least` on.
 
     >>> _divisor(600, 64, 16), _divisor(600, 10, 16)
     (60, 20)
@@ -499,6 +516,7 @@ def numbers_of(symbols: Mapping[Symbol, int]) -> Size:
     images = Substitution(symbols)
 
     def size(e: Expr) -> int:
+        """Return the number of an expression of sizes."""
         return int(images(e))
 
     return size

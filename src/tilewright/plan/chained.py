@@ -23,7 +23,8 @@ def chained_axes(
 ) -> dict[Op, Axes] | str:
     """Return M, N and K of every MMA of a chain, all with the same M; or text why values between them leave registers.
 
-    `free` are the loops whose tile size does not change the result. `size` gives the extent of a dimension.
+    In a chain (such as attention) MMAs use results of others from registers. `free` are the loops whose tile size does
+    not change the result, `sizes` the numbers of size symbols. `size` gives the extent of a dimension.
     """
     if not names_of(program):
         return "it has no product"
@@ -34,8 +35,10 @@ def chained_axes(
         return loop_tile_of
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` that a task has at a time: a loop's tile, 1 if
-        only the grid splits it, else its extent.
+        """Return the extent of `d` that a task (one workgroup's tile) computes at a time, in elements.
+
+        It is the loop tile if a loop is over `d`, 1 if the grid splits it and it is no M or N, and otherwise all of
+        `d`.
         """
         return loop_tile_of.get(d) or (1 if d in dims and d not in tiled else size(d))
 
@@ -67,7 +70,7 @@ def chained_axes(
 
 
 def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid of a chain of MMAs may split, an M of extent 1 among them.
+    """Return the dimensions that the grid of a chain of MMAs may split; M is among them even if its extent is 1.
 
     `size` gives the extent of a dimension.
     """
@@ -79,7 +82,8 @@ def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
 def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, int] | str:
     """Return the tile size of every loop except K loops of MMAs, by dimension; or text that says why a loop has none.
 
-    `free` are the loops whose tile size does not change the result; of those, the ones that only add MMAs are K loops.
+    The author's constraints give tile sizes, `sizes` the numbers of size symbols. `free` are the loops whose tile size
+    does not change the result; of those, the ones that only add MMAs are K loops.
     """
     _, tilings = tiles_of(program, sizes)
     tiles: dict[Expr, int] = {}
@@ -93,7 +97,7 @@ def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[O
 
 
 def adds_products(loop: Op) -> bool:
-    """True if a loop is a K loop: it only adds MMAs of values that its body reads or computes from reads."""
+    """True if a loop is a K loop: its body only reads, computes elementwise and does MMAs, and uses no MMA's result."""
     (body,) = loop.blocks
     sums = {x.result for x in body.ops if x.name == "mma"}
     used = {v for x in body.ops if x.name != "yield" for v in x.operands}
@@ -101,23 +105,24 @@ def adds_products(loop: Op) -> bool:
 
 
 def is_read(value: Value, makers: Mapping[Value, Op]) -> bool:
-    """True if a value is read from memory, at coordinates that do not depend on data;
-    `makers` has the operation of each value.
+    """True if a value is read from memory directly, at coordinates that do not depend on data.
+
+    `makers` has the operation that computes each value.
     """
     op = makers.get(value)
     return op is not None and op.name == "read" and not op.attrs.get("lookups")
 
 
 def _row_dims(op: Op) -> list[Expr]:
-    """Return the dimensions that only the first operand of the mma `op` has, outermost first: M."""
+    """Return M of the mma `op`: the dimensions that its first operand has and its second one lacks, outermost first."""
     a, b, _ = (v.type.dims for v in op.operands)
     return [d for d in a if d not in b]
 
 
 def _has_wide_value(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
-    """True if a computed value has two or more dimensions of extent > 1 besides `row` (M) and the grid's `dims`.
+    """True if a computed value has two or more dimensions of extent above 1, besides M (`row`) and the grid's `dims`.
 
-    `size` gives the extent of a dimension.
+    Reads and constants do not count. `size` gives the extent of a dimension.
     """
     for value in (v for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results):
         if isinstance(value.type, TileType):

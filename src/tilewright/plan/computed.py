@@ -36,10 +36,10 @@ class ComputedFactor:
     reads: tuple[Op, ...]
 
     def bytes(self, axes: Axes, step: int) -> float:
-        """Return the bytes that are copied to shared memory per element of this operand, in K steps of `step` elements.
+        """Return the bytes copied to shared memory per element of this operand, for K steps of `step` elements.
 
-        `axes` are M, N and K of the MMA. Only reads that vary along K and along the operand's rows count. A read that
-        repeats one element for several neighbours along K counts its share.
+        It is the sum over the reads that vary along both K and M. A read that gives n neighbours along K the same
+        element counts 1/n of its element size. `axes` are M, N and K of the MMA.
         """
         total = 0.0
         for read in self.reads:
@@ -52,15 +52,19 @@ class ComputedFactor:
         return total
 
     def cycles(self, machine: Machine) -> float:
-        """Return the cycles of a core, with all lanes at work, to compute one element of this operand."""
+        """Return the cycles of a core, with all lanes at work, to compute one element of this operand.
+
+        It is the sum over its operations. Casts count at the rate of the machine's function unit.
+        """
         casts = sum(op.name == "cast" for op in self.ops)
         return sum(lane_cycles(op, machine) for op in self.ops) + casts / machine.limits.function_rate
 
 
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
-    """Return how the operand `factor` is computed from reads; None if it is read directly.
+    """Return the operations and reads that compute the operand `factor` elementwise; None if it is read directly.
 
-    If it is not computed element by element, return text that says why.
+    Return text that says why not, if some operation is not elementwise, a read depends on data or is filled with other
+    than 0 out of bounds, or the operand depends on a value that a loop carries.
     """
     makers = program.makers()
     pending, ops, reads = [factor], list[Op](), list[Op]()
@@ -85,9 +89,10 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
 
 
 def equal_neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
-    """Return how many neighbours along K read the same element: the largest such divisor of a K step, 1 if none.
+    """Return how many neighbours along K read the same element: the largest divisor of `step` for which they do.
 
-    `at` are the coordinates of a read in terms of `k`; `step` is the elements of a K step.
+    `at` are the coordinates of a read in terms of the index `k`; `step` is the elements of a K step. Neighbours are
+    counted in aligned groups; 1 if no larger group reads one element.
 
     >>> from tilewright.algebra.expr import symbol
     >>> k = symbol("k", 0)

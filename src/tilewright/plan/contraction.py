@@ -101,15 +101,17 @@ class Contraction:
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
-        """The digits (mixed-radix parts) of K that share a bounds check of A with
-        the last digit of M, such as filter taps.
+        """The digits of K that share a bounds check of A with the last digit of M, such as filter taps.
+
+        Digits are mixed-radix parts of flattened dimensions.
         """
         shared = [x.symbols for _, x in self.a.conditions if self.rows[-1] in x.symbols]
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
-        """Return the contraction in normal form, as lines: its digits (mixed-radix parts), the
-        accesses in terms of them, and the accumulator.
+        """Return the contraction in normal form, one line each for M, N, K, batch, every tensor, and the accumulator.
+
+        The lines list digits (mixed-radix parts of flattened dimensions) and the tensors' coordinates in terms of them.
         """
         kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
         lines = [
@@ -125,7 +127,7 @@ class Contraction:
         return prod(map(size, digits))
 
     def summed(self, name: str | None) -> Symbol:
-        """Return the digit (mixed-radix part) of K that is named `name`."""
+        """Return the digit (mixed-radix part) of K that has this name; there must be one."""
         return next(d for d in self.depth if d.name == name)
 
     @property
@@ -135,9 +137,7 @@ class Contraction:
 
 
 def size(s: Symbol) -> int:
-    """Return the extent of a digit (mixed-radix part of a flattened dimension); of
-    one known only at the call, the largest.
-    """
+    """Return the extent of a digit (mixed-radix part of a dimension); if known only at the call, the largest."""
     return int(s.hi) + 1
 
 
@@ -147,8 +147,9 @@ def _is_open(digit: Symbol) -> bool:
 
 
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """Return the contraction with numbers for open sizes (known only at the call); its digits
-    (mixed-radix parts) are not merged any further.
+    """Return the contraction with numbers for the sizes known only at the call; merging its digits is then forbidden.
+
+    Digits are mixed-radix parts of flattened dimensions.
     """
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
@@ -173,15 +174,15 @@ def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> C
 
 
 def dimension(digit: Symbol) -> Symbol:
-    """Return the dimension that stands for a digit (mixed-radix part), in the program rewritten over digits."""
+    """Return the dimension that a digit (mixed-radix part) becomes in the program rewritten over digits."""
     return symbol(digit.name, 0)
 
 
 def merge_rows(contraction: Contraction) -> Contraction:
-    """Return the contraction with all digits (mixed-radix parts, such as n, p, q) of M merged
-    into one, if contiguous in every tensor.
+    """Return the contraction with all digits (mixed-radix parts, such as n, p, q) of M merged into one.
 
-    A 1x1 convolution becomes a GEMM. Otherwise, and if some extent of M is known only at the call, it is unchanged.
+    A 1x1 convolution becomes a GEMM. The contraction is unchanged if the digits are not contiguous in every tensor, if
+    they must not be merged, or if an extent of M is known only at the call.
     """
     return (
         contraction
@@ -200,8 +201,9 @@ def merge_taps(contraction: Contraction) -> Contraction:
 
 
 def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
-    """Return the contraction with `digits` (mixed-radix parts of M or K) merged into one digit `name`;
-    unchanged if they are not contiguous in a tensor.
+    """Return the contraction with `digits` (mixed-radix parts of M or K) merged into one digit named `name`.
+
+    The contraction is unchanged if the digits are not contiguous in some tensor.
     """
     operands, merged_digit = (
         (contraction.a, contraction.b, contraction.out, *contraction.extras),
@@ -223,10 +225,10 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
 
 
 def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
-    """Return the operand with its dimensions of `digits` merged into one, which is `merged_digit`.
+    """Return the operand with its memory dimensions of `digits` merged into one, indexed by `merged_digit`.
 
-    It is unchanged if it has none of them, and None if they are not contiguous. The first coordinate may have an
-    offset.
+    Digits are mixed-radix parts of a dimension. The operand is unchanged if it has none of them; None if they are not
+    contiguous. The first coordinate may have an offset.
     """
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
     if not used:
@@ -268,8 +270,9 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with its dimension of digit `last` (mixed-radix part of K) as long as
-    `padded_digit`; None if no dimension is `last` alone.
+    """Return the operand with its memory dimension of digit `last` made as long as `padded_digit`.
+
+    Digits are mixed-radix parts, `last` is K's last one. None if no memory dimension is indexed by `last` alone.
     """
     positions = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
     if (
@@ -453,8 +456,8 @@ class _Recogniser:
         """Return, for each index, (its digits, the index in terms of them), slowest digit first.
 
         A digit is a mixed-radix part: i//56 and i%56 are digits of i. An index has the same digits in all accesses.
-        Raise NoContraction if accesses divide it by numbers of which none divides the other. `indices` has the index of
-        each dimension.
+        `indices` has the index of each dimension. Raise NoContraction if an access has no normal form, or if the
+        numbers that divide an index do not divide each other in some order.
         """
         steps: dict[Symbol, set[int | Expr]] = {axis: {1} for axis in indices.values()}
         for access in accesses:
@@ -483,10 +486,10 @@ class _Recogniser:
         return digits_of
 
     def operand(self, op: Op, access: Access, meanings: Substitution) -> Operand:
-        """Return the tensor of a read or write with its coordinates in digits (mixed-radix parts),
-        which `meanings` puts in place of each index.
+        """Return the tensor that the read or write `op` accesses, with its coordinates in digits (mixed-radix parts).
 
-        Raise NoContraction if the coordinates still divide.
+        `meanings` replaces each index by an expression of its digits. Raise NoContraction if a coordinate still
+        divides.
         """
         coordinates = tuple(meanings(c) for c in access.coordinates)
         if any(has_division(c) for c in coordinates):
@@ -496,16 +499,16 @@ class _Recogniser:
         return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
 
     def extras(self, write: Op, result: Value) -> list[Op]:
-        """Return the reads of the epilogue: those between the accumulator
-        `result` and the write; [] if it reads nothing.
+        """Return the reads of the epilogue, which computes what `write` stores from the accumulator `result`.
 
-        Raise NoContraction if the epilogue is not elementwise, or too long.
+        [] if it reads nothing. Raise NoContraction if the epilogue is not elementwise, is longer than LONGEST steps,
+        has other dimensions than the accumulator, or does not use it.
         """
         reads: list[Op] = []
         known: dict[Value, int] = {}
 
         def steps(value: Value) -> int:
-            """Return the number of operations that compute a value from the accumulator, counting repeated ones."""
+            """Return the number of operations that compute a value from the accumulator; repeats count."""
             if value is result:
                 known[result] = 1
             if value not in known:
@@ -527,7 +530,7 @@ class _Recogniser:
         return reads
 
     def require_elementwise(self, op: Op) -> None:
-        """Raise NoContraction unless an operation is elementwise, with constants that are known."""
+        """Raise NoContraction unless an operation after the sum is elementwise or a read, with known constants."""
         if op.name in ("fill", "scalar"):
             value = op.attrs["value"]
             if isinstance(value, Expr) and not isinstance(self.images(value), Const):
@@ -542,10 +545,9 @@ class _Recogniser:
 
 
 def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
-    """Return the sort key of a reduction dimension within K: filter taps (which
-    slide) before channels, then memory order.
+    """Return the sort key of a reduction dimension within K: filter taps (which slide) first, then memory order.
 
-    `axis` is the dimension's index, `access` that of operand A.
+    `axis` is the dimension's index, `access` the access of operand A.
     """
     positions = [d for d, e in enumerate(access.coordinates) if axis in e.symbols]
     alone = all(access.coordinates[d].symbols == {axis} for d in positions)

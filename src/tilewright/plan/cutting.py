@@ -18,11 +18,10 @@ from tilewright.plan.tiled import Depth, Tiled, Walk
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
-    """Return the contraction as its blocking stages operand A: lines and
-    positions of a staged image become one row digit.
+    """Return the contraction with lines and positions of M merged into one digit, if its blocking stages operand A.
 
-    That digit (mixed-radix part of M) counts lines at their pitch, with the padding between them. Without staging it is
-    unchanged.
+    That digit (mixed-radix part of M) counts positions, with the padding between lines. The contraction is unchanged
+    without staging, or if M has one digit.
     """
     walk = _staged_lines(contraction, blocking)
     if walk is None or len(contraction.rows) == 1:
@@ -43,7 +42,7 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
 def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...]:
     """Return all digits (mixed-radix parts) of a contraction in the order of its program's tiles: batch, M, N, K.
 
-    The vectorised digit, if there is one, is the last of the result.
+    A vectorised digit (one of the batch) stands after N instead, as the last digit of the result.
     """
     vectorised = (kept_digit(contraction),) if blocking.by_lanes else ()
     return (
@@ -112,7 +111,7 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
 
 
 def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
-    """Return the lines of A that a task stages and their pitch in positions; None if A is read in place."""
+    """Return the lines of A that a task (one core's tile) stages, and their pitch in positions; None if in place."""
     if not blocking.stage:
         return None
     if len(contraction.rows) == 1:
@@ -123,8 +122,9 @@ def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
 
 
 def _tap_shifts(contraction: Contraction) -> dict[Expr, tuple[int, int]]:
-    """Return {dimension of a filter tap: (lines, positions) further on in the
-    staged lines at which its next value reads}.
+    """Return {dimension of a filter tap: (lines, positions) that the tap's next value reads further on in A}.
+
+    A is staged as lines, with padding between them.
     """
     halo = halo_of(contraction)
     assert halo is not None

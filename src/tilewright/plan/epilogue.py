@@ -13,8 +13,8 @@ COMPUTED = {*ELEMENTWISE, "select"}
 def lane_cycles(op: Op, machine: Machine) -> float:
     """Return the cycles of a core, with all lanes at work, for one element of an elementwise operation.
 
-    A function counts as many simple operations, or the machine's own instruction, whichever takes longer. Operations
-    that only move or rename elements cost 0.
+    For a function such as exp it is the larger of two times: that of the simple operations it is made of, and that of
+    one instruction of the machine's function unit. Casts, and operations that only move elements, count 0.
     """
     if op.name not in COMPUTED:
         return 0.0

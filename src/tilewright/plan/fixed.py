@@ -32,26 +32,28 @@ class Fixed:
         row_counts: Collection[int],
         column_counts: Collection[int],
     ) -> Iterator[tuple[int, int, tuple[str, str]]]:
-        """Yield (a task's extent along M, its columns, order of loops over blocks) of
-        every task tile that the constraints allow.
+        """Yield (extent along M, extent along N, order of its loops) of every task tile that the constraints allow.
 
-        `register_tile` is (rows, columns) of an accumulator tile and `row_blocks` the number of such tiles along M.
-        `row_counts` and `column_counts` are the numbers of tasks along M and N to try. The extent along M is in image
-        lines if M has several digits (mixed-radix parts), else in rows.
+        A task is one core's tile, split into register tiles, over which the loops run. `register_tile` is (rows,
+        columns) of an accumulator tile and `row_blocks` the number of such tiles along M. `row_counts` and
+        `column_counts` are the numbers of tasks along M and N to try. The extent along M is in image lines if M has
+        several digits (mixed-radix parts), else in rows; the extent along N is in columns.
         """
         rows, columns = register_tile
-        for strip in self._strips(contraction, rows, row_blocks, row_counts):
-            for task_columns in self._task_columns(columns, -(-size(contraction.columns[0]) // columns), column_counts):
+        for strip in self._row_extents(contraction, rows, row_blocks, row_counts):
+            for task_columns in self._column_extents(
+                columns, -(-size(contraction.columns[0]) // columns), column_counts
+            ):
                 for order in ORDERS[: 1 if task_columns == columns else 2]:
                     yield strip, task_columns, order
 
-    def _strips(
+    def _row_extents(
         self, contraction: Contraction, block_rows: int, row_blocks: int, row_counts: Collection[int]
     ) -> list[int]:
-        """Return a task's extents along M to try: image lines, or rows in whole
-        register tiles; [] if the constraint fits none.
+        """Return the extents of a task (one core's tile) along M to try; [] if the author's constraint fits none.
 
-        `block_rows` are the rows of a register tile, `row_blocks` such tiles along M, `row_counts` the numbers of tasks
+        They are image lines if M has several digits (mixed-radix parts), else rows. `block_rows` are the rows of a
+        register tile, `row_blocks` the number of register tiles along M, and `row_counts` the numbers of tasks along M
         to try.
         """
         single = len(contraction.rows) == 1
@@ -61,11 +63,11 @@ class Fixed:
         step = block_rows if single else size(contraction.rows[-1])
         return [self.rows if single else self.rows // step] if self.rows % step == 0 else []
 
-    def _task_columns(self, block_columns: int, column_blocks: int, column_counts: Collection[int]) -> list[int]:
-        """Return a task's extents along N to try, in whole register tiles; [] if the constraint fits none.
+    def _column_extents(self, block_columns: int, column_blocks: int, column_counts: Collection[int]) -> list[int]:
+        """Return the extents of a task (one core's tile) along N to try, in columns; [] if the constraint fits none.
 
-        `block_columns` are the columns of a register tile, `column_blocks` such tiles along N, `column_counts` task
-        counts.
+        They are whole register tiles of `block_columns` columns. `column_blocks` is the number of register tiles along
+        N, and `column_counts` the numbers of tasks along N to try.
         """
         if self.columns is None:
             return sorted({-(-column_blocks // n) * block_columns for n in column_counts if n <= column_blocks})
@@ -84,9 +86,9 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
     rows, columns, depth = contraction.dims
 
     def task(dims: tuple[str, ...], extent: int) -> int | None:
-        """Return the workgroup tile of an axis that is one dimension; None if it has no constraint.
+        """Return the workgroup tile of M or N, at most `extent`; None if it has no constraint or is several dimensions.
 
-        `dims` are its dimensions, `extent` its elements.
+        `dims` are the program's dimensions of M or N, `extent` the product of their extents.
         """
         widths = [tasks[d] for d in dims if d in tasks]
         return min(widths[0], extent) if len(dims) == 1 and widths else None
@@ -99,32 +101,32 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
 
 
 def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
-    """Return {dimension: number of parts} into which the author's wave
-    constraints split a workgroup's tile among waves.
+    """Return {dimension: number of waves along it} into which the author's wave constraints split a workgroup's tile.
 
-    `sizes` gives the numbers of size symbols.
+    Dimensions without a workgroup tile, and wave tiles that are no positive number, are left out. `sizes` gives the
+    numbers of size symbols.
     """
     images, (workgroups, _) = Substitution(dict(sizes)), tiles_of(program, sizes)
     parts = {}
-    for record in program.records:
-        if record.name == "wave" and (dim := str(record.attrs["dim"])) in workgroups:
-            tile = images(record.attrs["tile"])
+    for constraint in program.records:
+        if constraint.name == "wave" and (dim := str(constraint.attrs["dim"])) in workgroups:
+            tile = images(constraint.attrs["tile"])
             if isinstance(tile, Const) and tile.value > 0:
                 parts[dim] = -(-workgroups[dim] // tile.value)
     return parts
 
 
 def tiles_of(program: Program, sizes: Mapping[Symbol, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return (workgroup tiles, loop tiles) that the author's constraints give, each by dimension name, in elements.
+    """Return (workgroup tiles, loop tiles) that the author's constraints give, each {dimension name: elements}.
 
     Tiles that are no positive number for these sizes are left out.
     """
     images = Substitution(dict(sizes))
     tiles: dict[str, dict[str, int]] = {"workgroup": {}, "tiling": {}}
-    for record in program.records:
-        tile = record.attrs.get("tile")
-        if record.name in tiles and tile is not None:
+    for constraint in program.records:
+        tile = constraint.attrs.get("tile")
+        if constraint.name in tiles and tile is not None:
             number = images(tile)
             if isinstance(number, Const) and number.value > 0:
-                tiles[record.name][str(record.attrs["dim"])] = number.value
+                tiles[constraint.name][str(constraint.attrs["dim"])] = number.value
     return tiles["workgroup"], tiles["tiling"]

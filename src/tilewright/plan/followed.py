@@ -37,25 +37,26 @@ class Followed:
     is_grid: bool = False
 
     def notes(self) -> tuple[str, ...]:
-        """Return one line for each constraint, and each argument of one, that the plan does not follow."""
+        """Return one line of text for each constraint, and each argument of one, that the plan does not follow."""
         notes: list[str] = []
-        for record in self.program.records:
-            notes += _NOTES[record.name](self, record) if record.name in _NOTES else ()
+        for constraint in self.program.records:
+            notes += _NOTES[constraint.name](self, constraint) if constraint.name in _NOTES else ()
         return tuple(dict.fromkeys(notes))
 
     def number(self, e: Expr | None) -> int | None:
-        """Return the value of an expression of sizes; None if there is none or a symbol has no value."""
+        """Return the value of an expression of sizes; None if `e` is None or a symbol in it has no value."""
         value = None if e is None else Substitution(dict(self.sizes))(e)
         return value.value if isinstance(value, Const) else None
 
     def text(self, e: Expr) -> str:
-        """Return an expression of sizes as text: its number, or as it is written if a symbol has no value."""
+        """Return an expression of sizes as text: its number, or the expression itself if a symbol has no value."""
         number = self.number(e)
         return str(e if number is None else number)
 
     def axis(self, dim: Expr) -> Axis | None:
-        """Return the plan's axis of a program dimension, from the first of the
-        plan's kernels that has one; None if none has.
+        """Return the plan's axis of a program dimension; None if the plan has none.
+
+        Of a plan for several kernels it is the axis of the first kernel that has one.
         """
         name = self.axes.get(str(dim), str(dim))
         plan: Schedule | None = self.plan
@@ -68,15 +69,20 @@ class Followed:
 
     @property
     def waves(self) -> int:
-        """The number of waves that compute a task of this plan; with ping-pong, half of the consumers."""
+        """The number of waves that compute a task (one workgroup's tile) of this plan.
+
+        With a pipeline these are the consumer waves, or half of them if two halves alternate (ping-pong).
+        """
         roles = self.plan.pipeline
         if roles is None:
             return self.plan.waves
         return roles.consumer[0] // 2 if roles.pingpong else roles.consumer[0]
 
-    def shared(self) -> dict[str, int] | None:
-        """Return {dimension: number of parts} into which waves split a task; {} for
-        one wave, None if the plan does not say.
+    def wave_splits(self) -> dict[str, int] | None:
+        """Return {dimension: number of waves along it} for a task (one workgroup's tile); {} for a single wave.
+
+        None if the plan does not say: it has no pipeline, or its first accumulator tile is wider than the atom.
+        Otherwise waves split the atom's rows, which are M, or N if the MMA is transposed.
         """
         if self.machine.waves == 1 or self.waves == 1:
             return {}
@@ -99,11 +105,11 @@ def not_followed(
     contraction: Contraction | None = None,
     is_grid: bool = False,
 ) -> tuple[str, ...]:
-    """Return one line for each constraint of a program that a plan does not follow, with the reason.
+    """Return one line of text for each constraint of a program that a plan does not follow, with the reason.
 
-    `contraction` is given if the plan has the axes rows, columns and depth of a CPU contraction. `is_grid` says that
-    workgroup tiles are part of the program's meaning, so that every plan follows them. `sizes` are those that it was
-    planned for.
+    `contraction` is given if the plan's axes are the rows, columns and depth of a CPU contraction. With `is_grid`,
+    workgroup tiles are part of the program's meaning, so that every plan follows them. `sizes` are the numbers of size
+    symbols that the plan was made for.
     """
     if contraction is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
@@ -119,15 +125,15 @@ def _extent(axis: Axis) -> int:
     return prod(digit.extent for digit in axis.digits)
 
 
-def _workgroup(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note if a task of the plan does not have the workgroup tile of the constraint `record`; else nothing."""
-    tile = followed.number(record.attrs["tile"])
+def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
+    """Yield a note if a task of the plan has another extent than the workgroup tile of `constraint`; else nothing."""
+    tile = followed.number(constraint.attrs["tile"])
     if tile is None or followed.is_grid:
         return
-    name = f"the constraint's workgroup tile of {record.attrs['dim']}, {tile}, is left aside"
-    axis = followed.axis(record.attrs["dim"])
+    name = f"the constraint's workgroup tile of {constraint.attrs['dim']}, {tile}, is left aside"
+    axis = followed.axis(constraint.attrs["dim"])
     if axis is None:
-        yield f"{name}: the plan has no axis of {record.attrs['dim']}"
+        yield f"{name}: the plan has no axis of {constraint.attrs['dim']}"
         return
     task_splits = [c for c in axis.splits if c.level == "task"]
     boxes = {c.digit: c.size for c in task_splits if c.digit is not None}
@@ -143,23 +149,26 @@ def _workgroup(followed: Followed, record: Op) -> Iterator[str]:
         yield f"{name}: a task has {min(task_width, whole)} of {whole}, as `{axis}` says"
 
 
-def _tiling(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note if no loop of the plan has the loop tile of the constraint `record`; else nothing."""
-    tile = followed.number(record.attrs.get("tile"))
-    axis = followed.axis(record.attrs["dim"])
+def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
+    """Yield a note if no loop of the plan has the loop tile that `constraint` says; else nothing."""
+    tile = followed.number(constraint.attrs.get("tile"))
+    axis = followed.axis(constraint.attrs["dim"])
     if tile is None:
         return
-    name = f"the constraint's loop tile of {record.attrs['dim']}, {tile}, is left aside"
+    name = f"the constraint's loop tile of {constraint.attrs['dim']}, {tile}, is left aside"
     if axis is None:
-        yield f"{name}: the plan has no axis of {record.attrs['dim']}"
+        yield f"{name}: the plan has no axis of {constraint.attrs['dim']}"
     elif tile < _extent(axis) and all(cut.size != tile for cut in axis.splits if cut.level != "task"):
         yield f"{name}: no loop of `{axis}` goes so far"
 
 
-def _wave(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note if waves do not split a task's dimension as the constraint `record` says; else nothing."""
-    dim = record.attrs["dim"]
-    wanted_parts, parts = wave_parts(followed.program, followed.sizes).get(str(dim)), followed.shared()
+def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:
+    """Yield a note if waves do not split a task (one workgroup's tile) as `constraint` says; else nothing.
+
+    A plan that does not determine the split gets a note too.
+    """
+    dim = constraint.attrs["dim"]
+    wanted_parts, parts = wave_parts(followed.program, followed.sizes).get(str(dim)), followed.wave_splits()
     if wanted_parts is not None and parts is not None and parts.get(str(dim), 1) == wanted_parts:
         return
     if followed.machine.waves == 1:
@@ -172,11 +181,12 @@ def _wave(followed: Followed, record: Op) -> Iterator[str]:
     yield f"the constraint on waves of {dim} is left aside: {why}"
 
 
-def _hardware(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield a note for each part of a hardware constraint that the plan does not
-    follow: waves, threads, instruction, ...
+def _hardware_notes(followed: Followed, constraint: Op) -> Iterator[str]:
+    """Yield a note for each argument of the hardware `constraint` that the plan does not follow.
+
+    Arguments are the lanes of a wave, waves, MMA instruction, vector shapes, clusters, load width and service waves.
     """
-    attrs, machine = record.attrs, followed.machine
+    attrs, machine = constraint.attrs, followed.machine
     if (threads := attrs.get("threads")) is not None and threads != machine.lanes:
         why = ONE_WORKER if machine.waves == 1 else f"a wave has {machine.lanes} lanes here"
         yield f"the constraint's threads_per_wave {threads} is left aside: {why}"
@@ -203,13 +213,17 @@ def _hardware(followed: Followed, record: Op) -> Iterator[str]:
         yield f"the constraint's n_service_waves {attrs['service']} is left aside: the plan says which waves load"
 
 
-def _elements(followed: Followed, record: Op) -> Iterator[str]:
-    """Yield the note that the plan, not the constraint `record`, chooses the
-    elements per thread of a read, write or index.
-    """
+def _elements_notes(followed: Followed, constraint: Op) -> Iterator[str]:
+    """Yield the note that the plan, not `constraint`, chooses the elements per thread of a read, write or index."""
     why = ONE_WORKER if followed.machine.waves == 1 else "what a lane reads and writes at a time follows from the plan"
-    what = f"{record.attrs['what']} of {record.attrs['of']}"
-    yield f"elements_per_thread {followed.text(record.attrs['count'])} of the {what} is left aside: {why}"
+    what = f"{constraint.attrs['what']} of {constraint.attrs['of']}"
+    yield f"elements_per_thread {followed.text(constraint.attrs['count'])} of the {what} is left aside: {why}"
 
 
-_NOTES = {"workgroup": _workgroup, "tiling": _tiling, "wave": _wave, "hardware": _hardware, "elements": _elements}
+_NOTES = {
+    "workgroup": _workgroup_notes,
+    "tiling": _tiling_notes,
+    "wave": _wave_notes,
+    "hardware": _hardware_notes,
+    "elements": _elements_notes,
+}

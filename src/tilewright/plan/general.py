@@ -18,7 +18,7 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
-from tilewright.plan.boxes import NOTHING, Opened, Room, boxes, cut_dims, slides, why_whole
+from tilewright.plan.boxes import NOTHING, Opened, Room, choose_task_widths, cut_dims, reads_sliding_window, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of
@@ -150,7 +150,10 @@ class GeneralChoice:
 
 
 def room_of(machine: Machine) -> Room:
-    """Return the goals for task sizes on a machine: some tasks for each core, each with values that fit the caches."""
+    """Return the goals for tasks (tiles of the grid) on a machine: how many, and how many elements of each.
+
+    They follow from the machine's number of cores and the sizes of its L1 and L2 caches.
+    """
     limits = machine.limits
     least, most = limits.l1_bytes // 24, limits.l2_bytes // 128
     values = limits.l2_bytes // 16
@@ -158,10 +161,11 @@ def room_of(machine: Machine) -> Room:
 
 
 def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
-    """Return the loop tiles of a task with a single MMA: its accumulator tile along N, M and batch, outermost first.
+    """Return {N: ..., M: ..., batch: 1}: the loop tiles, outermost first, over which a task computes its single MMA.
 
-    `products` has that MMA, `dims` are the dimensions that the grid splits, `width` gives a task's extent along one.
-    The accumulator then stays in registers over K. {} if the MMA has no atom, or the grid does not split both M and N.
+    A task is one tile of the grid; its loop tiles are the accumulator tile, which stays in registers over K. `products`
+    has that MMA, `dims` are the dimensions that the grid splits, `width` gives a task's extent along one. {} if the MMA
+    has no atom, or if the grid does not split both M and N.
     """
     ((op, microkernel),) = products.items()
     axes = axes_in(op, width)
@@ -175,7 +179,7 @@ def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...],
 
 
 def only_adds(loop: Op) -> bool:
-    """True if a loop's body only multiplies what it reads, and adds that to an accumulator that it carries."""
+    """True if a loop's body has only reads, MMAs and the yield of what it carries, and so is a plain K loop."""
     (body,) = loop.blocks
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
@@ -183,8 +187,9 @@ def only_adds(loop: Op) -> bool:
 def _loop_tile(loop: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
     """Return the tile size of a free loop (same result for every tile size) over an axis of `extent` elements.
 
-    The author's constraint in `tilings` decides. Otherwise a K loop takes at most DEEPEST at once, all if its axis is
-    `opened` (known only at the call); another loop takes all of a short axis, else CHOSEN.
+    The author's constraint in `tilings`, by dimension name, decides. Without one, a K loop takes all of an axis in
+    `opened` (known only at the call), and at most DEEPEST elements of another axis. A loop that does more than add MMAs
+    takes all of an axis of at most WHOLE elements, and CHOSEN elements of a longer one.
     """
     stated = tilings.get(str(loop.attrs["axis"]))
     if stated is not None:
@@ -206,9 +211,10 @@ def plan_general(
 ) -> GeneralChoice:
     """Return the plan of a logical program for these sizes on a CPU. The author's constraints fix parts of it.
 
-    `free` are the loops whose tile size does not change the result. With `logs`, results of debug_log are kept.
-    `ordered` asks for elements one after another, in one task. For `opened` sizes (known only at the call) `size` gives
-    typical numbers.
+    In a logical program no grid is part of the meaning. `size` gives the extent of a dimension, a typical one for
+    `opened` sizes (known only at the call). `free` are the loops whose tile size does not change the result. With
+    `logs`, results of debug_log are kept, as writes are. `ordered` asks for elements one after another, in one task
+    (tile of the grid).
     """
     dims = () if ordered else cut_dims(program, size, logs, opened)
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
@@ -216,12 +222,16 @@ def plan_general(
     workgroups, tilings = tiles_of(program, sizes)
     tiles = {op: _loop_tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
     loop_tile_of = {(d := op.attrs["axis"]): tiles.get(op) or tilings.get(str(d)) or n for op, n in loops.items()}
-    chosen_widths = boxes(program, size, room_of(machine), logs, loop_tile_of, opened) if dims else {}
+    chosen_widths = choose_task_widths(program, size, room_of(machine), logs, loop_tile_of, opened) if dims else {}
     widths = {d: chosen_widths.get(d, size(d)) for d in dims}
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` within a task, or within an iteration of a loop over it."""
+        """Return the extent of `d` that is computed at a time, in elements.
+
+        It is the extent of a task (tile of the grid) if the grid splits `d`, the loop tile if only a loop does, and
+        otherwise all of `d`.
+        """
         return widths.get(d) or loop_tile_of.get(d) or size(d)
 
     products, blocks = products_of(program, machine, width, size, opened), dict[Expr, int]()
@@ -258,22 +268,23 @@ def _round_up_widths(
     opened: Collection[Expr],
     fixed: Collection[str],
 ) -> None:
-    """Round the task widths up to whole accumulator tiles, in place, except those named in `fixed` by a constraint.
+    """Round the extents of a task in `widths` up to whole accumulator tiles, in place; those named in `fixed` stay.
 
-    `blocks` has the accumulator tile. A dimension in `opened` (known only at the call) along which a window slides is
-    taken out: a task has all of it. `size` gives the extent of a dimension.
+    A task is one tile of the grid. `blocks` has the accumulator tile, `fixed` the dimensions with an author's
+    constraint. An extent is at most the dimension's, which `size` gives. A dimension in `opened` (known only at the
+    call) along which a window slides is taken out: a task has all of it.
     """
     for d, n in blocks.items():
         longest = widths[d] + n if d in opened else size(d)
         widths[d] = min(longest, -(-widths[d] // n) * n) if str(d) not in fixed else widths[d]
-    for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in fixed]:
+    for d in [d for d in blocks if d in opened and reads_sliding_window(program, d) and str(d) not in fixed]:
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
 
 
 def _why_not_split(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
-    """Return a refusal for each of `dims` with more than one element, with the reason why the grid does not split it.
+    """Return a refusal for each of `dims` with more than one element: the reason why the grid does not split it.
 
-    `ordered` says that elements are computed in order. `size` gives the extent of a dimension.
+    With `ordered` the reason is that elements are computed in order. `size` gives the extent of a dimension.
     """
     why = "elements are worked on in order" if ordered else None
     return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)
@@ -314,10 +325,9 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
 def plan_over_dims(
     dims: Sequence[Expr], size: Size, splits: Mapping[Expr, tuple[Split, ...]], grid: Iterable[Expr]
 ) -> Schedule:
-    """Return a plan with an axis for each of `dims`, split as `splits` say,
-    whose grid is over the dimensions of `grid`.
+    """Return a plan with an axis for each of `dims`, split as `splits` say, and a grid over the dimensions of `grid`.
 
-    `size` gives the extent of a dimension.
+    `size` gives the extent of a dimension. A dimension without an entry in `splits` stays whole.
     """
     words = words_for(map(str, dims))
     axes = tuple(axis_of(words[str(d)], size(d), splits.get(d, ())) for d in dims)
@@ -325,5 +335,5 @@ def plan_over_dims(
 
 
 def axis_of(word: str, extent: int, splits: tuple[Split, ...]) -> Axis:
-    """Return a plan's axis named `word` of one digit (not split into sub-indices), with its extent and its splits."""
+    """Return a plan's axis named `word`, which is not divided into digits (mixed-radix parts), with its splits."""
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), splits)

@@ -67,7 +67,7 @@ class Grid:
         extents = {op: self._bound(op.attrs["axis"]) for op in self.free if op.attrs["axis"] not in self.opened}
         known = {op: max(1, n.value) for op, n in extents.items() if isinstance(n, Const)}
         self.tiles = {op: n if n <= WHOLE else CHOSEN for op, n in known.items()}
-        """How far each loop goes at a time that gives the same for all tiles."""
+        """The tile size of each free loop of known extent, by operation."""
         self.words = words_for([*self.tasks, *self.loops])
 
     def size(self, d: Expr) -> int:
@@ -76,24 +76,32 @@ class Grid:
         return max(1, extent.value if isinstance(extent, Const) else 1)
 
     def width(self, d: Expr) -> int:
-        """Return the extent of a dimension within one workgroup or one loop iteration of this program, in elements."""
+        """Return the extent of a dimension that is computed at a time, in elements.
+
+        It is the workgroup tile, the loop tile if there is no workgroup tile, and otherwise the whole extent; never
+        more than that.
+        """
         loop_tile = next((n for op, n in self.tiles.items() if op.attrs["axis"] is d), None)
         return min(self.tasks.get(str(d)) or loop_tile or self.loops.get(str(d)) or self.size(d), self.size(d))
 
     @property
     def dims(self) -> tuple[Expr, ...]:
-        """The dimensions of this program that workgroups split, in the order in which they occur."""
+        """The dimensions of this program that have a workgroup tile, in the order in which they occur."""
         return tuple(d for d in dims_of(self.program) if str(d) in self.tasks)
 
     def products(self, axis: Expr | None = None, tile: int = 0) -> dict[Op, Microkernel | None]:
         """Return the microkernel (atom and accumulator tile) of every MMA; None for one that scalar loops compute.
 
-        The loop over `axis` has tiles of `tile` elements; without `axis` all loops have their own.
+        The loop over `axis` is taken to have tiles of `tile` elements; without `axis`, all loops have the tiles of this
+        grid.
         """
         return products_of(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
 
-    def alone(self) -> Op | None:
-        """Return this program's single MMA if its accumulator may stay in registers over all of K; None otherwise."""
+    def single_mma(self) -> Op | None:
+        """Return this program's only MMA if its accumulator may stay in registers over all of K; None otherwise.
+
+        All operations must treat the coordinates of a dimension alike.
+        """
         products = list(names_of(self.program).values())
         is_single = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())
         return products[0] if is_single else None
@@ -106,13 +114,13 @@ def plan_of_grid(
     free: Collection[Op] = (),
     opened: Collection[Expr] = (),
 ) -> GeneralChoice:
-    """Return the plan of a grid program. Its workgroup tiles are its constraints, which are part of its meaning.
+    """Return the plan of a grid program, whose workgroup tiles are author's constraints and part of its meaning.
 
     `free` are the loops whose tile size does not change the result. For `opened` sizes (known only at the call) `sizes`
-    has typical numbers. No time is predicted.
+    has typical numbers. No time is predicted: the choice has 0 cycles.
     """
     grid = Grid(program, sizes, machine, free, opened)
-    product = grid.alone()
+    product = grid.single_mma()
     in_registers, products = (False, grid.products()) if product is None else _choose_k_tile(grid, product)
     blocks = blocks_of(products, grid.dims, grid.width) if in_registers else {}
     plan = _plan(grid, blocks, products)
@@ -120,9 +128,10 @@ def plan_of_grid(
 
 
 def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Schedule:
-    """Return the plan of a grid program: axes of its workgroup tiles and loops.
+    """Return the plan of a grid program: an axis for each workgroup tile and each loop, and its MMA lines.
 
-    `blocks` are the loop tiles of accumulators that stay in registers, {} if none do; `products` has each microkernel.
+    `blocks` are the loop tiles of an accumulator that stays in registers, {} if none does. `products` has the
+    microkernel of each MMA.
     """
     register_tile = {str(d): n for d, n in blocks.items()}
     loop_tiles = {str(op.attrs["axis"]): n for op, n in grid.tiles.items()}
@@ -142,7 +151,7 @@ def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel 
     """Return (True if the accumulator stays in registers over all of K, the microkernel of each MMA), the cheapest way.
 
     `product` is the program's single MMA. If False, the accumulator lies in memory between K tiles, and the tile size
-    of the K loop is set in `grid.tiles`.
+    of the K loop is set in `grid.tiles`. True on a GPU, and without a K loop whose tile size is free.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)
@@ -167,10 +176,11 @@ def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel 
 def _gemm_cost(
     grid: Grid, op: Op, axes: Axes, microkernel: Microkernel | None, k: int, k_part: int = 0
 ) -> tuple[float, bool]:
-    """Return (cycles of one workgroup's MMA over all of K, True if L2 holds what it reads for one K tile).
+    """Return (cycles of one workgroup's MMA over all of K, True if the L2 cache holds what it reads for one K tile).
 
-    `k` is the extent of K; `k_part` the K tile between which accumulators lie in memory, 0 if they stay in registers.
-    An A that L2 does not hold comes from memory for every block of columns. Without a microkernel it is (0, True).
+    `k` is the extent of K. `k_part` is the K tile between which accumulators lie in memory, 0 if they stay in
+    registers. An A that L2 does not hold is read from memory for every block of columns. The result is (0, True)
+    without a microkernel.
     """
     if microkernel is None:
         return 0.0, True

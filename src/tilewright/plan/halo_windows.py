@@ -36,20 +36,20 @@ class SlidingWindow:
     """By coordinate: the halo, in elements from the first filter offset to the last."""
 
     def lines(self, extents: Sequence[int]) -> Walk:
-        """Return the lines of one image in a halo tile, and their pitch: the line length plus the halo, in positions.
+        """Return the lines of one image in a halo tile (a task's inputs with their surroundings), and their pitch.
 
-        `extents` are those of the digits (mixed-radix parts) of M; the last two are lines and positions.
+        The pitch is the line length plus the halo, in positions. `extents` are those of the digits (mixed-radix parts)
+        of M; the last two are the lines of an image and the positions in a line.
         """
         *_, count, length = extents
         return Walk(count, count, length, length + self.reach[-1])
 
 
 def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
-    """Return how the read `a` of operand A slides over M; or text that says why
-    it has no halo tile that an atom can read.
+    """Return how the read `a` of operand A slides over M; or text that says why no atom can read A from a halo tile.
 
-    `axes` are M, N and K of the MMA, `digits` the dimensions that stand for the mixed-radix parts of M. `size` gives
-    the extent of a dimension.
+    A halo tile holds a task's inputs with the elements around them. `axes` are M, N and K of the MMA, `digits` the
+    dimensions that stand for the mixed-radix parts of M. `size` gives the extent of a dimension.
     """
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"
@@ -82,12 +82,18 @@ def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> S
 
 
 def operand_reads(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
-    """Return the reads of operands (A, B) of the mma `op`; None if one of them is computed."""
+    """Return the reads (of A, of B) of the mma `op`; None if an operand is not read directly from memory.
+
+    `axes` say which operand of `op` is A.
+    """
     makers = program.makers()
     a, b = (makers.get(v) for v in axes.factors(op))
     return None if a is None or b is None or a.name != "read" or b.name != "read" else (a, b)
 
 
 def image_rows(walk: Walk, microkernel: Microkernel) -> int:
-    """Return the accumulator rows for one image whose rows run on from line to line, padded to whole atoms."""
+    """Return the accumulator rows of one image, padded to whole atoms, where rows run on from line to line.
+
+    The padding between lines, which `walk` describes, counts as rows too.
+    """
     return -(-walk.width // microkernel.atom.shape[0]) * microkernel.atom.shape[0]

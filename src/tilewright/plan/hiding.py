@@ -16,10 +16,10 @@ _Known = Value | float | None
 
 
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
-    """True if one iteration of `loop` leaves all values that it carries
-    unchanged, when `masked` gives `value` everywhere.
+    """True if an iteration of `loop` changes none of the values that it carries, if `masked` gives `value` everywhere.
 
-    `masked` is an operation of its body. `value` None: it is a select that gives its last operand everywhere.
+    `masked` is an operation of the loop's body. If `value` is None, `masked` is a select that gives its last operand
+    everywhere. Values of which nothing is known are taken to be finite.
     """
     (body,) = loop.blocks
     known: dict[Value, _Known] = {a: a for a in body.args}
@@ -32,11 +32,11 @@ def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
     return False
 
 
-def last_hidden(loop: Op) -> Op | None:
+def last_maskable(loop: Op) -> Op | None:
     """Return the last operation of a loop's body that may give -inf past the end of the loop's axis without any effect.
 
-    None if there is no such operation. Every element past the end is masked by itself, so it is enough that a tile full
-    of them changes nothing.
+    None if there is no such operation. A whole tile of -inf must change no value that the loop carries; then single
+    elements do not either.
     """
     float_ops = [
         inner
@@ -50,10 +50,9 @@ def last_hidden(loop: Op) -> Op | None:
 
 
 def _known_result(op: Op, operands: list[_Known]) -> _Known:
-    """Return what is known of an operation's result: an equal value, a number
-    that all elements have, or None for nothing.
+    """Return what is known of an operation's result: a value that it equals, a number that all elements have, or None.
 
-    `operands` has the same knowledge of its operands. Operands of which nothing is known are taken to be finite.
+    `operands` has the same knowledge of its operands; None: nothing is known, and elements are taken to be finite.
     """
     if op.name in ("fill", "scalar"):
         value = op.attrs["value"]

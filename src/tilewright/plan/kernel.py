@@ -35,31 +35,29 @@ class KernelProgram:
 
     @cached_property
     def size(self) -> Callable[[Expr], int]:
-        """A function that returns the extent of a dimension; of one that is opened
-        (known only at the call), a typical number.
-        """
+        """A function from a dimension to its extent, in elements; of one known only at the call, a typical number."""
         return numbers_of({**self.sizes, **(self.typical or {})})
 
     @cached_property
     def dims(self) -> dict[str, Expr]:
-        """All dimensions of this program whose symbols have sizes, by their name in a plan."""
+        """The dimensions of this program's tiles whose sizes are given, by their name in a plan."""
         known = [d for d in dims_of(self.program) if d.symbols <= set(self.sizes)]
         words = words_for(map(str, known))
         return {words[str(d)]: d for d in known}
 
     @cached_property
     def parallel(self) -> tuple[Expr, ...]:
-        """The dimensions of this program that the grid may split; none if elements are computed in order."""
+        """The dimensions of this program that the grid may split; none if elements must be computed in order."""
         return () if self.ordered else cut_dims(self.program, self.size, self.logs, self.opened)
 
     @cached_property
     def loops(self) -> dict[Op, Expr]:
-        """The loops of this program, and the dimension that each iterates over."""
+        """The loops of this program, each with the dimension that it iterates over."""
         return {op: op.attrs["axis"] for op in self.program.walk() if op.name == "iterate"}
 
     @cached_property
     def stated(self) -> dict[str, int]:
-        """The tile sizes of loops that the author's constraints give, by dimension name."""
+        """The loop tiles, in elements, that the author's constraints give, by dimension name."""
         return tiles_of(self.program, self.sizes)[1]
 
     @cached_property

@@ -28,9 +28,7 @@ ALONE = 6
 
 
 def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
-    """Return the machine's SIMD unit for the contraction's accumulator type,
-    with its lanes and cycles per multiply-add.
-    """
+    """Return the machine's SIMD unit for the contraction's accumulator type, with lanes and cycles per multiply-add."""
     dtype, costs = contraction.sum_dtype, machine.costs.lanes
     lanes = (machine.limits.vector_bytes or 0) // element_bytes(dtype)
     vector_atoms = (
@@ -41,7 +39,7 @@ def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
 
 
 def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
-    """Return why vectors cannot run along a dimension that A, B and the result share, as text; None if they can."""
+    """Return why vectors cannot run along a digit that A, B and the result share, as text; None if they can."""
     if not contraction.batch:
         return "no digit is kept by both factors"
     digit = lane_digit(contraction)
@@ -64,10 +62,9 @@ def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
 
 
 def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
-    """Yield every blocking by vectors along a shared dimension that registers
-    hold, under the author's constraints `fixed`.
+    """Yield every blocking with vectors along a dimension that A, B and the result share, as far as registers hold it.
 
-    Yields nothing if there is no such dimension.
+    `fixed` are the author's constraints. Yields nothing without such a dimension.
     """
     if why_no_lanes(contraction, machine) is not None:
         return
@@ -94,10 +91,9 @@ def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FR
 
 
 def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine) -> bool:
-    """True if registers hold a block of `rows` rows by `vectors` vectors:
-    accumulators, inputs for later taps, filter values.
+    """True if the vector registers hold a block of `rows` rows by `vectors` vectors.
 
-    `steps` are the splits of K.
+    It takes accumulators, inputs that later filter taps read again, and filter values. `steps` are the splits of K.
     """
     kept_vectors = max(1, window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype))
     if any(contraction.rows[-1] in x.symbols for _, x in contraction.a.conditions):
@@ -109,11 +105,10 @@ def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split,
 
 
 def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
-    """Return a task's extents along an image line of `line` positions to try;
-    [] if the constraint in `fixed` fits none.
+    """Return the extents of a task (one core's tile) along an image line of `line` positions to try; [] if none fits.
 
-    It is the whole line, unless `flat` says that nothing else can be split. `rows` are the positions of a block.
-    `workers` is the number of cores.
+    It is the author's extent in `fixed`, if that is whole blocks of `rows` positions. Otherwise it is the whole line,
+    unless `flat` says that there is nothing else to split among the `workers` cores.
     """
     if fixed.rows is not None:
         return [fixed.rows] if fixed.rows == line or (fixed.rows < line and fixed.rows % rows == 0) else []
@@ -122,9 +117,10 @@ def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> lis
 
 
 def default_steps(contraction: Contraction) -> tuple[Split, ...]:
-    """Return the splits of K: one tap at a time, unrolled where a bounds check depends on both tap and row.
+    """Return the splits of K: one filter tap at a time, in a loop or unrolled.
 
-    Unrolled taps know which rows are out of bounds, and neighbouring rows share their loads.
+    Taps are unrolled where a bounds check depends on both tap and row, and so are up to WRITTEN of the last digit
+    (mixed-radix part) of K. Unrolled taps know which rows are out of bounds, and neighbouring rows share their loads.
     """
     last = contraction.depth[-1]
     unrolled = [t for t in contraction.depth if t in contraction.coupled or (t is last and size(t) <= WRITTEN)]
@@ -132,9 +128,7 @@ def default_steps(contraction: Contraction) -> tuple[Split, ...]:
 
 
 def registers(rows: int, vectors: int) -> int:
-    """Return the vector registers of a block of `rows` rows: accumulators, one filter value per vector, and one
-    input.
-    """
+    """Return the vector registers of a block of `rows` rows: accumulators, a filter value per vector, and one input."""
     return (rows + 1) * vectors + 1
 
 
@@ -161,7 +155,7 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
     lane = index("i", rows)
 
     def inside(block: int) -> bool:
-        """True if all taps of a block are in bounds."""
+        """True if all filter taps of the block of this number are in bounds."""
         images = Substitution({line: rows * block + lane})
         results = [images(x) for x in bounds_checks]
         return all(isinstance(x, Const) and x.value for x in results)
@@ -172,17 +166,16 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
 
 
 def own_rounds(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return how many blocks at the (start, end) of an image line are peeled,
-    because a filter tap may be out of bounds.
+    """Return how many blocks at the (start, end) of an image line are peeled: a filter tap may be out of bounds there.
 
-    (0, 0) if they are more than ALONE. `rows` is the number of positions in a block.
+    (0, 0) if both together are more than ALONE. `rows` is the number of positions in a block.
     """
     edge_blocks = edges(contraction, rows)
     return edge_blocks if sum(edge_blocks) <= ALONE else (0, 0)
 
 
 def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
-    """Return the number of unrolled taps of the last digit (mixed-radix part) of K; 1 if it stays a loop.
+    """Return the number of unrolled taps of K's last digit (mixed-radix part); 1 if it stays a loop.
 
     `steps` are the splits of K.
     """
@@ -191,10 +184,10 @@ def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
 
 
 def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
-    """Return (inputs that `rows` positions read for the unrolled taps, the most
-    inputs held in registers for a later tap).
+    """Return (inputs that `rows` positions read for all unrolled taps, the most inputs waiting for a later tap).
 
-    Positions are those of an image line, the last digit (mixed-radix part) of M; `steps` are the splits of K.
+    Waiting inputs are held in registers. Positions are along an image line, the last digit (mixed-radix part) of M;
+    `steps` are the splits of K. Without linear coordinates nothing is shared: (rows * taps, 0).
     """
     line, tap = contraction.rows[-1], contraction.depth[-1]
     taps = written_taps(contraction, steps)
@@ -223,7 +216,10 @@ def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tup
 
 
 def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the cost of a blocking by vectors along a shared dimension, in cycles of the busiest worker."""
+    """Return the predicted cycles of the busiest core, by cause, for a blocking with vectors along a shared digit.
+
+    All of A, B and the result have that digit (mixed-radix part of a dimension).
+    """
     limits, workers = machine.limits, cores(machine)
     line, padded = size(contraction.rows[-1]), round_up(size(kept_digit(contraction)), blocking.atom.shape[1])
     full_blocks, tail = divmod(line, blocking.rows)
@@ -238,7 +234,7 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     busiest = -(-tasks // workers)
 
     def blocks(rows: int) -> float:
-        """Return the cycles of one core for blocks of `rows` rows, over all groups of vectors."""
+        """Return the cycles of a core for a block of `rows` rows of a line, over all vectors of the shared digit."""
         full_groups = groups * _block_cycles(contraction, blocking, machine, rows, blocking.vectors) if groups else 0.0
         return full_groups + (_block_cycles(contraction, blocking, machine, rows, rest) if rest else 0.0)
 
@@ -268,7 +264,9 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
     """Return the cycles of one core for one block of `rows` rows by `vectors` vectors, over all of K.
 
-    They are those of multiply-adds or loads, of each tap loop, and of the stores.
+    They are the sum over all iterations of the tap loops, and the stores. An iteration computes its unrolled taps: the
+    larger of the cycles of their multiply-adds and of their loads, plus half of the smaller, or the exposed latency if
+    that is more.
     """
     unrolled_taps, costs = written_taps(contraction, blocking.steps), machine.costs.lanes
     loads = window(contraction, rows, blocking.steps)[0]
@@ -294,10 +292,10 @@ def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine
 def _instructions(
     contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int, vectors: int, parted: bool
 ) -> int:
-    """Return the estimated number of instructions of the program: those of all unrolled and peeled blocks.
+    """Return the estimated number of instructions of the program: all unrolled taps of all peeled and looped blocks.
 
-    `full_blocks` and `tail` are the whole blocks of an image line and its remaining rows, `vectors` those of all groups
-    of columns; `parted` says that tasks split lines.
+    `full_blocks` and `tail` are the whole blocks of an image line and the rows after them, `vectors` is the number of
+    vectors in all groups of columns; `parted` says that tasks split lines.
     """
     unrolled = 1
     for s in blocking.steps:

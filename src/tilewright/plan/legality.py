@@ -18,8 +18,11 @@ from tilewright.plan.refusals import raster_line, refused, tasks_line
 from tilewright.plan.schedule import DELAYED, ORDERED, Axis, Pipeline, ProductUnit, Schedule
 
 
-def check_roles(pipeline: Pipeline, machine: Machine) -> None:
-    """Raise an error for register counts or stages that no pipeline of the machine can have."""
+def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
+    """Raise an error for register counts or stages that no pipeline of the machine can have.
+
+    Raise one too if the machine has no asynchronous copies to shared memory.
+    """
     register_file = machine.register_file
     unit, least, most = register_file.role_unit, register_file.role_least, machine.limits.registers
     why = None
@@ -34,10 +37,11 @@ def check_roles(pipeline: Pipeline, machine: Machine) -> None:
 
 
 def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
-    """Return the number of consumer wave groups that compute a task; each group issues the atom by itself.
+    """Return the number of consumer wave groups that compute a task (one workgroup's tile).
 
-    `line` is the plan's line of the MMA and `products` the number of MMAs. Raise an error if the plan's waves are no
-    whole groups or too many.
+    A group is the waves of one atom. `line` is the plan's line of the MMA and `products` the number of MMAs. With
+    ping-pong, half of the groups compute a task. Raise an error if waves of a role are no whole groups (one producer
+    wave is allowed) or too many for a workgroup, and if the atom rules out ping-pong or a single group.
     """
     assert machine.lanes is not None
     waves_per_atom = atom.c.lanes // machine.lanes
@@ -58,7 +62,10 @@ def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine
 
 
 def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkernel) -> None:
-    """Raise an error for an accumulator tile that wave groups cannot split into whole atoms; `line` is the MMA's."""
+    """Raise an error if the wave groups of a microkernel cannot split its accumulator tile into whole atoms.
+
+    The error quotes the MMA's `line` and the pipeline.
+    """
     m, n, _ = microkernel.atom.shape
     across = microkernel.columns // n if microkernel.groups > 1 and microkernel.blocks == 1 else 1
     uneven = microkernel.groups % max(1, across) or (microkernel.rows // m) % max(
@@ -71,20 +78,20 @@ def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkerne
         )
 
 
-def check_blocks(line: ProductUnit, how: Microkernel, n: int, k: int) -> None:
-    """Raise an error if the atom of `how` cannot multiply each diagonal block of a block-diagonal B (N x K) by
-    itself.
+def check_blocks(line: ProductUnit, microkernel: Microkernel, n: int, k: int) -> None:
+    """Raise an error, which quotes `line`, if the atom cannot multiply each block of a block-diagonal B by itself.
+
+    `n` and `k` are the extents of B. Nothing is raised if B has one block.
     """
-    if how.blocks == 1:
+    if microkernel.blocks == 1:
         return
     if line.transposed:
         raise refused(line, "blocks on a diagonal lie along the atom's columns: it is not `transposed`")
     if line.columns != n:
-        raise refused(line, f"a task has all {how.blocks} blocks of the diagonal: {n} columns")
-    if not can_multiply_blocks(how.atom, how.blocks, n, k):
-        raise refused(
-            line, f"{how.atom.name} does not multiply blocks of {n // how.blocks}x{k // how.blocks} one by one"
-        )
+        raise refused(line, f"a task has all {microkernel.blocks} blocks of the diagonal: {n} columns")
+    if not can_multiply_blocks(microkernel.atom, microkernel.blocks, n, k):
+        block = f"{n // microkernel.blocks}x{k // microkernel.blocks}"
+        raise refused(line, f"{microkernel.atom.name} does not multiply blocks of {block} one by one")
 
 
 def check_registers(
@@ -96,9 +103,9 @@ def check_registers(
 ) -> None:
     """Raise an error if the register file is too small for all waves, or a lane's registers for its accumulators.
 
-    `lines` are the plan's MMA lines, which the error quotes. In a loop the accumulators of all MMAs are live, and
-    `held` registers of a lane for resident operands; None: there is no loop. `products` has the microkernel of each
-    MMA.
+    `lines` are the plan's MMA lines, which the error quotes, and `products` has the microkernel of each MMA. Without a
+    loop around the MMAs `held` is None, and a lane needs the largest of their accumulators. With one it needs the sum
+    of all accumulators, and `held` registers for operands that stay in registers over the loop.
     """
     microkernel = next(iter(products.values()))
     file_bytes, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
@@ -119,10 +126,11 @@ def check_registers(
         )
 
 
-def k_rows(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, row_elements: int) -> int:
+def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, row_elements: int) -> int:
     """Return the number of rows of shared memory that a K step of `k_step` elements has, with `row_elements` in a row.
 
-    Raise an error, which quotes `axis` and `line`, if these are no whole rows or more than `k_extent` (K) needs.
+    Raise an error, which quotes `axis` and `line`, if it is no whole number of rows. Raise one too for more rows than
+    all of K (`k_extent` elements) needs.
     """
     if k_step % row_elements:
         why = f"a K step of {k_step} is no multiple of a row of shared memory, {row_elements}"
@@ -134,10 +142,11 @@ def k_rows(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, row_elemen
     return k_step // row_elements
 
 
-def check_group(plan: Schedule, rows: str) -> None:
-    """Raise an error for a raster group (tasks that run next to each other) that the plan's grid cannot have.
+def check_raster(plan: Schedule, rows: str) -> None:
+    """Raise an error for a raster group (neighbouring tasks that run together) that the plan's grid cannot have.
 
-    A grid of one axis has none; with dynamic order it must divide the tasks of the axes before M, whose name is `rows`.
+    A grid of one axis has none. With dynamic order, the number of tasks along the axes before M must be a multiple of
+    it; `rows` is the name of M's axis.
     """
     if plan.raster > 1 and len(plan.grid) < 2:
         raise refused((tasks_line(plan), raster_line(plan)), "a group is of the last two axes with a task; here is one")
@@ -154,26 +163,30 @@ def check_group(plan: Schedule, rows: str) -> None:
         )
 
 
-def check_length(axis: Axis, tile: int, extent: int, unit: int) -> None:
-    """Raise an error for a loop tile longer than its axis of `extent` elements,
-    padded to whole units of `unit` elements.
+def check_loop_tile(axis: Axis, tile: int, extent: int, unit: int) -> None:
+    """Raise an error if a loop tile of `tile` elements is longer than its axis.
+
+    The axis has `extent` elements, padded to a multiple of `unit`.
     """
     if tile > -(-extent // unit) * unit:
         raise refused(axis, f"`loop {tile}` is longer than the axis: it has {extent}")
 
 
 def lines_of_stages(plan: Schedule) -> tuple[str, ...]:
-    """Return the lines of a plan that determine the shared memory of its stages:
-    K steps, accumulator tiles, the pipeline.
+    """Return the lines of a plan that determine how much shared memory its pipeline stages take, for an error to quote.
+
+    These are the axes without a task level (K steps), the MMAs with their accumulator tiles, and the pipeline.
     """
     loops = [axis for axis in plan.axes if not any(cut.level == "task" for cut in axis.splits)]
     return tuple(map(str, (*loops, *plan.products, *([plan.pipeline] if plan.pipeline else []))))
 
 
 def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkernel]) -> None:
-    """Raise an error for an overlap of MMAs that do not follow each other in a loop.
+    """Raise an error if the plan's line `overlap` does not fit a kernel with a pipeline; a delayed store never does.
 
-    `looped` says that the kernel has a loop besides K loops; `products` has the microkernel of each MMA.
+    It needs a loop around two or more MMAs, each with all of its K in shared memory at once, and operands that are not
+    handed over jointly; `ordered` needs two wave groups. `looped` says that the kernel has a loop besides K loops;
+    `products` has the microkernel of each MMA.
     """
     if plan.overlap == "none":
         return

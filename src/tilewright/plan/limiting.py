@@ -30,7 +30,10 @@ Predicted = Callable[[Machine], float]
 
 
 def with_only_resource(machine: Machine, resource: str | None) -> Machine:
-    """Return the machine with `resource` (a key of RATES, or PRODUCTS) as its only limit; None: nothing takes time."""
+    """Return the machine with `resource` (a key of RATES, or PRODUCTS) as its only limit; None: nothing takes time.
+
+    Rates of other resources become infinite, and their cycles 0.
+    """
     limits: dict[str, Any] = {name: inf for other, names in RATES.items() if other != resource for name in names}
     limits |= {name: 0 for name, other in TIMES.items() if other != resource}
     atoms = machine.multiply
@@ -40,8 +43,9 @@ def with_only_resource(machine: Machine, resource: str | None) -> Machine:
 
 
 def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
-    """Return {resource: cycles that it takes by itself}, the longest first;
-    `predicted` gives a plan's cycles on a machine.
+    """Return {resource: cycles of the plan if only this resource takes time}, the longest first.
+
+    `predicted` gives the plan's cycles on a machine. Cycles that no resource causes are subtracted.
     """
     idle = predicted(with_only_resource(machine, None))
     cycles_of = {resource: predicted(with_only_resource(machine, resource)) - idle for resource in (PRODUCTS, *RATES)}
@@ -49,17 +53,20 @@ def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
 
 
 def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
-    """Return (tasks of the grid, rounds of one task per core, the fraction of cores that the last round uses)."""
+    """Return (tasks of the grid, rounds with one task on each core, the fraction of cores that the last round uses).
+
+    A task is one workgroup's tile.
+    """
     tasks, cores = prod(plan.axis(name).tasks for name in plan.grid), machine.limits.cores or 1
     waves = ceil(tasks / cores)
     return tasks, waves, (tasks - (waves - 1) * cores) / cores
 
 
 def limiting(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
-    """Return the lines of `explain` that say what limits a plan: the bottleneck, the
-    other resources, the last round of tasks.
+    """Return two lines of text for `explain`: the time of each resource alone, and how full the last round is.
 
-    `predicted` gives the plan's cycles on a machine.
+    The first line begins with the bottleneck. A round has one task (workgroup's tile) on each core. `predicted` gives
+    the plan's cycles on a machine.
     """
     (bottleneck, longest), *rest = cycles_alone(machine, predicted).items()
     others = ", ".join(f"{resource} {us(cycles, machine)}" for resource, cycles in rest)

@@ -37,7 +37,7 @@ from tilewright.lang.symbols import WORKGROUPS
 from tilewright.passes.places import Size
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.values import Part, Tile, pieces
-from tilewright.plan.boxes import WRITES, place_of
+from tilewright.plan.boxes import WRITES, own_coordinate
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -308,13 +308,13 @@ def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
 
 def _apart(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
     """Whether all accesses have a dimension's coordinate alone at one place of memory, and nothing else there."""
-    places = {place_of(op, dim) for op in accesses}
+    places = {own_coordinate(op, dim) for op in accesses}
     if len(places) != 1 or None in places:
         return False
     sizes = low.symbols.keys() - _set_symbols(low)
     for op in accesses:
         if "at" in op.attrs:
-            number, _ = place_of(op, dim) or (0, None)
+            number, _ = own_coordinate(op, dim) or (0, None)
             if not op.attrs["at"][number].symbols <= {*op.attrs["over"], *sizes}:
                 return False
     return True

@@ -22,7 +22,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import call, index, is_number, number, scale_of
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.values import Parts, Tile
-from tilewright.plan.hiding import changes_nothing, last_hidden
+from tilewright.plan.hiding import changes_nothing, last_maskable
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -130,7 +130,7 @@ def hide_end(low: Lowering, op: Op) -> None:
     selection of the program, which gives -inf wherever rows are that count, or an operation that is to."""
     axis: Expr = op.attrs["axis"]
     selections = [inner for inner in op.blocks[0].ops if inner.name == "select" and changes_nothing(op, inner)]
-    hidden = last_hidden(op)
+    hidden = last_maskable(op)
     if any(_fails_past(low, e, dims, axis) for s in selections for e, dims in _over_tiles(low, op, s.operands[0])):
         low.unseen[axis] = None
     elif hidden is not None:

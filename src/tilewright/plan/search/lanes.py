@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.machine import Machine
-from tilewright.plan.boxes import boxes, numbers_of
+from tilewright.plan.boxes import choose_task_widths, numbers_of
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import room_of
 from tilewright.plan.model import l2
@@ -31,7 +31,9 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
         return
     size = numbers_of(facts.sizes)
     loops = loop_tiles(facts)
-    wide = boxes(facts.program, size, room_of(machine), facts.logs, loops, facts.opened) if facts.cut else {}
+    wide = (
+        choose_task_widths(facts.program, size, room_of(machine), facts.logs, loops, facts.opened) if facts.cut else {}
+    )
     whole = {d: wide.get(d, size(d)) for d in facts.cut}
     if facts.opened or facts.in_order:  # lanes hold a number of elements, at the end of a dimension too
         widths = {d: 1 if d in facts.opened else n for d, n in whole.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import ceil
 
-from tilewright.plan.boxes import numbers_of, place_of
+from tilewright.plan.boxes import numbers_of, own_coordinate
 from tilewright.plan.facts import Facts
 from tilewright.plan.microkernel import axes_in
 from tilewright.plan.search.axes import BATCH, COLUMNS, DEPTH, NONE, ROWS, DimClass
@@ -39,7 +39,7 @@ def _why_not_unit_sides(o: Orientation) -> str:
         if axes is None or isinstance(axes, str):
             continue
         for d in (axes.m, axes.n):
-            written = [place_of(w.source, d) for w in o.facts.writes if w.source is not None]
+            written = [own_coordinate(w.source, d) for w in o.facts.writes if w.source is not None]
             if size(d) == 1 and None in written:
                 return f"a tile along {d}, which results do not have"
     return ""
