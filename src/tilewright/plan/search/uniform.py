@@ -148,12 +148,13 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
         how, axes = kernel.products[op], axes_in(op, kernel.width)
         if how is None or isinstance(axes, str):
             continue
-        rows, columns, _ = axes.sizes(kernel.width)
+        rows, columns, depth = axes.sizes(kernel.width)
         often = ceil(columns / how.columns), ceil(rows / how.rows)
+        padding = ceil(depth / how.slab) * how.slab / depth if how.slab else 1.0  # lanes write zeros past the end of K
         axes_around = [loop.attrs["axis"] for loop in around[op]]
         trips = prod(ceil(size(axis) / kernel.loops[axis]) for axis in axes_around if axis in kernel.loops)
         for operand, times in zip(axes.factors(op), often, strict=True):
-            elements = prod(kernel.width(d) for d in operand.type.dims)
+            elements = padding * prod(kernel.width(d) for d in operand.type.dims)
             read = next((n for n in facts.reads if n.source is not None and operand in n.source.results), None)
             if read is not None:
                 place = read.place
