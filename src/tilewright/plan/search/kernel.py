@@ -125,7 +125,7 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
             count * place.bytes for place, count in reads if place.linear and m.oriented.product.k & place.dims
         )
         each = max(each, brought * m.depth * t.trips(phases[m.node]) / limits.l2_rate)
-    rounds = t.tasks / cores * prod(facts.kept_share.values())
+    rounds = t.tasks / cores * prod(facts.unmasked_shares.values())
     # parts of a sum fill the last round
     may_split = not facts.opened and t.tasks <= 2 * CROWDED * cores and len(facts.products) == 1
     if facts.loops and t.tasks < cores:
@@ -183,7 +183,7 @@ def _b_cycles(kernel: KernelSchedule, placed: OperandPlacement) -> float:
     assert halo is not None
     access = t.facts.nodes[halo.b_read].place
     extent = t.facts.extents.get(access.contiguous or "", 1) * t.batch
-    if not access.along(m.oriented.product.k):
+    if not access.rows_run_along(m.oriented.product.k):
         return halo.chunks * halo_taps(halo) * halo.tap / t.machine.limits.l2_rate
     slab = m.atom.slab or 1
     return (

@@ -74,7 +74,9 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
     is_used_again = any(user not in inside and user != n.id for i in inside for user in facts.users[i])
     (axis,) = n.reduces
     along = [r for r in reads if axis in r.dims]
-    is_plain = all(r.place.lies_alone(axis) and has_dimension(r, axis) and not r.place.can_leave for r in along)
+    is_plain = all(
+        r.place.is_plain_coordinate(axis) and has_dimension(r, axis) and not r.place.can_leave for r in along
+    )
     return n if is_map and is_plain and not is_used_again and n.dtype.accumulator is n.dtype else None
 
 

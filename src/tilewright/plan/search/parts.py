@@ -89,7 +89,7 @@ def _parts_of(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     extent = t.facts.extents[dim]
     reads = [r for r in t.facts.reads if dim in r.place.dims]
     plain = (
-        all(r.place.lies_alone(dim) and has_dimension(r, dim) for r in reads)
+        all(r.place.is_plain_coordinate(dim) and has_dimension(r, dim) for r in reads)
         and box == min(step, extent)
         and not _is_computed(t)
     )
