@@ -95,7 +95,7 @@ class Choice:
             *self.notes,
         ]
         close = [x for x in self.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
-        lines += [f"may be as good  {us(x.cost.cycles, machine)} us: {x.plan.differs(best.plan)}" for x in close]
+        lines += [f"may be as good  {us(x.cost.cycles, machine)} us: {x.plan.difference(best.plan)}" for x in close]
         lines += [f"refused  {r}" for r in self.refused]
         return "\n".join(lines)
 
@@ -182,7 +182,7 @@ def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
                 yield Refusal(f"{contraction.a.name} strip at task", why)  # how long a line would be has no meaning
                 continue
             plan = plan_of(contraction, other)
-            yield Refusal(plan.differs(best.plan), why, plan)
+            yield Refusal(plan.difference(best.plan), why, plan)
 
 
 def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
@@ -219,7 +219,7 @@ def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
         if shown_kinds and other.cost.cycles > CLEARLY * best.cost.cycles:
             for kind in shown_kinds:
                 shown[kind] += 1
-            yield Refusal(other.plan.differs(best.plan), _why_slower(other, best, choice.machine), other.plan)
+            yield Refusal(other.plan.difference(best.plan), _why_slower(other, best, choice.machine), other.plan)
 
 
 def _kinds(candidate: Candidate) -> list[tuple[str, object]]:

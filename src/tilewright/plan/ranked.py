@@ -11,7 +11,7 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.blocking import COLUMNS, Blocking
 from tilewright.plan.contraction import Contraction, Operand
-from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, names_of, rows_apart, types_of
+from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, names_of, row_stride_of_a, types_of
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.validate import why_too_large
 from tilewright.plan.vectors import vector_blockings, vector_cost
@@ -91,7 +91,7 @@ def _contraction(
 
     a, b = map(operand, axes.factors(op))
     row_digits, depth = digits(rows), digits([*axes.deep, axes.k])
-    row_stride = rows_apart(program, op, axes, size) // element_bytes(a.dtype)
+    row_stride = row_stride_of_a(program, op, axes, size) // element_bytes(a.dtype)
     a = replace(a, coordinates=(row_stride * row_digits[-1],))
     accumulator = types_of(op, axes.swapped, machine)[2]
     return Contraction(program.name, row_digits, digits([axes.n]), depth, a, b, a, 0.0, accumulator, (), digits(batch))

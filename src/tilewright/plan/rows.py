@@ -65,7 +65,7 @@ def _choose_widths(
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     max_waves = min(machine.waves, tasks.most_waves)
     row_elements = _longest_row(program, widths, size)
-    element_size = smallest(program)
+    element_size = smallest_element_bytes(program)
     read_bytes, written_bytes = _bytes_per_element(program, size)
     register_bytes = (
         word if written_bytes and row_elements > 1 and row_elements * element_size % word else element_size
@@ -75,7 +75,7 @@ def _choose_widths(
     )  # what a wave has
     if row_elements == 1:
         return _elementwise_widths(program, widths, size, element_size, wave_elements, machine)
-    across_widths = beside_rows(program, widths, size, machine)
+    across_widths = widths_across_rows(program, widths, size, machine)
     if across_widths:
         return across_widths, max_waves
     return _contiguous_row_widths(
@@ -93,7 +93,7 @@ def _contiguous_row_widths(
     """
     tasks, (read_bytes, written_bytes) = machine.row_tasks, traffic
     max_waves = min(machine.waves, tasks.most_waves)
-    waves = min(_waves(wave_elements, read_bytes + written_bytes, machine), max_waves)
+    waves = min(_waves_per_task(wave_elements, read_bytes + written_bytes, machine), max_waves)
     stretch = tasks.most_values / tasks.values if written_bytes else 1
     while waves < max_waves and waves * wave_elements * (stretch if waves >= tasks.waves else 1) < row_elements:
         waves *= 2
@@ -130,7 +130,7 @@ def widths_of_rows(
     return task_widths, waves
 
 
-def _waves(wave_elements: int, element_traffic: int, machine: Machine) -> int:
+def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) -> int:
     """Return the number of waves of a task: the machine's lower number if a task then
     still moves enough bytes, else its usual.
 
@@ -179,10 +179,10 @@ def _rows_per_task(size: int, most: int) -> int:
     power = 1 << (most.bit_length() - 1)
     if size % power == 0 or size >= MANY * power:
         return power
-    return power // 2 if size % max(1, power // 2) == 0 and power > 1 else cut_of(size, most)
+    return power // 2 if size % max(1, power // 2) == 0 and power > 1 else dividing_width(size, most)
 
 
-def beside_rows(
+def widths_across_rows(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine, tasks_per_core: float = FEW
 ) -> dict[Expr, int]:
     """Return the task widths where memory is contiguous across rows; {} if rows are contiguous themselves.
@@ -191,7 +191,11 @@ def beside_rows(
     fewer than `tasks_per_core` tasks per core. `size` gives the extent of a dimension.
     """
     contiguous = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
-    element_size, line, vector = smallest(program), machine.lane_access.line_bytes, machine.lane_access.vector_bytes
+    element_size, line, vector = (
+        smallest_element_bytes(program),
+        machine.lane_access.line_bytes,
+        machine.lane_access.vector_bytes,
+    )
     run_bytes = max(line, (machine.lanes or 1) * vector)
     while contiguous:
         task_widths = dict.fromkeys(widths, 1) | {
@@ -213,7 +217,7 @@ def _even_width(size: int, most: int, word_elements: int) -> int:
     >>> _even_width(3000, 64, 8), _even_width(8192, 256, 8), _even_width(333, 256, 8), _even_width(333, 128, 8)
     (64, 256, 333, 111)
     """
-    width = cut_of(size, most, word_elements)
+    width = dividing_width(size, most, word_elements)
     if size % width == 0 and width >= most * ABOUT:
         return width
     return size if size <= 2 * most else most
@@ -227,12 +231,12 @@ def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
     return prod(-(-size(d) // n) for d, n in widths.items())
 
 
-def in_a_line(program: Program, extent: int, machine: Machine) -> int:
+def elements_per_line(program: Program, extent: int, machine: Machine) -> int:
     """Return how many elements of a dimension one cache line holds, at most its `extent`."""
-    return min(extent, machine.lane_access.line_bytes // smallest(program))
+    return min(extent, machine.lane_access.line_bytes // smallest_element_bytes(program))
 
 
-def smallest(program: Program) -> int:
+def smallest_element_bytes(program: Program) -> int:
     """Return the bytes of the smallest element type of a program's arguments."""
     return min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
 
@@ -270,7 +274,7 @@ def _elementwise_widths(
         return task_widths, waves
     task_widths, waves = (
         dict(widths),
-        min(_waves(wave_elements, sum(_bytes_per_element(program, size)), machine), max_waves),
+        min(_waves_per_task(wave_elements, sum(_bytes_per_element(program, size)), machine), max_waves),
     )
     core_elements = prod(map(size, widths)) // cores(machine)  # each core has a task
     least_elements = max(tasks.least_waves * tasks.least_values * lanes, core_elements)
@@ -307,15 +311,17 @@ def _has_unit_stride(e: Expr, axis: Symbol) -> bool:
     return form is None or form[0].get(axis) is ONE
 
 
-def cut_of(size: int, most: int, word_elements: int = 1) -> int:
+def dividing_width(size: int, most: int, word_elements: int = 1) -> int:
     """Return a task width up to `most` that divides `size`; `most` itself if the best divisor is less than half of it.
 
     The width is a multiple of `word_elements` if the size is.
 
-    >>> cut_of(4096, 20), cut_of(97, 16), cut_of(3, 16), cut_of(2072, 30), cut_of(2072, 30, 8)
-    (16, 16, 3, 28, 24)
+    >>> [dividing_width(size, most) for size, most in ((4096, 20), (97, 16), (3, 16), (2072, 30))]
+    [16, 16, 3, 28]
+    >>> dividing_width(2072, 30, 8)
+    24
     """
     if word_elements > 1 and size % word_elements == 0 and most >= word_elements:
-        return word_elements * cut_of(size // word_elements, most // word_elements)
+        return word_elements * dividing_width(size // word_elements, most // word_elements)
     most = max(1, min(size, most))
     return next((n for n in range(most, most // 2, -1) if size % n == 0), most)

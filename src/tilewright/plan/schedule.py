@@ -136,7 +136,7 @@ class Split:
         return f"{self.level} {digit}{self.size}{box}{unroll}"
 
     @property
-    def written(self) -> bool:
+    def is_unrolled(self) -> bool:
         """True if the iterations of this split are unrolled instead of a loop."""
         return self.level == "unit"
 
@@ -373,7 +373,7 @@ class Schedule:
         """The names of this plan's digits (mixed-radix parts of an axis) whose extent is known only at the call."""
         return frozenset(d.name for a in self.axes for d in a.digits if d.open)
 
-    def opened(self, names: Collection[str]) -> Schedule:
+    def with_open(self, names: Collection[str]) -> Schedule:
         """Return the plan with the digits (mixed-radix parts) of these names open
         (known only at the call), and no others.
         """
@@ -424,12 +424,12 @@ class Schedule:
     def __str__(self) -> str:
         return "; ".join(self.lines())
 
-    def differs(self, other: Schedule) -> str:
+    def difference(self, other: Schedule) -> str:
         """Return the statements of this plan that `other` does not have, as text; empty if there are none.
 
         >>> from tilewright.plan.text import parse_plan
         >>> one = parse_plan("axis m = (m 8): task 4; grid m")
-        >>> one.differs(parse_plan("axis m = (m 8): task 2; grid m"))
+        >>> one.difference(parse_plan("axis m = (m 8): task 2; grid m"))
         'axis m = (m 8): task 4'
         """
         mine = [line for line in self.lines() if line not in other.lines()]

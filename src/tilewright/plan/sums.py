@@ -23,7 +23,7 @@ def summed_in(op: Op, machine: Machine | None) -> DType:
     return dtype
 
 
-def wider_sums(program: Program, machine: Machine) -> Iterator[str]:
+def f16_accumulator_note(program: Program, machine: Machine) -> Iterator[str]:
     """Yield a note for `explain` if the program asks for f16 accumulators and the
     machine has no atom for them; else nothing.
     """

@@ -13,7 +13,7 @@ from tilewright.algebra.expr_use import evaluate
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.model import Size, cores
-from tilewright.plan.rows import cut_of, tasks_of
+from tilewright.plan.rows import dividing_width, tasks_of
 
 NARROWEST, MOST_OF_LINE, NEARLY = 3, 8, 0.9
 """Neighbouring lanes share at least 3/8 of a cache line, and the most for which at least 0.9 of the lanes that could be
@@ -76,26 +76,26 @@ class Terms:
         return prod(self.sizes)
 
     @property
-    def together(self) -> int:
+    def positions_per_load(self) -> int:
         """The positions of a lane's input window that one vector load reads."""
         return gcd(self.beside, self.vector // self.each)
 
     @property
-    def sums(self) -> int:
+    def accumulator_registers(self) -> int:
         """The registers of a lane that the accumulators of its box (rectangle) of results take."""
         return ceil(self.results * self.values * self.wide / self.word)
 
     @property
-    def windows(self) -> int:
+    def window_registers(self) -> int:
         """The registers of a lane that the input window of its box (rectangle) of results, for one K step, takes."""
         return ceil(self.window * self.values * self.each / self.word)
 
     @property
-    def held(self) -> int:
+    def live_registers(self) -> int:
         """The registers of a lane in all: accumulators, as many again for the
         operand widened to their type, and the window.
         """
-        return 2 * self.sums + self.windows
+        return 2 * self.accumulator_registers + self.window_registers
 
 
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
@@ -157,11 +157,11 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
     vectors_per_row = _vectors_per_row(contiguous_extent // vector, access.line_bytes // (element_size * vector))
     widths |= {d: vectors_per_row * vector for d in widths if d is terms.along}
     row_lanes = _padded_lanes(vectors_per_row)
-    waves = max(tasks.waves, tasks.waves // 2, key=lambda w: resident_waves(machine, terms.held, w))
+    waves = max(tasks.waves, tasks.waves // 2, key=lambda w: resident_waves(machine, terms.live_registers, w))
     while True:
         lanes_left = max(1, waves * (machine.lanes or 1) // row_lanes)
         for d in [d for d in reversed(terms.dims) if d not in (*terms.box, terms.along)]:
-            widths[d] = cut_of(size(d), lanes_left)
+            widths[d] = dividing_width(size(d), lanes_left)
             lanes_left //= widths[d]
         if waves <= tasks.least_waves or tasks_of(widths, size) >= cores(machine):
             return widths, waves

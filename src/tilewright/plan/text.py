@@ -163,17 +163,17 @@ def _parse_kernel(statements: list[str]) -> Schedule:
         for part in _parse_or_suggest(statement):
             match part:
                 case Axis() as axis:
-                    _add(axes, axis.name, axis, statement)
+                    _add_once(axes, axis.name, axis, statement)
                 case ValuePlacement() as value:
-                    _add(values, value.name, value, statement)
+                    _add_once(values, value.name, value, statement)
                 case ProductUnit() as product:
-                    _add(products, product.name, product, statement)
+                    _add_once(products, product.name, product, statement)
                 case (word, *groups):
-                    _add(single_statements, word, tuple(groups), statement)
+                    _add_once(single_statements, word, tuple(groups), statement)
                     lines[word] = statement
                 case Pipeline() | LaneTile() | Occupancy():
                     word = str(part).partition(" ")[0]
-                    _add(single_statements, word, part, statement)
+                    _add_once(single_statements, word, part, statement)
                     lines[word] = statement
     if not axes:
         given = shown("; ".join(statements), SHOWN)
@@ -345,7 +345,7 @@ def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
     flags: set[str] = set()
     for part in match[5].removeprefix(", ").split(", "):
         if stages := _STAGES.fullmatch(part):
-            _add(counts, stages[1], _parse_size(stages[2], statement), statement)
+            _add_once(counts, stages[1], _parse_size(stages[2], statement), statement)
         elif part in ("joint", "store per group", "pingpong"):
             flags.add(part)
         else:
@@ -378,12 +378,12 @@ def _parse_occupancy(statement: str) -> Occupancy:
         if match is None:
             raise ArgumentError(f"plan: {part!r} is no part of it: it is written {NOTATION['occupancy']}")
         if match[1]:
-            _add(counts, match[1], _parse_count(match[2], statement), statement)
+            _add_once(counts, match[1], _parse_count(match[2], statement), statement)
         persistent |= match[3] is not None
     return Occupancy(**counts, persistent=persistent)
 
 
-def _add(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
+def _add_once(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
     """Add `value` to `known` under its name; raise an error if the name is there already.
 
     The error quotes `statement`.
@@ -399,7 +399,7 @@ def _parse_axis(name: str, digits: str, splits: str) -> Axis:
     """
     peel = _PEEL.fullmatch(splits)
     peeled = (_parse_size(peel[2], splits), _parse_size(peel[3], splits)) if peel else (0, 0)
-    axis = Axis(name, _parse_digits(digits), _splits(peel[1] if peel else splits), peeled)
+    axis = Axis(name, _parse_digits(digits), _parse_splits(peel[1] if peel else splits), peeled)
     names = [d.name for d in axis.digits]
     for cut in axis.splits:
         if cut.digit is not None and cut.digit not in names:
@@ -427,7 +427,7 @@ def _parse_digits(text: str) -> tuple[Digit, ...]:
     return tuple(digits)
 
 
-def _splits(text: str) -> tuple[Split, ...]:
+def _parse_splits(text: str) -> tuple[Split, ...]:
     """Return the splits of an axis from their text, such as `task 64, loop 16`; () for `whole`."""
     if text == "whole":
         return ()

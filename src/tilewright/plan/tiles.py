@@ -190,11 +190,11 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
         storing += stored_lines * costs.shared
     unrolled = 1
     for s in blocking.steps:
-        unrolled *= _iterations(contraction, s, blocking) if s.written else 1
+        unrolled *= _iterations(contraction, s, blocking) if s.is_unrolled else 1
     instructions = int(
         unrolled
         * (row_tiles * column_tiles + row_tiles + column_tiles)
-        * (2 if not blocking.steps[0].written else 1)
+        * (2 if not blocking.steps[0].is_unrolled else 1)
         * 1.3
         + 500
     )

@@ -106,7 +106,7 @@ def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machin
     if blocking.stage == "strip" and halo_of(contraction) is None:
         return "rows do not slide over two dimensions by one"
     channel_steps = [s for s in blocking.steps if s.digit == last.name]
-    if len(channel_steps) == 2 and (blocking.steps[0] is not channel_steps[0] or channel_steps[0].written):
+    if len(channel_steps) == 2 and (blocking.steps[0] is not channel_steps[0] or channel_steps[0].is_unrolled):
         return f"the larger step of {last.name} is the outermost of the depth, and a loop"
     return None
 
@@ -129,8 +129,8 @@ def _why_bad_vectors(contraction: Contraction, blocking: Blocking, machine: Mach
     channel_steps = [s for s in blocking.steps if s.digit == contraction.depth[-1].name]
     if (
         len(channel_steps) != 2
-        or channel_steps[0].written
-        or not channel_steps[1].written
+        or channel_steps[0].is_unrolled
+        or not channel_steps[1].is_unrolled
         or blocking.steps[-2:] != tuple(channel_steps)
     ):
         return f"{contraction.depth[-1].name} is cut last, by a loop and then by what one product takes"

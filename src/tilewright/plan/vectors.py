@@ -200,12 +200,12 @@ def _instructions(contraction: Contraction, blocking: Blocking, full_blocks: int
     inner = edges = 1
     for s in blocking.steps:
         if s.digit == contraction.depth[-1].name:
-            unroll = 1 if s.written else s.size // group
+            unroll = 1 if s.is_unrolled else s.size // group
             inner, edges = inner * unroll, edges * unroll
             continue
         digit = contraction.summed(s.digit)
-        inner *= size(digit) if s.written else 1
-        edges *= size(digit) if s.written or digit in contraction.coupled else 1
+        inner *= size(digit) if s.is_unrolled else 1
+        edges *= size(digit) if s.is_unrolled or digit in contraction.coupled else 1
     row_instructions = vectors + 1
     unrolled_blocks = [(blocking.rows, inner)] if full_blocks else []
     if contraction.a.conditions:

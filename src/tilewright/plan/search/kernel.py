@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from tilewright.plan.model import moving
+from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, row_cycles
 from tilewright.plan.search.counting import count_work, result_rows
@@ -214,7 +214,7 @@ def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> Plan
 def _is_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
     """True if memory bandwidth, not the kernel's work, limits its predicted time."""
     machine = kernel.tiling.machine
-    return time.unbounded - machine.limits.launch_cycles <= moving(machine, work.moved)
+    return time.unbounded - machine.limits.launch_cycles <= moving_cycles(machine, work.moved)
 
 
 def _key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> Key:
