@@ -414,7 +414,7 @@ def microkernel(
     m, n, _ = sizes
 
     def sort_key(candidate: Microkernel) -> tuple[float, int, int]:
-        """Return (predicted cycles, minus the elements of C in one tile, elements of its padded tile) of a candidate."""
+        """Return (predicted cycles, minus the elements of C in a tile, elements of its padded tile) of a candidate."""
         return (
             round(cost_of[candidate], 3),
             -min(candidate.rows, m) * min(candidate.columns, n),

@@ -62,12 +62,12 @@ def as_version_2(statement: str) -> list[str] | None:
 
 
 def _hint_text(word: str) -> str:
-    """Return the end of a statement that gives the cache hint `word`; empty text for `keep`, which is the default."""
+    """Return the text that appends the cache hint `word` to a statement; empty for `keep`, which is the default."""
     return "" if word == "keep" else f", {word}"
 
 
 def _pipeline_statement(match: re.Match[str]) -> str:
-    """Return version 1's statement `roles ...` as version 2's pipeline statement."""
+    """Return version 1's statement `roles ...`, as `_ROLES` matched it, as version 2's statement `producer ...`."""
     producer, consumer, stages, joint, halo, resident, epilogue, per_group, pingpong = match.groups()
     parts = [
         f"producer {producer}",
