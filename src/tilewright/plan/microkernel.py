@@ -53,7 +53,10 @@ class Microkernel:
 
     @property
     def waves(self) -> tuple[int, int]:
-        """(number of wave groups along the rows of this accumulator tile, number of wave groups along its columns)."""
+        """(wave groups along the rows of this accumulator tile, wave groups along its columns).
+
+        A wave group is the waves (warps) that one atom spans.
+        """
         across = self.columns // self.atom.shape[1] if self.groups > 1 and self.blocks == 1 else 1
         return self.groups // across, across
 
@@ -77,7 +80,7 @@ class Microkernel:
         """Return the elements of K that are in shared memory at once (one K step), of `k` elements in all.
 
         With `at_once` it is all of K, padded to whole rows of shared memory, or to whole atoms if no rows run along K.
-        Otherwise it is `slabs` rows of shared memory.
+        Otherwise it is the elements of `slabs` rows of shared memory.
         """
         row = self.slab or 1
         unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
@@ -102,7 +105,7 @@ class Microkernel:
 
     @property
     def group(self) -> int:
-        """The elements along K that packed B has next to each other for each element of N, as this atom reads it."""
+        """The elements along K that packed B stores next to each other for each element of N, as this atom reads it."""
         m, _, k = self.atom.shape
         return k // m if isinstance(self.atom.c, OpaqueOperand) else k
 
@@ -148,7 +151,7 @@ class Axes:
     swapped: bool
 
     def sizes(self, width: Size) -> tuple[int, int, int]:
-        """Return the extents (M, N, K) of this MMA; `width` gives the extent of a dimension, such as in one task."""
+        """Return the extents (M, N, K) of this MMA; `width` gives the extent of a dimension."""
         return width(self.m), width(self.n), width(self.k)
 
     def factors(self, op: Op) -> tuple[Value, Value]:
@@ -169,7 +172,8 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
     """Return M, N, K and the other dimensions of an MMA; or text that says why it has no accumulator tile.
 
     `a`, `b` and `c` are the dimensions of its operands and of its result. `width` gives the extent of a dimension in
-    one task. N is the last dimension of C, along which vectors and tiles lie; the operand that has it is B.
+    one task (tile of the grid). N is the last dimension of C, along which vectors and tiles lie; the operand that has
+    it is B.
     """
     if not c:
         return "its sum is a single number"
@@ -192,8 +196,8 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
 def axes_in(op: Op, width: Size) -> Axes | str:
     """Return M, N, K and the other dimensions of the mma `op`; or text that says why it has no accumulator tile.
 
-    `width` gives the extent of a dimension, such as in one task. M and K are the last dimensions for which it is above
-    1.
+    `width` gives the extent of a dimension, such as in one task (tile of the grid). M and K are the last dimensions of
+    more than one element.
     """
     a, b, c = (v.type.dims for v in op.operands)
     return axes_of(a, b, c, width)
@@ -202,7 +206,7 @@ def axes_in(op: Op, width: Size) -> Axes | str:
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
     """Return the dimension that tiles split: the last one with more than one element, or the last if all have one.
 
-    `width` gives the extent of a dimension, such as in one task.
+    `width` gives the extent of a dimension, such as in one task (tile of the grid).
     """
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
@@ -233,9 +237,10 @@ def products_of(
 ) -> dict[Op, Microkernel | None]:
     """Return the microkernel of every MMA of a program; None for an MMA that runs as scalar loops.
 
-    `width` gives the extent of a dimension in one task, `size` in the whole program. `lanes` is the number of lanes
-    that every atom must span; None for any. All atoms of a program span the same number of lanes: if the fastest ones
-    do not, every MMA gets an atom of one wave. So does an MMA whose K is `opened` (known only at the call).
+    `width` gives the extent of a dimension in one task (tile of the grid), `size` in the whole program. `lanes` is the
+    number of lanes that every atom must span; None for any. All atoms of a program span the same number of lanes: if
+    the fastest ones do not, every MMA gets an atom of one wave (warp). So does an MMA whose K is `opened` (known only
+    at the call).
     """
     microkernels: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
@@ -297,8 +302,8 @@ def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tupl
 def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
     """Return (registers that an accumulator tile and the operands of one K step take, registers available).
 
-    The unit is tile registers, vector registers, or registers of one lane, by the atom. Operands that an atom reads
-    from shared memory take none.
+    Depending on the atom, these are tile registers, vector registers, or registers of one lane. Operands that an atom
+    reads from shared memory take none.
     """
     m, n, _ = microkernel.atom.shape
     row_atoms, column_atoms = microkernel.rows // m, microkernel.columns // n
@@ -414,7 +419,7 @@ def microkernel(
     m, n, _ = sizes
 
     def sort_key(candidate: Microkernel) -> tuple[float, int, int]:
-        """Return (predicted cycles, minus the elements of C in a tile, elements of its padded tile) of a candidate."""
+        """Return (predicted cycles, minus the elements of C in a tile, elements of the tile); the least is best."""
         return (
             round(cost_of[candidate], 3),
             -min(candidate.rows, m) * min(candidate.columns, n),
@@ -425,7 +430,7 @@ def microkernel(
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
-    """Return the waves of a workgroup with these microkernels: as many as the largest takes; 1 if there is none."""
+    """Return the waves (warps) of a workgroup with these microkernels: the most that one takes; 1 without any."""
     lanes = [microkernel.atom.c.lanes * microkernel.groups for microkernel in products if microkernel is not None]
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 

@@ -18,7 +18,7 @@ from tilewright.plan.model import Size
 
 
 def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
-    """Return why producer and consumer waves cannot compute a program, as text; empty text if they can.
+    """Return why producer and consumer waves (warps) cannot compute a program, as text; empty text if they can.
 
     They can if it is a single MMA, and the grid may split both M and N. `size` gives the extent of a dimension; `free`
     are the loops whose tile size does not change the result.
@@ -50,7 +50,7 @@ def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, 
 
 
 def why_no_overrun(program: Program) -> str:
-    """Return why tasks at an edge must not compute elements past it, as text; empty text if they may.
+    """Return why tasks (tiles of the grid) at an edge must not compute elements past it; empty text if they may.
 
     They must not if the program has atomic updates, or writes at positions that data give.
     """

@@ -22,8 +22,8 @@ def predict_cycles(
     """Return (cycles of a program on a CPU, launch included; cycles of all cores for moving its arguments alone).
 
     The first is the larger of computing and moving on the busiest core. `size` gives the extent of a dimension,
-    `widths` the extent of a task along each dimension that the grid splits. Dimensions with symbols that `sizes` lacks
-    count as 1.
+    `widths` the extent of a task (tile of the grid) along each dimension that the grid splits. Dimensions with symbols
+    that `sizes` lacks count as 1.
     """
     limits, workers = machine.limits, cores(machine)
     lanes = (limits.vector_bytes or 16) // 4

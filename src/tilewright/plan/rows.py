@@ -31,11 +31,11 @@ FEW, ROUNDS = 1.5, 4
 def rows_and_waves(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (extent of a task along each parallel dimension, number of waves of a task) for a program without MMAs.
+    """Return (extent of a task along each parallel dimension, waves of a task) for a program without MMAs.
 
-    `widths` has the parallel dimensions, with the largest extent that a task of an elementwise program may have of
-    each. Waves are halved in number as long as lanes would have too few elements. `size` gives the extent of a
-    dimension.
+    A task is one tile of the grid; waves are warps. `widths` has the parallel dimensions, with the largest extent that
+    a task of an elementwise program may have of each. The number of waves is halved as long as lanes would have too few
+    elements. `size` gives the extent of a dimension.
     """
     task_widths, waves = _choose_widths(program, widths, size, machine)
     row_tasks = machine.row_tasks
@@ -46,7 +46,7 @@ def rows_and_waves(
 
 
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the elements of the program's longest row: of a tile's extent along the dimensions not in `widths`.
+    """Return the elements in the program's longest row: the part of a tile along dimensions not in `widths`.
 
     `widths` has the dimensions that the grid may split. `size` gives the extent of a dimension.
     """
@@ -59,9 +59,9 @@ def _choose_widths(
 ) -> tuple[dict[Expr, int], int]:
     """Return (extent of a task along each dimension in `widths`, waves of a task) before idle waves are dropped.
 
-    A task has several rows if they are short. A long row gets as many waves as hold it in registers. If memory is
-    contiguous across rows, a task has a cache line or more of neighbouring rows. `size` gives the extent of a
-    dimension.
+    A task is one tile of the grid; waves are warps. A task has several rows if they are short. A long row gets as many
+    waves as hold it in registers. If memory is contiguous across rows, a task has a cache line or more of neighbouring
+    rows. `size` gives the extent of a dimension.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     max_waves = min(machine.waves, tasks.most_waves)
@@ -89,8 +89,9 @@ def _contiguous_row_widths(
 ) -> tuple[dict[Expr, int], int]:
     """Return (extent of a task along each parallel dimension, waves of a task) for rows that are contiguous in memory.
 
-    A row has `row_elements` elements, a wave holds `wave_elements` in registers. `traffic` is the bytes (read, written)
-    per element. `extents` has the whole extent of each parallel dimension.
+    A task is one tile of the grid; waves are warps, and some may be idle. A row has `row_elements` elements, a wave
+    holds `wave_elements` in registers. `traffic` is the bytes (read, written) per element. `extents` has the whole
+    extent of each parallel dimension.
     """
     tasks, (read_bytes, written_bytes) = machine.row_tasks, traffic
     max_waves = min(machine.waves, tasks.most_waves)
@@ -116,8 +117,9 @@ def widths_of_rows(
 ) -> tuple[dict[Expr, int], int]:
     """Return (extent of a task along each parallel dimension, waves of a task) for rows that are contiguous in memory.
 
-    A row has `row_elements` elements. `element_size` is the bytes of the smallest element, `traffic` the bytes (read,
-    written) per element. `extents` has the whole extent of each parallel dimension. Idle waves are dropped.
+    A task is one tile of the grid; waves are warps, without idle ones. A row has `row_elements` elements.
+    `element_size` is the bytes of the smallest element, `traffic` the bytes (read, written) per element. `extents` has
+    the whole extent of each parallel dimension.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     register_bytes = word if traffic[1] and row_elements > 1 and row_elements * element_size % word else element_size
@@ -131,10 +133,10 @@ def widths_of_rows(
 
 
 def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) -> int:
-    """Return the waves of a task: the machine's lower number if such a task moves enough bytes, else its usual number.
+    """Return the waves (warps) of a task: the machine's lower number if such a task moves enough bytes, else its usual.
 
-    Enough are bytes whose transfer takes LONGER times as long as starting a workgroup. A wave has `wave_elements`
-    elements, each with `element_traffic` bytes of reads and writes.
+    A task is one tile of the grid. Enough are bytes whose transfer takes LONGER times as long as starting a workgroup.
+    A wave has `wave_elements` elements, each with `element_traffic` bytes of reads and writes.
     """
     start_bytes = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
     tasks = machine.row_tasks
@@ -167,7 +169,7 @@ def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
 
 
 def _rows_per_task(size: int, most: int) -> int:
-    """Return how many of the `size` rows along a dimension a task has, at most `most`.
+    """Return how many of the `size` rows along a dimension a task (tile of the grid) has, at most `most`.
 
     It is the largest power of two, as lanes are, if that divides `size` or there are at least MANY tasks; or half of it
     if that divides `size`; otherwise about the largest divisor.
@@ -186,9 +188,9 @@ def widths_across_rows(
 ) -> dict[Expr, int]:
     """Return the extent of a task along each dimension if memory is contiguous across rows; {} if it is not.
 
-    A task has as much of the contiguous dimension as a wave loads at once. If that gives fewer than `tasks_per_core`
-    tasks per core, it has less, but at least a cache line. `widths` has the dimensions that the grid may split; `size`
-    gives the extent of a dimension.
+    A task (tile of the grid) has as much of the contiguous dimension as a wave (warp) loads at once. If that gives
+    fewer than `tasks_per_core` tasks per core, it has less, but at least a cache line. `widths` has the dimensions that
+    the grid may split; `size` gives the extent of a dimension.
     """
     contiguous = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     element_size, line, vector = (
@@ -208,7 +210,7 @@ def widths_across_rows(
 
 
 def _even_width(size: int, most: int, word_elements: int) -> int:
-    """Return an extent of a task of about `most` elements that divides `size`, so that all tasks are equal.
+    """Return an extent of tasks (tiles of the grid) of about `most` elements that divides `size`: all are equal.
 
     It is a multiple of `word_elements` if `size` is. If no such extent is near `most`, it is all of `size` if that is
     at most twice as much, otherwise `most`, and the last task is smaller.
@@ -223,7 +225,7 @@ def _even_width(size: int, most: int, word_elements: int) -> int:
 
 
 def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the number of tasks of the grid; `widths` has the extent of a task along each dimension that it splits.
+    """Return the number of tasks (tiles) of the grid; `widths` has the extent of one along each dimension it splits.
 
     `size` gives the whole extent of a dimension.
     """
@@ -245,10 +247,10 @@ def _elementwise_widths(
 ) -> tuple[dict[Expr, int], int]:
     """Return (extent of a task along each dimension, waves of a task) of an elementwise program.
 
-    `widths` has the largest extents, `element_size` is the bytes of the smallest element, and a wave holds
-    `wave_elements` in registers. A task has as many elements as its lanes hold at once, or fewer, so that every core
-    has a task. If the program transposes, a task is a tile along both contiguous dimensions. `size` gives the extent of
-    a dimension.
+    A task is one tile of the grid; waves are warps. `widths` has the largest extents, `element_size` is the bytes of
+    the smallest element, and a wave holds `wave_elements` in registers. A task has as many elements as its lanes hold
+    at once, or fewer, so that every core has a task. If the program transposes, a task is a tile along both contiguous
+    dimensions. `size` gives the extent of a dimension.
     """
     tasks, word, tile_bytes = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
     max_waves, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1

@@ -172,10 +172,10 @@ class Axis:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks along this axis.
+        """The number of tasks (tiles of the grid) along this axis.
 
         If task splits name digits (mixed-radix parts), tasks are boxes (rectangles) of these digits, and digits without
-        such a split do not count. Otherwise tasks are tiles of the whole axis; without any task split, one for each
+        such a split do not count. Otherwise tasks are runs of the whole axis; without any task split, one for each
         element.
         """
         boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}

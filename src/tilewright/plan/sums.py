@@ -13,9 +13,9 @@ from tilewright.machine import Machine
 def summed_in(op: Op, machine: Machine | None) -> DType:
     """Return the accumulator type of the mma `op` on a machine.
 
-    It is f64 if A or B is f64. Otherwise the type of C decides: f32 for floats and i32 for integers, or their 64-bit
-    types if C has 64 bits. An mma that asks for an f16 accumulator gets one only if the machine has an atom with f16
-    operands and accumulator. `machine` None means that no atom is used.
+    It is f16 if `op` asks for that and the machine has an atom with f16 operands and accumulator. Otherwise it is f64
+    if A or B is f64, and else follows from C: f32 for floats, i32 for integers, or the 64-bit type if C has 64 bits.
+    `machine` None means that no atom is used.
     """
     a, b, c = (v.type.dtype for v in op.operands)
     if op.attrs.get("accumulate") == dtypes.f16.name and machine is not None and _has_f16_accumulator(machine):

@@ -64,9 +64,10 @@ class Terms:
 
     @property
     def schedule(self) -> str:
-        """The order of tasks: "contiguous" if lanes have boxes (rectangles) of results, else "cyclic".
+        """The order in which workgroups take tasks: "contiguous" ranges if lanes have boxes of results, else "cyclic".
 
-        Input windows of neighbouring boxes overlap, so that contiguous tasks share what is in cache.
+        Boxes are rectangles. Input windows of neighbouring boxes overlap, so that contiguous tasks share what is in
+        cache.
         """
         return "contiguous" if self.box else "cyclic"
 
@@ -123,7 +124,7 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
 
 
 def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) -> int:
-    """Return how many waves run on one core at a time, in whole workgroups of `workgroup_waves` waves.
+    """Return how many waves (warps) run on one core at a time, in whole workgroups of `workgroup_waves` waves.
 
     Each lane takes `lane_registers` registers and half of the machine's working registers, which hold addresses. It is
     0 if the register file is too small for one workgroup. A machine that does not give its register file gets one
@@ -142,9 +143,9 @@ def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) 
 def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine) -> tuple[dict[Expr, int], int]:
     """Return (extent of a task along each dimension, waves of a task) if every lane has one box of one vector.
 
-    A box is a rectangle of neighbouring results, each a vector. Neighbouring lanes read vectors of one cache line;
-    `element_size` is the bytes of the smallest element of an argument. Tasks get fewer waves until every core has one.
-    `size` gives the extent of a dimension.
+    A task is one tile of the grid; waves are warps. A box is a rectangle of neighbouring results, each a vector.
+    Neighbouring lanes read vectors of one cache line; `element_size` is the bytes of the smallest element of an
+    argument. Tasks get fewer waves until every core has one. `size` gives the extent of a dimension.
     """
     access, tasks = machine.lane_access, machine.row_tasks
     vector = access.vector_bytes // element_size
@@ -167,10 +168,10 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
 
 
 def _vectors_per_row(vectors: int, line_vectors: int) -> int:
-    """Return how many of `vectors` contiguous vectors neighbouring lanes of a task have, at most those of a cache line.
+    """Return how many of a row's `vectors` vectors one task gives to neighbouring lanes, at most those of a cache line.
 
     It is the largest number, of those that are at least 3/8 of a cache line, that keeps nearly as many lanes busy as
-    the best. A cache line has `line_vectors` vectors.
+    the best. A cache line has `line_vectors` vectors. A task is one tile of the grid.
 
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]
@@ -189,8 +190,8 @@ def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, mac
     """Return how many K steps (of `terms.tile` elements each) may be unrolled; 0 if not even one.
 
     Without boxes (rectangles of results per lane), the loads of all unrolled steps must fit a lane's registers, for
-    tasks of `widths` on `waves` waves. With boxes, the unrolled code must stay short. The machine's costs give both
-    limits.
+    tasks (tiles of the grid) of extents `widths` on `waves` waves (warps). With boxes, the unrolled code must stay
+    short. The machine's costs give both limits.
     """
     costs = machine.costs.terms
     if terms.box:

@@ -489,7 +489,7 @@ def _parse_count(digits: str, part: str) -> int:
 
 
 def _parse_size(digits: str, part: str) -> int:
-    """Return a number from its decimal digits; raise an ArgumentError, which quotes `part`, if it has more than 18."""
+    """Return a number from its decimal digits; raise an ArgumentError, which quotes `part`, for more than 18 digits."""
     if len(digits) > 18:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {ELEMENTS.rule}")
     return int(digits)

@@ -29,21 +29,27 @@ class Walk:
 
     @property
     def width(self) -> int:
-        """The positions from the start of one task to the start of the next, padding included."""
+        """The positions of M from the start of one task to the start of the next, padding included.
+
+        A task is one tile of the grid.
+        """
         return self.lines * self.pitch
 
     @property
     def walked(self) -> int:
-        """The positions that one task computes: from the start of its first line to the end of its last."""
+        """The positions of M that one task computes: from the start of its first line to the end of its last.
+
+        A task is one tile of the grid.
+        """
         return self.width - self.pitch + self.length
 
     @property
     def extent(self) -> int:
-        """The positions of all tasks of this walk, padding included; the last task may run past the last line."""
+        """The positions of M in all tasks (tiles of the grid), with padding; the last may run past the last line."""
         return -(-self.of // self.lines) * self.width
 
     def valid_position(self) -> Expr:
-        """Return a symbolic position that ranges over all positions within lines, and none of the padding."""
+        """Return a symbolic position of M that ranges over all positions within lines, and none of the padding."""
         return self.pitch * index("line", self.of) + index("place", self.length)
 
 

@@ -59,14 +59,14 @@ class AccessFacts:
     def pitch(self) -> int:
         """The byte stride between rows of this memory: the greatest common divisor of its strides but the innermost.
 
-        It is the size of the whole tensor if the memory has one dimension, and 0 if it has none.
+        It is the bytes of the whole tensor if the memory has one dimension, and 0 if it has none.
         """
         rows = gcd(*self.strides[:-1]) if len(self.strides) > 1 else self.shape[-1] if self.shape else 0
         return rows * self.bytes
 
     @cached_property
     def windows(self) -> tuple[Dims, ...]:
-        """The sliding windows of this access: the set of dimensions of each memory coordinate that adds up several.
+        """The sliding windows of this access: for each memory coordinate such as p + r, the set of its dimensions.
 
         It is () if no coordinate adds up several dimensions.
         """

@@ -47,8 +47,8 @@ def facts_of(
     """Return the facts of a program in canonical form (see the module's docstring), for these sizes.
 
     `free` are the loops whose tile size does not change the result. `opened` are sizes known only at the call; `sizes`
-    has typical numbers for them. With `logs`, results of debug_log are kept. With `in_order`, one task computes all
-    elements in order, and the grid splits no dimension.
+    has typical numbers for them. With `logs`, results of debug_log are kept. With `in_order`, one task (tile of the
+    grid) computes all elements in order.
     """
     builder = _Builder(program, sizes, free, opened or {})
     cut = () if in_order else cut_dims(program, builder.size, logs, builder.opened)
@@ -161,7 +161,7 @@ class _Builder:
         )
 
     def _online_loops(self) -> dict[str, LoopFacts]:
-        """Return a loop for each axis along which the program computes a softmax between MMAs as a whole, by axis.
+        """Return {axis: loop} for each axis along which the program computes a whole softmax between MMAs.
 
         The program has no such loop, but could have one: it would compute the softmax tile by tile (online softmax).
         """
@@ -278,7 +278,8 @@ class _Builder:
     def _access_facts(self, op: Op) -> AccessFacts:
         """Return the memory coordinates, shape, strides and bounds checks of the read or write `op`.
 
-        If a coordinate is not linear, the only coordinate lists all dimensions of the tile.
+        If a coordinate is not linear, or is gathered, one coordinate that lists all dimensions of the tile stands for
+        all.
         """
         memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type

@@ -100,7 +100,7 @@ class Facts:
 
     @cached_property
     def moved_bytes(self) -> float:
-        """The bytes of memory that the whole program reads and writes, without what caches serve again.
+        """The distinct bytes of memory that the whole program reads and writes.
 
         Each tensor counts the elements of all its reads and writes together, but at most its own size.
         """
@@ -119,14 +119,17 @@ class Facts:
 
     @cached_property
     def passes(self) -> dict[str, int]:
-        """The number of passes that a task makes over the tiles of each dimension, by dimension; 1 if one suffices."""
+        """The number of passes over the tiles of each dimension that a task needs, by dimension; 1 if one suffices.
+
+        A task is one tile of the grid.
+        """
         return {d: self._passes(d) for d in self.extents}
 
     def _passes(self, dim: str) -> int:
-        """Return how many passes a task makes over the tiles of `dim`: one, and one more after each reduction along it.
+        """Return how many passes over the tiles of `dim` a task (tile of the grid) needs.
 
-        Only reductions count that a value with the dimension `dim` depends on. Reductions of a loop whose states merge,
-        and those of an online softmax, need no further pass.
+        It is one, plus the reductions along `dim` that a value with this dimension depends on one after the other.
+        Reductions of a loop whose states merge, and those of an online softmax, need no pass of their own.
         """
         level: dict[int, int] = {}
         loop = self.loops.get(dim)
@@ -177,9 +180,9 @@ class Facts:
     def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
         """Return {(iterations with any unmasked element, those of them with a masked element too): number of tasks}.
 
-        They are iterations of the loop over `axis`, of which each covers `tile` elements. `tiles` has the extent of a
-        task along each dimension; 1 where it has none. Only tasks along dimensions of the masks are counted. If no mask
-        depends on `axis`, there is one entry, for one task with all iterations.
+        They are iterations of the loop over `axis`, of which each covers `tile` elements. A task is one tile of the
+        grid; `tiles` has its extent along each dimension, 1 where it has none. Only tasks along dimensions of the masks
+        are counted. If no mask depends on `axis`, there is one entry, for one task with all iterations.
         """
         masks = self.masks.get(axis, ())
         dims: list[Expr] = list(dict.fromkeys(d for op in masks for d in op.operands[0].type.dims))

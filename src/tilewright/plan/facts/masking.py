@@ -86,9 +86,10 @@ def count_trips(
 ) -> Trips:
     """Return {(iterations with any unmasked element, those of them with a masked element too): number of tasks}.
 
-    They are iterations of the loop over `axis`, of which each covers `tile` elements. `rows` has the extent of a task
-    along each other dimension of the masks; `size` gives the whole extent of a dimension. Conditions are taken to be
-    linear: one holds somewhere in a tile if it holds at a corner. Conditions that depend on data mask nothing.
+    They are iterations of the loop over `axis`, of which each covers `tile` elements. A task is one tile of the grid;
+    `rows` has its extent along each other dimension of the masks. `size` gives the whole extent of a dimension.
+    Conditions are taken to be linear: one holds somewhere in a tile if it holds at a corner. Conditions that depend on
+    data mask nothing.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]

@@ -98,9 +98,9 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return `values` and all values that depend on them through operations outside `along`.
+    """Return `values` and all values that depend on them through operations that are not in `along`.
 
-    `ops` are the program's operations, in order.
+    `ops` are the program's operations, in order; `along` are those along the softmax's dimension.
     """
     dependents = set(values)
     for op in ops:

@@ -89,7 +89,7 @@ def _merged(facts: Facts) -> list[tuple[str, ...]]:
 
 
 def _can_merge(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
-    """True if the dimensions `outer` and then `inner` form one flat index in every value and access of the program.
+    """True if the dimensions `outer` and then `inner` form one flat index in every value and access that has them.
 
     Never if one of them is a loop's axis, is scanned or is masked, or if the grid may split only one of them.
     """
