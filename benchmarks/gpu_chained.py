@@ -145,7 +145,7 @@ def variants(plan: Schedule, parts: Any, count: int) -> Iterator[tuple[str, Sche
             whole = replace(plan, then=other)
             if place == 0:
                 whole = replace(other, apart=plan.split_after, then=plan.then)
-            yield f"{('first', 'second')[place]}: {other.differs(own)}", whole
+            yield f"{('first', 'second')[place]}: {other.difference(own)}", whole
 
 
 def bound(executable: Any, tensors: dict[str, Any]) -> Callable[[], None]:

@@ -81,5 +81,5 @@ def test_what_is_wrong_with_a_text_is_said(text):
 def test_differences_are_statements():
     one = parse_plan(TEXT)
     other = Schedule(one.axes, one.grid, ("rows", "columns", "depth"), one.values, one.atom, one.order, "none")
-    assert other.differs(one) == "loops rows, columns, depth; overlap none"
-    assert one.differs(one) == ""
+    assert other.difference(one) == "loops rows, columns, depth; overlap none"
+    assert one.difference(one) == ""

@@ -13,7 +13,7 @@ import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.machine import Machine
-from tilewright.plan.microkernel import axes_in, names_of, rows_apart
+from tilewright.plan.microkernel import axes_in, names_of, row_stride_of_a
 from tilewright.plan.model import stays_in_l1
 from tilewright.plan.vectors import step_cycles
 from tilewright.targets.registry import machine
@@ -114,4 +114,4 @@ def test_how_far_rows_lie_apart_is_read_off_the_access(at: Any, bytes_apart: int
     sizes = {"M": 8, "N": 4, "K": 32, "H": 8, "W": 16, "E": 32}
     axes = axes_in(op, lambda d: sizes[str(d)])
     assert not isinstance(axes, str)
-    assert rows_apart(program, op, axes, lambda d: sizes[str(d)]) == bytes_apart
+    assert row_stride_of_a(program, op, axes, lambda d: sizes[str(d)]) == bytes_apart

@@ -106,7 +106,7 @@ def test_sums_of_few_columns_are_done_in_parts(corpus):
 def test_open_sizes_have_the_plan_of_typical_ones(name, corpus):
     ranking, job, today = ranked(corpus, "dynamic", name)
     plan, _ = best_plan(ranking)
-    assert plan.opened({str(d) for d in job.open_extents}).lines() == today.plan.splitlines()
+    assert plan.with_open({str(d) for d in job.open_extents}).lines() == today.plan.splitlines()
 
 
 @pytest.mark.parametrize(("kind", "name"), LOWERED, ids=[name for _, name in LOWERED])

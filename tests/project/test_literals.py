@@ -31,7 +31,7 @@ REASONS = {
     "plan/lanes.py: _strips": "tasks for each worker, so that the last ones to finish weigh little",
     "plan/lanes.py: _instructions": "instructions around a block, and of a program beside its blocks",
     "plan/limiting.py: limiting.us": "from nanoseconds",
-    "plan/microkernel.py: microkernel.good": "digits that tell two costs apart",
+    "plan/microkernel.py: microkernel.sort_key": "digits that tell two costs apart",
     "plan/model.py: microseconds": "from nanoseconds",
     "plan/patches.py: _boxes": "dimensions of an image and its batch",
     "plan/text.py: _parse_size": "digits of the largest number a plan may hold",

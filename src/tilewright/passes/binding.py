@@ -50,7 +50,7 @@ def bind_plan(job: Job, plan: Schedule, choose: Pass, planned: object = None) ->
     `planned` are the jobs of several kernels, where they are planned already.
     """
     job.parts = job.aligned = job.split = job.merge = job.patched = job.looped = None
-    plan = plan.opened(()) if plan.split_after is not None else replace(plan.opened(()), early=None)
+    plan = plan.with_open(()) if plan.split_after is not None else replace(plan.with_open(()), early=None)
     if job.workgroups is not None:
         job.cuts = bind_grid(job.program, job.sizes, job.machine, job.free, job.open_extents, plan)
     elif plan.split_after is not None:

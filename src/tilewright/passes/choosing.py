@@ -70,7 +70,7 @@ def _choose_plan(job: Job) -> None:
     choice = _one_program(job, opened)
     if job.workgroups is None and not opened:
         choice = perhaps_apart(job, choice, choose_plan)
-    choice = choice if not opened else replace(choice, plan=choice.plan.opened({str(s) for s in opened}))
+    choice = choice if not opened else replace(choice, plan=choice.plan.with_open({str(s) for s in opened}))
     bind_plan(job, choice.plan, choose_plan, choice.jobs)
     _take(job, choice)
 
@@ -171,12 +171,12 @@ def _planned_open(job: Job, c: Contraction) -> bool:
     if job.given is not None:
         if job.given.open != names:
             raise ArgumentError(f"plan: open here are {', '.join(sorted(names))}, marked as in `m_0 56?`")
-        how = validate(job.given.opened(()), typical, job.machine)
+        how = validate(job.given.with_open(()), typical, job.machine)
         if how not in [x.blocking for x in fit]:
             raise ArgumentError(f"plan: {note}")
         job.plan = job.given
     elif fit:
-        job.plan, how = fit[0].plan.opened(names), fit[0].blocking
+        job.plan, how = fit[0].plan.with_open(names), fit[0].blocking
     else:
         job.why = f"no plan fits open sizes: {'; '.join(map(str, found.unfit))}"
         return False

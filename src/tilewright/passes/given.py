@@ -13,7 +13,7 @@ from tilewright.passes.launching import can_be_early, with_known_launch
 from tilewright.passes.rating import rated
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.legality import lines_of_stages
-from tilewright.plan.pinned import Known, naming
+from tilewright.plan.pinned import Known, quote_lines
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import REVERSED, Schedule
 from tilewright.plan.unlowered import refuse_unlowered
@@ -30,7 +30,7 @@ def bind_given(job: Job, given: Schedule, choose: Pass) -> GeneralChoice:
     bind_plan(job, given, choose)
     early = True if given.early is None and can_be_early(job.machine) else given.early
     choice = rated(job, replace(given, early=early))
-    return replace(choice, plan=choice.plan.opened(opened))
+    return replace(choice, plan=choice.plan.with_open(opened))
 
 
 def known_plan(given: Schedule, job: Job) -> Schedule:
@@ -49,7 +49,7 @@ def better_refusal(fault: ArgumentError, job: Job, given: Schedule, choose: Pass
     choose(alone)
     sizes = {s.name: n for s, n in job.sizes.items()}
     known = Known(sizes, [a.name or "" for a in job.program.args], job.machine.multiply)
-    return naming(fault, given, alone.plan, known)
+    return quote_lines(fault, given, alone.plan, known)
 
 
 def lower_given(job: Job, given: Schedule, choose: Pass, lower: Pass) -> None:

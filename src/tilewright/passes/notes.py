@@ -9,7 +9,7 @@ from tilewright.plan.followed import not_followed
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.model import microseconds
 from tilewright.plan.schedule import Schedule
-from tilewright.plan.sums import wider_sums
+from tilewright.plan.sums import f16_accumulator_note
 
 
 def notes_on(job: Job, plan: Schedule) -> tuple[str, ...]:
@@ -19,7 +19,7 @@ def notes_on(job: Job, plan: Schedule) -> tuple[str, ...]:
     )
     is_grid = job.workgroups is not None
     aside = not_followed(job.program, plan, job.machine, job.sizes, job.contraction, is_grid)
-    return (*nothing, *_copies(job), *aside, *wider_sums(job.program, job.machine))
+    return (*nothing, *_copies(job), *aside, *f16_accumulator_note(job.program, job.machine))
 
 
 def _copies(job: Job) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def _bind_next(job: Job, ranked: RankedPlans) -> bool:
 def _take(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> None:
     """Make a plan that is bound the job's."""
     ranked.tried = candidate, plan
-    job.plan = plan.opened({str(s) for s in job.open_extents})
+    job.plan = plan.with_open({str(s) for s in job.open_extents})
     job.choice = choice_of(job, ranked, candidate, job.plan)
 
 

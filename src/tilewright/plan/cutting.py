@@ -81,7 +81,7 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
         tasks,
         {**one_by_one, **{d: n for name in blocking.order for d, n in pieces[name].items()}},
         extended={across: blocking.columns},
-        depth=tuple(Depth(dimension(contraction.summed(s.digit)), s.size, s.written) for s in blocking.steps),
+        depth=tuple(Depth(dimension(contraction.summed(s.digit)), s.size, s.is_unrolled) for s in blocking.steps),
         schedule=blocking.schedule,
         packed=True,
     )

@@ -39,7 +39,7 @@ from tilewright.plan.microkernel import (
     cycles,
     names_of,
     products_of,
-    rows_apart,
+    row_stride_of_a,
 )
 from tilewright.plan.model import element_bytes, l2, read_cycles
 from tilewright.plan.schedule import Schedule, Split
@@ -193,7 +193,7 @@ def _gemm_cost(
         dtype is not microkernel.atom.a.dtype,
     )
     a_bytes, b_bytes = m * k_tile * a, microkernel.columns * k_tile * b
-    stride = 0 if is_converted else rows_apart(grid.program, op, axes, grid.size)
+    stride = 0 if is_converted else row_stride_of_a(grid.program, op, axes, grid.size)
     mma_cycles = cycles(grid.machine, microkernel, (m, n, k_tile), stride, n < grid.size(axes.n))
     read_a = read_cycles(limits, a_bytes, across, b_bytes)
     read_all = read_a + across * read_cycles(limits, b_bytes, down, microkernel.rows * k_tile * a)

@@ -180,7 +180,7 @@ def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
     `steps` are the splits of K.
     """
     last = contraction.depth[-1]
-    return size(last) if any(s.written for s in steps if s.digit == last.name) else 1
+    return size(last) if any(s.is_unrolled for s in steps if s.digit == last.name) else 1
 
 
 def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
@@ -299,7 +299,7 @@ def _instructions(
     """
     unrolled = 1
     for s in blocking.steps:
-        unrolled *= size(contraction.summed(s.digit)) if s.written else 1
+        unrolled *= size(contraction.summed(s.digit)) if s.is_unrolled else 1
     peeled = 0 if parted else sum(own_rounds(contraction, blocking.rows))
     rows = (peeled + (full_blocks > peeled)) * blocking.rows + tail
     narrow = contraction.a.dtype is not contraction.sum_dtype

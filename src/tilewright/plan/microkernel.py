@@ -53,13 +53,16 @@ class Microkernel:
 
     @property
     def waves(self) -> tuple[int, int]:
-        """(wave groups along the rows of this accumulator tile, wave groups along its columns)."""
+        """(wave groups along the rows of this accumulator tile, wave groups along its columns).
+
+        A wave group is the waves (warps) that one atom spans.
+        """
         across = self.columns // self.atom.shape[1] if self.groups > 1 and self.blocks == 1 else 1
         return self.groups // across, across
 
     @property
     def sums(self) -> int:
-        """The registers of a lane that this accumulator tile takes."""
+        """The registers of one lane that this accumulator tile takes; its wave groups have equal parts of it."""
         m, n, _ = self.atom.shape
         return self.atom.c.values * (self.rows // m) * (self.columns // n) // self.groups
 
@@ -70,14 +73,14 @@ class Microkernel:
 
     @property
     def slab(self) -> int | None:
-        """The slab (elements of K in one row of shared memory) of this atom; None if it reads no operand there."""
+        """The elements in one row of shared memory as this atom reads it; None if it reads no operand there."""
         return self.atom.slab
 
-    def deep(self, k: int) -> int:
-        """Return the elements of K that lie in shared memory at once (one K step), of `k` in all.
+    def k_step_elements(self, k: int) -> int:
+        """Return the elements of K that are in shared memory at once (one K step), of `k` elements in all.
 
         With `at_once` it is all of K, padded to whole rows of shared memory, or to whole atoms if no rows run along K.
-        Otherwise it is `slabs` rows.
+        Otherwise it is the elements of `slabs` rows of shared memory.
         """
         row = self.slab or 1
         unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
@@ -85,29 +88,30 @@ class Microkernel:
 
     @property
     def along_k(self) -> tuple[bool, bool]:
-        """(True if rows of A in shared memory run along K, the same of B); otherwise they run along M, or N.
+        """(True if rows of A in shared memory run along K, True if rows of B do); other rows run along M or N.
 
-        True in registers.
+        An operand in registers counts as True.
         """
         a, b = self.atom.forms
         return a is None or a[0], b is None or b[0]
 
     @property
     def whole(self) -> bool:
-        """True if this atom's operands are loaded to registers first, as tiles or
-        fragments; vector atoms load as they multiply.
+        """True if this atom has several rows: its operands are loaded to registers before it, as tiles or fragments.
+
+        An atom with one row multiplies vectors instead, which are loaded one by one.
         """
         return self.atom.shape[0] > 1
 
     @property
     def group(self) -> int:
-        """The neighbours along K that are contiguous in packed B, for each element of N, as this atom reads it."""
+        """The elements along K that packed B stores next to each other for each element of N, as this atom reads it."""
         m, _, k = self.atom.shape
         return k // m if isinstance(self.atom.c, OpaqueOperand) else k
 
     @property
     def tile(self) -> tuple[int, int]:
-        """(rows, columns) of C that this accumulator tile has; `rows` and `columns` themselves are the atom's."""
+        """(rows, columns) of C in this accumulator tile: the fields `rows` and `columns`, exchanged if transposed."""
         return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
 
     def oriented(self, axes: Axes) -> Axes:
@@ -151,23 +155,25 @@ class Axes:
         return width(self.m), width(self.n), width(self.k)
 
     def factors(self, op: Op) -> tuple[Value, Value]:
-        """Return (A, B) of the mma `op`, the operand with M and the one with N:
-        its two operands, exchanged if `swapped`.
+        """Return (A, B) of the mma `op`: the operand with M and the operand with N.
+
+        They are its first two operands, exchanged if `swapped`.
         """
         a, b, _ = op.operands
         return (b, a) if self.swapped else (a, b)
 
     @property
     def transposed(self) -> Axes:
-        """The dimensions of the transposed MMA: M and N exchanged, and with them A and B."""
+        """The dimensions of the transposed MMA: M and N are exchanged, and so are A and B."""
         return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
 
 
 def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
     """Return M, N, K and the other dimensions of an MMA; or text that says why it has no accumulator tile.
 
-    `a`, `b` and `c` are the dimensions of its operands and of its result, `width` gives the extent of a dimension in a
-    task. N is the last dimension of C, along which vectors and tiles lie; the operand that has it is B.
+    `a`, `b` and `c` are the dimensions of its operands and of its result. `width` gives the extent of a dimension in
+    one task (tile of the grid). N is the last dimension of C, along which vectors and tiles lie; the operand that has
+    it is B.
     """
     if not c:
         return "its sum is a single number"
@@ -190,7 +196,8 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
 def axes_in(op: Op, width: Size) -> Axes | str:
     """Return M, N, K and the other dimensions of the mma `op`; or text that says why it has no accumulator tile.
 
-    `width` gives the extent of a dimension in a task or an iteration: M and K are the last with more than one element.
+    `width` gives the extent of a dimension, such as in one task (tile of the grid). M and K are the last dimensions of
+    more than one element.
     """
     a, b, c = (v.type.dims for v in op.operands)
     return axes_of(a, b, c, width)
@@ -199,15 +206,15 @@ def axes_in(op: Op, width: Size) -> Axes | str:
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
     """Return the dimension that tiles split: the last one with more than one element, or the last if all have one.
 
-    `width` gives the extent of a dimension in a task.
+    `width` gives the extent of a dimension, such as in one task (tile of the grid).
     """
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
 
 def types_of(op: Op, swapped: bool, machine: Machine | None) -> tuple[DType, DType, DType]:
-    """Return the element types (A, B, accumulator) of the mma `op`, as the machine accumulates.
+    """Return the element types (A, B, accumulator) of the mma `op`; the accumulator's as `machine` accumulates.
 
-    `swapped` says that A is the second operand of `op`.
+    `swapped` says that A is the second operand of `op`. Without a machine, no atom is assumed.
     """
     a, b, _ = (v.type.dtype for v in op.operands)
     accumulator = summed_in(op, machine)
@@ -228,11 +235,12 @@ def products_of(
     opened: Collection[Expr] = (),
     lanes: int | None = None,
 ) -> dict[Op, Microkernel | None]:
-    """Return the microkernel of every MMA of a program; None for one that runs as scalar loops.
+    """Return the microkernel of every MMA of a program; None for an MMA that runs as scalar loops.
 
-    `width` gives a task's extent along a dimension, `size` the whole extent, `lanes` how many lanes an atom must span,
-    None for any. All atoms span the same number: one wave, if no wider atom fits all MMAs, or if K is `opened` (known
-    only at the call).
+    `width` gives the extent of a dimension in one task (tile of the grid), `size` in the whole program. `lanes` is the
+    number of lanes that every atom must span; None for any. All atoms of a program span the same number of lanes: if
+    the fastest ones do not, every MMA gets an atom of one wave (warp). So does an MMA whose K is `opened` (known only
+    at the call).
     """
     microkernels: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
@@ -241,7 +249,7 @@ def products_of(
             microkernels[op] = None
         else:
             types, allowed_lanes = types_of(op, axes.swapped, machine), machine.lanes if axes.k in opened else lanes
-            row_stride, is_part = rows_apart(program, op, axes, size), width(axes.n) < size(axes.n)
+            row_stride, is_part = row_stride_of_a(program, op, axes, size), width(axes.n) < size(axes.n)
             microkernels[op] = microkernel(
                 machine, types, axes.sizes(width), allowed_lanes, precision_of(op), row_stride, is_part
             )
@@ -261,11 +269,11 @@ def products_of(
     return microkernels
 
 
-def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
-    """Return the bytes between neighbouring rows of A of the mma `op`, as it lies in memory.
+def row_stride_of_a(program: Program, op: Op, axes: Axes, size: Size) -> int:
+    """Return the bytes between neighbouring rows of A, along M, of the mma `op` in memory.
 
-    0 if A is computed (it then goes to a padded panel), or if the stride is no single number. `size` gives the extent
-    of a dimension.
+    0 if A is computed (its tile is then stored with padded rows), has no M, or if the stride is no single number.
+    `size` gives the extent of a dimension.
     """
     value, _ = axes.factors(op)
     read = program.makers().get(value)
@@ -282,7 +290,7 @@ def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
 
 
 def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[ProductUnit, ...]:
-    """Return the plan's `mma` lines for the microkernels of a program, in program order."""
+    """Return the plan's statements `mma by ...` for the microkernels of a program, in program order."""
     return tuple(
         ProductUnit(name, None)
         if microkernel is None
@@ -294,7 +302,8 @@ def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tupl
 def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
     """Return (registers that an accumulator tile and the operands of one K step take, registers available).
 
-    They are tile registers, vector registers, or registers of a lane, by the kind of atom.
+    Depending on the atom, these are tile registers, vector registers, or registers of one lane. Operands that an atom
+    reads from shared memory take none.
     """
     m, n, _ = microkernel.atom.shape
     row_atoms, column_atoms = microkernel.rows // m, microkernel.columns // n
@@ -317,8 +326,9 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
 def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | None = None) -> list[MultiplyAtom]:
     """Return the atoms of kernels without a pipeline that take operands of types `a` and `b` and accumulate in `c`.
 
-    Only if none takes these types exactly, and `c` holds both losslessly, are they the atoms with operands of type `c`.
-    Atoms that round operands count only if `precision` names their rounding. [] if there are none.
+    If no atom has exactly these types, they are the atoms whose operands have the type `c` too, provided that `c` holds
+    both types losslessly. Atoms that round operands count only if `precision` names their rounding. [] if there are
+    none.
     """
     fitting = [x for x in _usable_atoms(machine) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
@@ -328,7 +338,7 @@ def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | N
 
 
 def precision_of(op: Op) -> str | None:
-    """Return the reduced precision that the mma `op` asks for, such as "tf32"; None for that of its type."""
+    """Return the reduced precision that the mma `op` asks for, such as "tf32"; None if it asks for none."""
     precision: str | None = op.attrs.get("precision")
     return precision
 
@@ -337,7 +347,8 @@ def precision_of(op: Op) -> str | None:
 def _usable_atoms(machine: Machine) -> tuple[MultiplyAtom, ...]:
     """Return the atoms that kernels without a pipeline can use.
 
-    Their operands are all in registers (vectors, tiles, fragments), or are read from shared memory with K contiguous.
+    All their operands are in registers (as vectors, tiles or fragments), or A and B are in shared memory with K
+    contiguous.
     """
 
     def is_usable(atom: MultiplyAtom) -> bool:
@@ -357,10 +368,10 @@ def shared_atoms(
     precision: str | None,
     held_a: bool = False,
 ) -> tuple[MultiplyAtom, ...]:
-    """Return the atoms of these types that read both operands from shared memory; with `held_a`, A from registers.
+    """Return the atoms of these types that read A and B from shared memory; with `held_a`, A comes from registers.
 
-    `types` are those of A, B and the accumulator. `along_k` says for A and B whether their rows in shared memory run
-    along K, or along M and N. Atoms that round operands count only if `precision` names their rounding.
+    `types` are the types of A, B and the accumulator. `along_k` says for A and for B whether rows in shared memory run
+    along K; otherwise they run along M or N. Atoms that round operands count only if `precision` names their rounding.
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
     candidates = [
@@ -374,10 +385,10 @@ def shared_atoms(
 
 
 def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool:
-    """True if an atom can multiply each diagonal block of a block-diagonal B (N x K, `blocks` blocks) by itself.
+    """True if an atom can multiply each diagonal block of a block-diagonal B (N x K, `blocks` blocks) separately.
 
-    Every block must be as wide as the atom, and its K whole steps of the atom that are a part of a row of shared
-    memory, or whole rows. True for a single block.
+    The N of a block must be the atom's N. The K of a block must be a multiple of the atom's K, and either divide a row
+    of shared memory or be whole rows. Always true for a single block.
     """
     if blocks == 1:
         return True
@@ -396,11 +407,11 @@ def microkernel(
     row_stride: int = 0,
     is_part: bool = False,
 ) -> Microkernel | None:
-    """Return the fastest microkernel of an MMA; None if no atom takes its types.
+    """Return the microkernel with the fewest predicted cycles for an MMA; None if no atom takes its types.
 
-    `types` are those of A, B and the accumulator, `sizes` M, N and K. `lanes` restricts the atoms to those of so many
-    lanes. `row_stride` is the bytes between rows of A. `is_part` says that N is a part of a longer dimension. Atoms
-    that round operands count only if `precision` names their rounding.
+    `types` are the types of A, B and the accumulator, `sizes` the extents M, N and K. On GPUs only atoms that span
+    `lanes` lanes count, unless it is None. `row_stride` is the bytes between rows of A. `is_part` says that N is a part
+    of a longer dimension. Atoms that round operands count only if `precision` names their rounding.
     """
     m, n, _ = sizes
 
@@ -418,13 +429,13 @@ def microkernel(
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
-    """Return the waves of a workgroup with these microkernels: as many as the widest atom takes; 1 without atoms."""
+    """Return the waves (warps) of a workgroup with these microkernels: the most that one takes; 1 without any."""
     lanes = [microkernel.atom.c.lanes * microkernel.groups for microkernel in products if microkernel is not None]
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
 
 def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
-    """Yield the microkernels of an atom whose accumulator tile fits the registers."""
+    """Yield the microkernels of an atom, one for each accumulator tile that fits the registers."""
     m, n, _ = atom.shape
     if isinstance(atom.c, OpaqueOperand):
         limit = machine.limits.tile_registers
@@ -452,11 +463,11 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
 def cycles(
     machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0, is_part: bool = False
 ) -> float:
-    """Return the cycles of one core for an MMA: its accumulator tiles, ragged ones
-    too, and packing B if the atom needs that.
+    """Return the cycles of one core for an MMA: for all accumulator tiles, ragged ones too, and for packing B.
 
-    `sizes` are M, N and K, `row_stride` the bytes between rows of A. `is_part`: N is a part of a longer dimension; B is
-    then packed once if parts are whole tiles, otherwise again for every block of rows.
+    `sizes` are M, N and K, `row_stride` is the bytes between rows of A. B is packed once if the atom needs it packed.
+    If `is_part` (N is a part of a longer dimension) and N is no whole number of tiles, B is packed again for every row
+    of tiles.
     """
     m, n, k = sizes
     total = 0.0
@@ -469,8 +480,9 @@ def cycles(
 
 
 def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
-    """Return {tile size: number of tiles} that cover `size`: whole ones of
-    `block`, and a tail padded to the atom's `unit`.
+    """Return {tile size: number of tiles} that cover `size`: whole tiles of `block`, and a tail padded to `unit`.
+
+    `unit` is the extent of one atom.
 
     >>> dict(_tile_counts(70, 32, 8))
     {32: 2, 8: 1}
@@ -484,10 +496,10 @@ def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
 
 
 def _tile_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns: int, k: int, row_stride: int) -> float:
-    """Return the cycles of one core for one accumulator tile over all of K.
+    """Return the cycles of one core for one accumulator tile of `rows` x `columns` elements, over all of K.
 
-    They are those of MMAs or of the loads that feed them, and of loading and storing C. `row_stride` is the bytes
-    between rows of A. The tile has `rows` x `columns` elements.
+    Each K step takes the larger of the cycles of its MMAs and of the loads that feed them. Loading and storing C is
+    added. `row_stride` is the bytes between rows of A.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

@@ -47,7 +47,7 @@ class Cost:
         return self.products + self.memory + self.staging + self.storing + self.launch
 
     def parts(self) -> dict[str, float]:
-        """Return the cycles of each cause, by its name: products, memory, staging, storing, launch."""
+        """Return the predicted cycles of the busiest worker by cause: products, memory, staging, storing, launch."""
         return {f.name: getattr(self, f.name) for f in fields(self)[:5]}
 
 
@@ -61,17 +61,17 @@ class Roofline:
 
     @property
     def cycles(self) -> float:
-        """The lower bound of the problem's cycles: the larger of compute and memory."""
+        """The lower bound of the problem's cycles on all cores: the larger of `compute` and `memory`."""
         return max(self.compute, self.memory)
 
 
 def element_bytes(dtype: DType) -> int:
-    """Return the bytes of one element; types of less than a byte count as one."""
+    """Return the bytes of one element of a type; a type of less than a byte counts as one byte."""
     return max(1, dtype.bits // 8)
 
 
 def operand_bytes(operand: Operand) -> int:
-    """Return the bytes of an operand's whole tensor."""
+    """Return the bytes of the whole tensor that an operand is read from, or a result written to."""
     return prod((element_bytes(operand.dtype), *operand.shape))
 
 
@@ -100,16 +100,15 @@ def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) ->
 
 
 def cores(machine: Machine) -> int:
-    """Return the number of cores that share the tasks, at least 1."""
+    """Return the number of cores of a machine, over which tasks are spread; 1 if its description gives none."""
     return max(1, machine.limits.cores or 1)
 
 
 def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between: float) -> float:
-    """Return the cycles of one core for reading `read_bytes` bytes `passes`
-    times, with `bytes_between` others in between.
+    """Return the cycles of one core for reading the same `read_bytes` bytes `passes` times.
 
-    The first pass comes from L2 if everything fits there, else from memory. Later passes are free if L1 holds both
-    amounts, and otherwise cost the same.
+    Between two passes it reads `bytes_between` other bytes. If L2 holds both amounts, a pass reads from L2, otherwise
+    from memory. Passes after the first are free if L1 holds both amounts.
     """
     reuse_bytes = read_bytes + bytes_between
     rate = limits.l2_rate if reuse_bytes <= l2(limits) else limits.far_rate
@@ -119,10 +118,10 @@ def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between:
     return first if reuse_bytes <= l1(limits) else first + (passes - 1) * read_bytes / rate
 
 
-def moving(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -> float:
-    """Return the cycles in which all cores together move `moved_bytes` to and from memory.
+def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -> float:
+    """Return the cycles that all cores together take to move `moved_bytes` between memory and cores.
 
-    The bytes move at the faster L2 rate if L2 holds them, unless `from_memory` says that they come from DRAM.
+    If L2 could hold all the bytes, they move at its higher rate, unless `from_memory` says that they come from DRAM.
     """
     limits = machine.limits
     in_l2 = moved_bytes <= limits.l2_bytes and not from_memory
@@ -130,8 +129,9 @@ def moving(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -
 
 
 def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> float:
-    """Return the cycles, with launch, of a kernel that copies tensor `source` to `target` of another type or
-    padding.
+    """Return the cycles, launch included, of a kernel on all cores that copies the tensor `source` to `target`.
+
+    The two may differ in type and padding.
     """
     limits, workers = machine.limits, cores(machine)
     moved = operand_bytes(source) + operand_bytes(target)
@@ -140,7 +140,11 @@ def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> fl
 
 
 def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[MultiplyAtom | LaneUnit]) -> Roofline:
-    """Return the lower bounds of a contraction's cycles on all cores, with the fastest of the given atoms."""
+    """Return the lower bounds of a contraction's cycles on all cores: for its multiply-adds, and for its bytes.
+
+    Multiply-adds count at the rate of the fastest of `atoms`; bytes at the rate of L2 if the L2 caches hold all
+    tensors, otherwise at the rate of memory.
+    """
     fastest_atom = min(atoms, key=_cycles_of_product)
     workers = cores(machine)
     compute = contraction.flops / 2 * _cycles_of_product(fastest_atom) / workers
@@ -150,7 +154,7 @@ def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[Multipl
 
 
 def _cycles_of_product(atom: MultiplyAtom | LaneUnit) -> float:
-    """Return the cycles of one core that an atom takes for one multiply-add."""
+    """Return the cycles of one core for one multiply-add, if the core runs the atom without a pause."""
     m, n, k = atom.shape
     return atom.cycles / (m * n * k)
 
@@ -161,5 +165,5 @@ def microseconds(cycles: float, machine: Machine) -> float:
 
 
 def us(cycles: float, machine: Machine) -> str:
-    """Return cycles as text: microseconds with one decimal, without the unit."""
+    """Return cycles as text: microseconds at the machine's clock with one decimal, without the unit."""
     return f"{microseconds(cycles, machine):.1f}"

@@ -18,23 +18,23 @@ _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
 """The end of a digit's name: which digit of its dimension it is."""
 
 
-def naming(
+def quote_lines(
     refusal: ArgumentError, given_plan: Schedule, chosen_plan: Schedule | None, known: Known | None = None
 ) -> ArgumentError:
-    """Return the error `refusal` with the line of the given plan that it is about at its end.
+    """Return the error `refusal` with the statements of the given plan that it is about quoted at its end.
 
-    That line is the axis which the error names; otherwise every line that differs from `chosen_plan`, the search's own.
-    A plan for other sizes gets an error that says so; a misspelt name gets a suggestion from `known`, the names that
-    exist. The refusal is unchanged if it quotes a line already.
+    They are the axes that the error names; if it names none, the statements that `chosen_plan` (the search's own plan)
+    does not have. An error that quotes a statement already is unchanged. `known` has the names that exist: with it, a
+    misspelt name gets a suggestion, and a plan for other sizes gets an error that says so instead.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan = parse_plan("axis m = (m 8): task 3; axis n = (n 9): whole; grid m")
-    >>> print(naming(ArgumentError("plan: axis n: no task"), plan, None))
+    >>> print(quote_lines(ArgumentError("plan: axis n: no task"), plan, None))
     plan: axis n: no task; in `axis n = (n 9): whole`
     """
     if chosen_plan is not None and known is not None:
-        hints = near_names(given_plan, chosen_plan, known)
-        wrong_sizes = "" if hints else other_sizes(given_plan, chosen_plan, known.sizes)
+        hints = near_name_hints(given_plan, chosen_plan, known)
+        wrong_sizes = "" if hints else why_other_sizes(given_plan, chosen_plan, known.sizes)
         if wrong_sizes:
             return ArgumentError(wrong_sizes)
         refusal = ArgumentError(f"{refusal}{hints}") if hints and hints not in str(refusal) else refusal
@@ -56,15 +56,16 @@ class Known:
     atoms: Collection[str]
 
 
-def other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str, int]) -> str:
-    """Return the refusal of a plan that is for other sizes, as text; empty if its sizes are right.
+def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str, int]) -> str:
+    """Return the refusal of a plan that was made for other sizes than the program's, as text; empty if it was not.
 
-    `sizes` are the program's. A size is right if it is the program's or, as dimensions may be padded, that of
-    `chosen_plan`.
+    `sizes` are the program's. The plan's extent of a dimension is right if it is the program's, or that of
+    `chosen_plan`, which may be padded. Plans that repack other operands than `chosen_plan` are not compared: the result
+    is empty.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis rows = (m_1 4, m_0 {n}): whole") for n in (128, 125))
-    >>> print(other_sizes(plan, here, {"M": 500}))
+    >>> print(why_other_sizes(plan, here, {"M": 500}))
     plan: it is for other sizes: `axis rows = (m_1 4, m_0 128): whole` says m_0 128, the program has m_0 125 ...
     """
     repacked = [[(p.name, p.form) for p in plan.values if p.at == LAUNCH] for plan in (given_plan, chosen_plan)]
@@ -99,14 +100,15 @@ def other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str,
 
 
 def _digits_text(digits: Mapping[str, int], names: Iterable[str]) -> str:
-    """Return the digits (mixed-radix parts of an axis) in `names`, each with its extent, as text."""
+    """Return the digits (mixed-radix parts of a dimension) in `names` as text: each name and its extent.
+
+    `digits` maps the name of a digit to its extent.
+    """
     return ", ".join(f"{name} {digits[name]}" for name in names)
 
 
 def _extents(plan: Schedule) -> dict[str, dict[str, int]]:
-    """Return {dimension: {digit: extent}} of a plan; digits are the mixed-radix
-    parts such as `m_1` of the dimension `m`.
-    """
+    """Return {dimension: {digit: extent}} of a plan; a digit is a mixed-radix part, such as `m_1` of `m`."""
     extents: dict[str, dict[str, int]] = {}
     for digit in (d for axis in plan.axes for d in axis.digits):
         extents.setdefault(_dim_of(digit.name), {})[digit.name] = digit.extent
@@ -114,18 +116,19 @@ def _extents(plan: Schedule) -> dict[str, dict[str, int]]:
 
 
 def _dim_of(digit: str) -> str:
-    """Return the dimension's name from that of its digit (mixed-radix part), in lower case: `M_1` is a digit of `m`."""
+    """Return the name of the dimension that a digit (mixed-radix part) belongs to, in lower case: `m` for `M_1`."""
     return _PART.sub("", digit, count=1).lower()
 
 
-def near_names(given_plan: Schedule, chosen_plan: Schedule, known: Known) -> str:
-    """Return the end of a refusal: for each name that the program or machine does not have, a near one that it has.
+def near_name_hints(given_plan: Schedule, chosen_plan: Schedule, known: Known) -> str:
+    """Return the end of an error message: for each name of the plan that does not exist, a similar one that does.
 
-    `known` has the names that exist. Empty text if no name is near to another.
+    Names of axes, digits and MMAs exist if `chosen_plan` has them, arguments and atoms if `known` has them. Empty text
+    if no name needs a hint, or has a similar one.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis {name} = (n 9): whole") for name in ("colums", "columns"))
-    >>> print(near_names(plan, here, Known({}, (), ())))
+    >>> print(near_name_hints(plan, here, Known({}, (), ())))
     ; `colums`: did you mean columns?
     """
     digits = [[d.name for a in plan.axes for d in a.digits] for plan in (given_plan, chosen_plan)]

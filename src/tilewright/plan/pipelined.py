@@ -18,9 +18,10 @@ from tilewright.plan.model import Size
 
 
 def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
-    """Return why a program is not a single MMA whose accumulator tiles are tasks; empty text if it is.
+    """Return why producer and consumer waves (warps) cannot compute a program, as text; empty text if they can.
 
-    `size` gives the extent of a dimension; `free` are the loops whose tile size does not change the result.
+    They can if it is a single MMA, and the grid may split both M and N. `size` gives the extent of a dimension; `free`
+    are the loops whose tile size does not change the result.
     """
     product = product_of(program, size, free)
     if isinstance(product, str):
@@ -33,8 +34,8 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
 def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
     """Return (a program's single mma, its M, N and K); or text why producer and consumer waves cannot compute it.
 
-    `free` are the loops whose tile size does not change the result; other loops are refused. `size` gives the extent of
-    a dimension.
+    `free` are the loops whose tile size does not change the result; a program with another loop is refused. `size`
+    gives the extent of a dimension.
     """
     products = names_of(program)
     if len(products) != 1:
@@ -49,7 +50,10 @@ def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, 
 
 
 def why_no_overrun(program: Program) -> str:
-    """Return why tasks at an edge must not compute elements past it, as text; empty if they may."""
+    """Return why tasks (tiles of the grid) at an edge must not compute elements past it; empty text if they may.
+
+    They must not if the program has atomic updates, or writes at positions that data give.
+    """
     if any(op.name in WRITES and (op.name != "write" or op.attrs.get("lookups")) for op in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
     return ""
@@ -58,8 +62,8 @@ def why_no_overrun(program: Program) -> str:
 def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions that the grid of the kernel of mma `op` may split, those of its accumulator last.
 
-    Dimensions of the accumulator with extent 1 are among them. `size` gives extents; for `opened` sizes (known only at
-    the call) typical ones.
+    Dimensions of the accumulator with extent 1 are included. `size` gives extents; typical ones for `opened` sizes
+    (known only at the call).
     """
     parallel = cut_dims(program, size, opened=opened)
     accumulator: tuple[Expr, ...] = op.operands[2].type.dims
@@ -68,9 +72,10 @@ def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) ->
 
 
 def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[MultiplyAtom, ...] | str:
-    """Return the atoms that take the operands of mma `op` from shared memory, A from registers if it is computed.
+    """Return the atoms that read the operands of mma `op` from shared memory; A from registers if it is computed.
 
-    If none does, or B is computed, return text that says why. `axes` are its M, N and K.
+    Return text that says why if there are none, if B is computed, or if A is not computed element by element. `axes`
+    are its M, N and K.
     """
     types, (a, b) = types_of(op, axes.swapped, machine), axes.factors(op)
     k_contiguous = is_contiguous_along(a, axes.k, program), is_contiguous_along(b, axes.k, program)
@@ -88,8 +93,9 @@ def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[Mu
 
 
 def is_contiguous_along(operand: Value, k: Expr, program: Program) -> bool:
-    """True if an operand is contiguous along the dimension `k` in memory; also
-    if it is computed, since it is stored so.
+    """True if the K dimension `k` is in the innermost memory coordinate of an operand's read.
+
+    Also true if the operand is computed, as it is then stored so, or is a single number.
     """
     op = program.makers().get(operand)
     if op is None or op.name != "read":

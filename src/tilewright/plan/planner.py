@@ -37,7 +37,7 @@ class Candidate:
 
     @cached_property
     def plan(self) -> Schedule:
-        """The plan that says this candidate's blocking."""
+        """The plan (schedule) that has this candidate's blocking."""
         return plan_of(self.contraction, self.blocking)
 
 
@@ -70,14 +70,15 @@ class Choice:
 
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:
-        """Alternatives to the best plan: neighbours that are illegal, plans that are slower, atoms that do not fit."""
+        """The alternatives to the best plan with reasons: illegal neighbours, slower plans, atoms that do not fit."""
         if self.best is None:
             return self.unfit
         return (*_illegal_neighbours(self.best, self.machine), *_slower_kinds(self), *self.unfit)
 
     def explain(self) -> str:
-        """Return this choice as text: the plan, its time and roofline in microseconds,
-        plans that may be as good, and refusals.
+        """Return this choice as text: the plan, its predicted time and roofline, plans about as fast, and refusals.
+
+        Times are in microseconds.
         """
         best, bound, machine = self.best, self.bound, self.machine
         if best is None or bound is None:
@@ -95,7 +96,7 @@ class Choice:
             *self.notes,
         ]
         close = [x for x in self.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
-        lines += [f"may be as good  {us(x.cost.cycles, machine)} us: {x.plan.differs(best.plan)}" for x in close]
+        lines += [f"may be as good  {us(x.cost.cycles, machine)} us: {x.plan.difference(best.plan)}" for x in close]
         lines += [f"refused  {r}" for r in self.refused]
         return "\n".join(lines)
 
@@ -103,7 +104,7 @@ class Choice:
 def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
     """Return the legal plans of a contraction on a CPU, ranked by predicted time; no candidates if none is legal.
 
-    All follow the author's constraints (`fixed`), unless no plan does.
+    All follow the author's constraints (`fixed`); if no plan can, the constraints are ignored.
     """
     contraction = merge_rows(contraction)
     if len(contraction.columns) != 1:
@@ -133,9 +134,10 @@ def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> C
 
 
 def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
-    """Return the contraction as an atom takes it: with few channels, these are merged with their filter taps to fill K.
+    """Return the contraction as an atom takes it.
 
-    It is unchanged for other atoms than those of tile registers.
+    For an atom of tile registers with a K at least twice the channels, channels and filter taps are merged to one K
+    dimension. Otherwise it is unchanged.
     """
     has_few_channels = isinstance(atom.c, OpaqueOperand) and 2 * size(contraction.depth[-1]) <= atom.shape[2]
     return merge_taps(contraction) if has_few_channels else contraction
@@ -144,8 +146,9 @@ def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
 def _candidates(
     contraction: Contraction, atoms: list[MultiplyAtom], machine: Machine, fixed: Fixed
 ) -> Iterator[Candidate]:
-    """Yield the legal blockings of every atom and of the SIMD unit, with their
-    costs, under the author's constraints `fixed`.
+    """Yield the legal blockings of every atom and of the SIMD unit, with their predicted costs.
+
+    They follow the author's constraints `fixed`.
     """
     listed = []
     for atom in atoms:
@@ -166,7 +169,10 @@ def _candidates(
 
 
 def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
-    """Yield refusals of variants of the best plan that the machine's limits forbid, one for each kind of reason."""
+    """Yield refusals of variants of the best plan that the machine's limits forbid, one for each kind of reason.
+
+    Variants have a larger accumulator tile, stage A in another way, or unroll all of K.
+    """
     blocking, contraction = best.blocking, best.contraction
     neighbours = [x for more in range(1, MORE) for x in _larger(blocking, contraction, more)]
     if blocking.in_tiles:
@@ -182,11 +188,11 @@ def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
                 yield Refusal(f"{contraction.a.name} strip at task", why)  # how long a line would be has no meaning
                 continue
             plan = plan_of(contraction, other)
-            yield Refusal(plan.differs(best.plan), why, plan)
+            yield Refusal(plan.difference(best.plan), why, plan)
 
 
 def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
-    """Yield the blocking with a larger accumulator tile: `extra` more atoms of rows, or of columns."""
+    """Yield the blocking with `extra` more atoms of rows in the accumulator tile, then with `extra` more of columns."""
     m, n, _ = blocking.atom.shape
     rows, columns = blocking.rows + extra * m, blocking.columns + extra * n
     in_lines = blocking.strip >= size(contraction.rows[-1]) if blocking.by_lanes else len(contraction.rows) > 1
@@ -195,18 +201,18 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
 
 
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
-    """Return the splits of K with every loop unrolled; of a digit (mixed-radix part) that is
-    split twice, only the inner split is kept.
+    """Return the splits `steps` of K with every loop unrolled.
 
-    `steps` are the splits as they are.
+    If the digit (mixed-radix part) of the first split is split twice, its first split is dropped.
     """
     inner = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, level="unit") for s in inner)
 
 
 def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
-    """Yield the best plan of each other kind (atom, tile, tasks, staging) that
-    the model predicts to be clearly slower.
+    """Yield the plans of other kinds that are predicted to be clearly slower than the best, at most SHOWN of each kind.
+
+    A kind is an atom, an accumulator tile, a number of tasks, or a way to stage A.
     """
     best = choice.best
     assert best is not None
@@ -219,13 +225,11 @@ def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
         if shown_kinds and other.cost.cycles > CLEARLY * best.cost.cycles:
             for kind in shown_kinds:
                 shown[kind] += 1
-            yield Refusal(other.plan.differs(best.plan), _why_slower(other, best, choice.machine), other.plan)
+            yield Refusal(other.plan.difference(best.plan), _why_slower(other, best, choice.machine), other.plan)
 
 
 def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
-    """Return (name, value) of what distinguishes plans: the atom, the accumulator
-    tile, the task count, where A is staged.
-    """
+    """Return (name, value) pairs of what distinguishes plans: atom, accumulator tile, task count, staging of A."""
     blocking = candidate.blocking
     block = blocking.rows, blocking.columns
     kinds: list[tuple[str, object]] = [("atom", blocking.atom.name), ("block", block), ("tasks", candidate.cost.tasks)]
@@ -233,7 +237,7 @@ def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
 
 
 def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
-    """Return why the plan `other` is slower than the best, as text: the part of its time that grew most."""
+    """Return why the plan `other` is slower than the best, as text: the cause whose predicted cycles grew most."""
     best_parts, other_parts = best.cost.parts(), other.cost.parts()
     cause = max(other_parts, key=lambda name: other_parts[name] - best_parts[name])
     times = (
@@ -258,5 +262,5 @@ def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
 
 
 def _bytes_text(count: float) -> str:
-    """Return a number of bytes as text, in MB or KB."""
+    """Return a number of bytes as text: in MB with one decimal from 1 MB on, else in KB."""
     return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 1024:.0f} KB"

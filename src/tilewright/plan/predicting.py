@@ -19,9 +19,11 @@ from tilewright.plan.rows import tasks_of
 def predict_cycles(
     program: Program, sizes: Mapping[Symbol, int], size: Size, machine: Machine, widths: Mapping[Expr, int]
 ) -> tuple[float, float]:
-    """Return (cycles of a program on a CPU with its launch, cycles of moving its arguments alone on all cores).
+    """Return (cycles of a program on a CPU, launch included; cycles of all cores for moving its arguments alone).
 
-    `size` gives the extent of a dimension, `widths` the extent of a task along each dimension that the grid splits.
+    The first is the larger of computing and moving on the busiest core. `size` gives the extent of a dimension,
+    `widths` the extent of a task (tile of the grid) along each dimension that the grid splits. Dimensions with symbols
+    that `sizes` lacks count as 1.
     """
     limits, workers = machine.limits, cores(machine)
     lanes = (limits.vector_bytes or 16) // 4
@@ -43,11 +45,11 @@ def predict_cycles(
     return max(work * busiest_share, memory_cycles * workers * busiest_share) + limits.launch_cycles, memory_cycles
 
 
-def is_divided(op: Op, size: Size) -> bool:
+def needs_division(op: Op, size: Size) -> bool:
     """True if the address of the read `op`, or its bounds check, needs an integer division.
 
-    A read without bounds check whose coordinates merge into one linear offset needs none. `size` gives the extent of a
-    dimension.
+    Without a bounds check only the flat offset counts: divisions that cancel when coordinates are merged into it need
+    none. `size` gives the extent of a dimension.
     """
     if "otherwise" in op.attrs:
         return any(e.divisions(set()) for e in op.attrs.get("at", ()))
@@ -56,11 +58,11 @@ def is_divided(op: Op, size: Size) -> bool:
     return bool(sum(offsets, start=as_expr(0)).divisions(set()))
 
 
-def neighbours_in_word(op: Op, size: Size, machine: Machine) -> int:
-    """Return how many adjacent elements of a read one vector access of a lane can load; at least 1.
+def elements_per_load(op: Op, size: Size, machine: Machine) -> int:
+    """Return how many adjacent elements of the read `op` one vector load of a lane can fetch; at least 1.
 
-    It is the largest count that divides the access width, the row length and every divisor in the coordinates. `size`
-    gives the extent of a dimension.
+    It is the largest count that divides the load's width in elements, the length of a row of memory, and every number
+    by which a coordinate is divided; 1 if one of these is not constant. `size` gives the extent of a dimension.
     """
     memory: MemoryType = op.operands[0].type
     elements_per_word = max(1, machine.lane_access.vector_bytes // element_bytes(memory.dtype))

@@ -11,7 +11,7 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.blocking import COLUMNS, Blocking
 from tilewright.plan.contraction import Contraction, Operand
-from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, names_of, rows_apart, types_of
+from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, names_of, row_stride_of_a, types_of
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.validate import why_too_large
 from tilewright.plan.vectors import vector_blockings, vector_cost
@@ -20,11 +20,10 @@ from tilewright.plan.vectors import vector_blockings, vector_cost
 def rank_vector_blockings(
     program: Program, parallel: Collection[Expr], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
-    """Return (task widths, loop tiles, microkernel) of a program's single MMA
-    that the cost model predicts to be fastest.
+    """Return (extents of a task, loop tiles, microkernel) of a program's single MMA with the fewest predicted cycles.
 
-    None if no vector atom takes its types, or if its tiles split dimensions other than `parallel`. `size` gives the
-    extent of a dimension.
+    None if no vector atom takes its types, or if its tiles split a dimension that is not in `parallel`. `size` gives
+    the extent of a dimension.
     """
     (op,) = names_of(program).values()
     axes = axes_in(op, size)
@@ -66,21 +65,22 @@ def rank_vector_blockings(
 def _contraction(
     program: Program, op: Op, axes: Axes, dims: tuple[list[Expr], list[Expr]], size: Size, machine: Machine
 ) -> Contraction:
-    """Return the mma `op` as a contraction over (row, batch) dimensions `dims`, for the cost model.
+    """Return the mma `op` as a contraction for the cost model; `dims` are its (row dimensions, batch dimensions).
 
-    It has the MMA's sizes, bytes and the row stride of A, but no accesses. `axes` are its M, N and K. `size` gives the
-    extent of a dimension.
+    It has the extents and bytes of the MMA and the row stride of A, but no coordinates. `axes` are its M, N and K.
+    `size` gives the extent of a dimension.
     """
     rows, batch = dims
     makers = program.makers()
 
     def digits(dims: list[Expr]) -> tuple[Symbol, ...]:
-        """Return a digit (index symbol with the extent) for each dimension."""
+        """Return an index symbol with the dimension's extent for each dimension."""
         return tuple(index(f"d_{n}_{d}" if isinstance(d, Symbol) else f"d_{n}", size(d)) for n, d in enumerate(dims))
 
     def operand(value: Value) -> Operand:
-        """Return an operand with the type and elements of its tensor as one
-        dimension; of a computed one, those of its tile.
+        """Return an operand with the type of `value` and as many elements as the tensor that it is read from.
+
+        A computed value has the elements of its tile.
         """
         read = makers.get(value)
         memory = read.operands[0].type if read is not None and read.name == "read" else None
@@ -91,7 +91,7 @@ def _contraction(
 
     a, b = map(operand, axes.factors(op))
     row_digits, depth = digits(rows), digits([*axes.deep, axes.k])
-    row_stride = rows_apart(program, op, axes, size) // element_bytes(a.dtype)
+    row_stride = row_stride_of_a(program, op, axes, size) // element_bytes(a.dtype)
     a = replace(a, coordinates=(row_stride * row_digits[-1],))
     accumulator = types_of(op, axes.swapped, machine)[2]
     return Contraction(program.name, row_digits, digits([axes.n]), depth, a, b, a, 0.0, accumulator, (), digits(batch))

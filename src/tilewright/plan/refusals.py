@@ -9,7 +9,7 @@ from tilewright.plan.schedule import Schedule
 
 
 def refused(lines: object, why: str) -> ArgumentError:
-    """Return the error that refuses a line of a plan, or a tuple of lines that break a rule together.
+    """Return the error that refuses one statement of a plan, or a tuple of statements that break a rule together.
 
     `why` is the rule that they break.
 
@@ -25,6 +25,8 @@ def refused(lines: object, why: str) -> ArgumentError:
 def refusal_of(step: Callable[[], None]) -> str:
     """Call `step`, which binds or lowers a plan; return why it refuses the plan, or empty text if it succeeds.
 
+    Errors that are no ArgumentError or ProgramError are not caught.
+
     >>> def step():
     ...     raise refused("grid M", "there are tasks of N")
     >>> refusal_of(step)
@@ -38,12 +40,13 @@ def refusal_of(step: Callable[[], None]) -> str:
 
 
 def tasks_line(plan: Schedule) -> str:
-    """Return the plan's line `grid`, as text for a refusal; without one, the line of its last axis."""
+    """Return the plan's statement `grid`, to quote in a refusal; if it has none, the statement of its last axis."""
     return plan.line("grid") or plan.lines()[len(plan.axes) - 1]
 
 
 def raster_line(plan: Schedule) -> str:
-    """Return the plan's line `raster` (grouping and order of tasks), as text for
-    a refusal; without one, its line `grid`.
+    """Return the plan's statement `raster` (grouping and order of tasks), to quote in a refusal.
+
+    If it has none, it is the statement `grid`; without that, the statement of the last axis.
     """
     return plan.line("raster") or tasks_line(plan)

@@ -31,10 +31,11 @@ FEW, ROUNDS = 1.5, 4
 def rows_and_waves(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (extent of a task along each parallel dimension, number of waves of a task) for a program without MMAs.
+    """Return (extent of a task along each parallel dimension, waves of a task) for a program without MMAs.
 
-    `widths` has the parallel dimensions; its values are the most that a task of an elementwise program has of each.
-    Waves without work are dropped. `size` gives the extent of a dimension.
+    A task is one tile of the grid; waves are warps. `widths` has the parallel dimensions, with the largest extent that
+    a task of an elementwise program may have of each. The number of waves is halved as long as lanes would have too few
+    elements. `size` gives the extent of a dimension.
     """
     task_widths, waves = _choose_widths(program, widths, size, machine)
     row_tasks = machine.row_tasks
@@ -45,10 +46,9 @@ def rows_and_waves(
 
 
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the elements of the longest row: a tile's extent along the
-    dimensions that are not in `widths` (the grid's).
+    """Return the elements in the program's longest row: the part of a tile along dimensions not in `widths`.
 
-    `size` gives the extent of a dimension.
+    `widths` has the dimensions that the grid may split. `size` gives the extent of a dimension.
     """
     tiles = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
     return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)
@@ -57,15 +57,16 @@ def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> in
 def _choose_widths(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (task width along each dimension in `widths`, waves of a task) before idle waves are dropped.
+    """Return (extent of a task along each dimension in `widths`, waves of a task) before idle waves are dropped.
 
-    Short rows are several to a task; a long row is split over as many waves as can hold it. If memory is contiguous
-    across rows, a task has a cache line's worth of neighbouring rows. `size` gives the extent of a dimension.
+    A task is one tile of the grid; waves are warps. A task has several rows if they are short. A long row gets as many
+    waves as hold it in registers. If memory is contiguous across rows, a task has a cache line or more of neighbouring
+    rows. `size` gives the extent of a dimension.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     max_waves = min(machine.waves, tasks.most_waves)
     row_elements = _longest_row(program, widths, size)
-    element_size = smallest(program)
+    element_size = smallest_element_bytes(program)
     read_bytes, written_bytes = _bytes_per_element(program, size)
     register_bytes = (
         word if written_bytes and row_elements > 1 and row_elements * element_size % word else element_size
@@ -75,7 +76,7 @@ def _choose_widths(
     )  # what a wave has
     if row_elements == 1:
         return _elementwise_widths(program, widths, size, element_size, wave_elements, machine)
-    across_widths = beside_rows(program, widths, size, machine)
+    across_widths = widths_across_rows(program, widths, size, machine)
     if across_widths:
         return across_widths, max_waves
     return _contiguous_row_widths(
@@ -86,14 +87,15 @@ def _choose_widths(
 def _contiguous_row_widths(
     machine: Machine, row_elements: int, wave_elements: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
-    """Return (task widths, waves of a task) for rows of `row_elements` that are contiguous in memory.
+    """Return (extent of a task along each parallel dimension, waves of a task) for rows that are contiguous in memory.
 
-    A wave holds `wave_elements`. `traffic` is the bytes (read, written) per element; `extents` are the parallel
-    dimensions.
+    A task is one tile of the grid; waves are warps, and some may be idle. A row has `row_elements` elements, a wave
+    holds `wave_elements` in registers. `traffic` is the bytes (read, written) per element. `extents` has the whole
+    extent of each parallel dimension.
     """
     tasks, (read_bytes, written_bytes) = machine.row_tasks, traffic
     max_waves = min(machine.waves, tasks.most_waves)
-    waves = min(_waves(wave_elements, read_bytes + written_bytes, machine), max_waves)
+    waves = min(_waves_per_task(wave_elements, read_bytes + written_bytes, machine), max_waves)
     stretch = tasks.most_values / tasks.values if written_bytes else 1
     while waves < max_waves and waves * wave_elements * (stretch if waves >= tasks.waves else 1) < row_elements:
         waves *= 2
@@ -113,11 +115,11 @@ def _contiguous_row_widths(
 def widths_of_rows(
     machine: Machine, row_elements: int, element_size: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
-    """Return (task widths, waves of a task) for rows of `row_elements` that are
-    contiguous in memory, without idle waves.
+    """Return (extent of a task along each parallel dimension, waves of a task) for rows that are contiguous in memory.
 
-    `element_size` is the bytes of the smallest element, `traffic` the bytes (read, written) per element, `extents` the
-    parallel dimensions.
+    A task is one tile of the grid; waves are warps, without idle ones. A row has `row_elements` elements.
+    `element_size` is the bytes of the smallest element, `traffic` the bytes (read, written) per element. `extents` has
+    the whole extent of each parallel dimension.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     register_bytes = word if traffic[1] and row_elements > 1 and row_elements * element_size % word else element_size
@@ -130,12 +132,11 @@ def widths_of_rows(
     return task_widths, waves
 
 
-def _waves(wave_elements: int, element_traffic: int, machine: Machine) -> int:
-    """Return the number of waves of a task: the machine's lower number if a task then
-    still moves enough bytes, else its usual.
+def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) -> int:
+    """Return the waves (warps) of a task: the machine's lower number if such a task moves enough bytes, else its usual.
 
-    Enough means that they take LONGER times as long as starting a workgroup. A wave has `wave_elements` elements, and
-    `element_traffic` is the bytes moved per element.
+    A task is one tile of the grid. Enough are bytes whose transfer takes LONGER times as long as starting a workgroup.
+    A wave has `wave_elements` elements, each with `element_traffic` bytes of reads and writes.
     """
     start_bytes = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
     tasks = machine.row_tasks
@@ -147,10 +148,9 @@ def _waves(wave_elements: int, element_traffic: int, machine: Machine) -> int:
 
 
 def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
-    """Return the bytes (read, written) of memory per element, counting the
-    accesses with as many elements as the largest.
+    """Return the bytes (read, written) per element of the largest tile that the program reads or writes.
 
-    `size` gives the extent of a dimension.
+    Smaller tiles do not count. `size` gives the extent of a dimension.
     """
     accesses: dict[tuple[Value, bool], tuple[int, int]] = {}
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
@@ -169,9 +169,10 @@ def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
 
 
 def _rows_per_task(size: int, most: int) -> int:
-    """Return how many rows of a dimension of `size` a task has, at most `most`.
+    """Return how many of the `size` rows along a dimension a task (tile of the grid) has, at most `most`.
 
-    It is a power of two, as lanes are, if that divides the dimension or there are many tasks.
+    It is the largest power of two, as lanes are, if that divides `size` or there are at least MANY tasks; or half of it
+    if that divides `size`; otherwise about the largest divisor.
 
     >>> [_rows_per_task(size, 16) for size in (65536, 83886, 12, 24)], _rows_per_task(100, 40)
     ([16, 16, 12, 8], 25)
@@ -179,19 +180,24 @@ def _rows_per_task(size: int, most: int) -> int:
     power = 1 << (most.bit_length() - 1)
     if size % power == 0 or size >= MANY * power:
         return power
-    return power // 2 if size % max(1, power // 2) == 0 and power > 1 else cut_of(size, most)
+    return power // 2 if size % max(1, power // 2) == 0 and power > 1 else dividing_width(size, most)
 
 
-def beside_rows(
+def widths_across_rows(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine, tasks_per_core: float = FEW
 ) -> dict[Expr, int]:
-    """Return the task widths where memory is contiguous across rows; {} if rows are contiguous themselves.
+    """Return the extent of a task along each dimension if memory is contiguous across rows; {} if it is not.
 
-    A task has as much of the contiguous dimension as a wave loads at once; less, down to a cache line, if that gives
-    fewer than `tasks_per_core` tasks per core. `size` gives the extent of a dimension.
+    A task (tile of the grid) has as much of the contiguous dimension as a wave (warp) loads at once. If that gives
+    fewer than `tasks_per_core` tasks per core, it has less, but at least a cache line. `widths` has the dimensions that
+    the grid may split; `size` gives the extent of a dimension.
     """
     contiguous = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
-    element_size, line, vector = smallest(program), machine.lane_access.line_bytes, machine.lane_access.vector_bytes
+    element_size, line, vector = (
+        smallest_element_bytes(program),
+        machine.lane_access.line_bytes,
+        machine.lane_access.vector_bytes,
+    )
     run_bytes = max(line, (machine.lanes or 1) * vector)
     while contiguous:
         task_widths = dict.fromkeys(widths, 1) | {
@@ -204,47 +210,47 @@ def beside_rows(
 
 
 def _even_width(size: int, most: int, word_elements: int) -> int:
-    """Return a task width of about `most` elements that gives equal tasks, if
-    there is one: whole words that divide `size`.
+    """Return an extent of tasks (tiles of the grid) of about `most` elements that divides `size`: all are equal.
 
-    Otherwise all of `size` if that is at most twice as much, else `most`: the last task is then narrower. A word has
-    `word_elements` elements.
+    It is a multiple of `word_elements` if `size` is. If no such extent is near `most`, it is all of `size` if that is
+    at most twice as much, otherwise `most`, and the last task is smaller.
 
     >>> _even_width(3000, 64, 8), _even_width(8192, 256, 8), _even_width(333, 256, 8), _even_width(333, 128, 8)
     (64, 256, 333, 111)
     """
-    width = cut_of(size, most, word_elements)
+    width = dividing_width(size, most, word_elements)
     if size % width == 0 and width >= most * ABOUT:
         return width
     return size if size <= 2 * most else most
 
 
 def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the number of tasks of the grid; `widths` has the extent of a task along each dimension that it splits.
+    """Return the number of tasks (tiles) of the grid; `widths` has the extent of one along each dimension it splits.
 
-    `size` gives the extent of a dimension.
+    `size` gives the whole extent of a dimension.
     """
     return prod(-(-size(d) // n) for d, n in widths.items())
 
 
-def in_a_line(program: Program, extent: int, machine: Machine) -> int:
-    """Return how many elements of a dimension one cache line holds, at most its `extent`."""
-    return min(extent, machine.lane_access.line_bytes // smallest(program))
+def elements_per_line(program: Program, extent: int, machine: Machine) -> int:
+    """Return how many elements of the smallest type of a program's arguments one cache line holds, at most `extent`."""
+    return min(extent, machine.lane_access.line_bytes // smallest_element_bytes(program))
 
 
-def smallest(program: Program) -> int:
-    """Return the bytes of the smallest element type of a program's arguments."""
+def smallest_element_bytes(program: Program) -> int:
+    """Return the bytes of one element of the smallest type among a program's tensor arguments."""
     return min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
 
 
 def _elementwise_widths(
     program: Program, widths: Mapping[Expr, int], size: Size, element_size: int, wave_elements: int, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (task width along each dimension, waves of a task) of an elementwise program.
+    """Return (extent of a task along each dimension, waves of a task) of an elementwise program.
 
-    `element_size` is the bytes of the smallest element, `wave_elements` what a wave holds. A task has what its lanes
-    hold at once, or less if otherwise cores had no task. If the program transposes, a task is a tile along both
-    contiguous dimensions. `size` gives the extent of a dimension.
+    A task is one tile of the grid; waves are warps. `widths` has the largest extents, `element_size` is the bytes of
+    the smallest element, and a wave holds `wave_elements` in registers. A task has as many elements as its lanes hold
+    at once, or fewer, so that every core has a task. If the program transposes, a task is a tile along both contiguous
+    dimensions. `size` gives the extent of a dimension.
     """
     tasks, word, tile_bytes = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
     max_waves, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1
@@ -270,7 +276,7 @@ def _elementwise_widths(
         return task_widths, waves
     task_widths, waves = (
         dict(widths),
-        min(_waves(wave_elements, sum(_bytes_per_element(program, size)), machine), max_waves),
+        min(_waves_per_task(wave_elements, sum(_bytes_per_element(program, size)), machine), max_waves),
     )
     core_elements = prod(map(size, widths)) // cores(machine)  # each core has a task
     least_elements = max(tasks.least_waves * tasks.least_values * lanes, core_elements)
@@ -284,8 +290,9 @@ def _elementwise_widths(
 
 
 def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
-    """Return the dimensions that are contiguous in accesses of tiles with rows (more than the grid's `widths`).
+    """Return the dimensions along which accesses of tiles with rows are contiguous in memory, each once.
 
+    A tile has rows if it has a dimension of several elements that is not in `widths` (the grid does not split it).
     `size` gives the extent of a dimension.
     """
     contiguous: list[Expr] = []
@@ -307,15 +314,17 @@ def _has_unit_stride(e: Expr, axis: Symbol) -> bool:
     return form is None or form[0].get(axis) is ONE
 
 
-def cut_of(size: int, most: int, word_elements: int = 1) -> int:
-    """Return a task width up to `most` that divides `size`; `most` itself if the best divisor is less than half of it.
+def dividing_width(size: int, most: int, word_elements: int = 1) -> int:
+    """Return the largest divisor of `size` up to `most`, or `most` itself if that divisor is at most half of it.
 
-    The width is a multiple of `word_elements` if the size is.
+    The result is a multiple of `word_elements` if `size` is.
 
-    >>> cut_of(4096, 20), cut_of(97, 16), cut_of(3, 16), cut_of(2072, 30), cut_of(2072, 30, 8)
-    (16, 16, 3, 28, 24)
+    >>> [dividing_width(size, most) for size, most in ((4096, 20), (97, 16), (3, 16), (2072, 30))]
+    [16, 16, 3, 28]
+    >>> dividing_width(2072, 30, 8)
+    24
     """
     if word_elements > 1 and size % word_elements == 0 and most >= word_elements:
-        return word_elements * cut_of(size // word_elements, most // word_elements)
+        return word_elements * dividing_width(size // word_elements, most // word_elements)
     most = max(1, min(size, most))
     return next((n for n in range(most, most // 2, -1) if size % n == 0), most)

@@ -136,8 +136,8 @@ class Split:
         return f"{self.level} {digit}{self.size}{box}{unroll}"
 
     @property
-    def written(self) -> bool:
-        """True if the iterations of this split are unrolled instead of a loop."""
+    def is_unrolled(self) -> bool:
+        """True if the iterations of this split are unrolled; otherwise a loop, or the grid, iterates over its tiles."""
         return self.level == "unit"
 
 
@@ -157,8 +157,9 @@ class Axis:
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
 
     def split(self, level: str, digit: str | None = None) -> Split | None:
-        """Return this axis's first split at a level, of the digit (mixed-radix part)
-        `digit` if named; None if there is none.
+        """Return the first split of this axis at a level, such as "task"; None if there is none.
+
+        With `digit`, only splits of that digit (mixed-radix part of the axis) count.
         """
         return next(
             (split for split in self.splits if split.level == level and (digit is None or split.digit == digit)), None
@@ -166,15 +167,16 @@ class Axis:
 
     @property
     def walked(self) -> int:
-        """The padded extent of this axis in elements: the product of those of its digits (mixed-radix parts)."""
+        """The padded extent of this axis in elements: the product of the padded extents of its digits."""
         return prod(d.walked for d in self.digits)
 
     @property
     def tasks(self) -> int:
-        """The number of tasks along this axis: boxes (rectangles) of its digits
-        (mixed-radix parts), or tiles of the whole.
+        """The number of tasks (tiles of the grid) along this axis.
 
-        Without a task level it is one for each element.
+        If task splits name digits (mixed-radix parts), tasks are boxes (rectangles) of these digits, and digits without
+        such a split do not count. Otherwise tasks are runs of the whole axis; without any task split, one for each
+        element.
         """
         boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}
         if boxes:
@@ -349,7 +351,7 @@ class Schedule:
         return f"parse_plan({str(self)!r})"
 
     def axis(self, name: str) -> Axis:
-        """Return this plan's axis of that name; raise an error if there is none."""
+        """Return the axis of this plan with that name; raise an ArgumentError if there is none."""
         axis = next((a for a in self.axes if a.name == name), None)
         if axis is None:
             names = [a.name for a in self.axes]
@@ -359,7 +361,7 @@ class Schedule:
         return axis
 
     def operand(self, name: str) -> ValuePlacement:
-        """Return this plan's placement of the operand of that name; raise an error if there is none."""
+        """Return the placement of the value `name` in this plan; raise an ArgumentError if no statement says it."""
         placement = next((p for p in self.values if p.name == name), None)
         if placement is None:
             names = [p.name for p in self.values]
@@ -373,9 +375,10 @@ class Schedule:
         """The names of this plan's digits (mixed-radix parts of an axis) whose extent is known only at the call."""
         return frozenset(d.name for a in self.axes for d in a.digits if d.open)
 
-    def opened(self, names: Collection[str]) -> Schedule:
-        """Return the plan with the digits (mixed-radix parts) of these names open
-        (known only at the call), and no others.
+    def with_open(self, names: Collection[str]) -> Schedule:
+        """Return the plan in which exactly the digits named in `names` are open: their extents are known at the call.
+
+        Digits are the mixed-radix parts of an axis.
         """
         axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
         return replace(self, axes=tuple(axes))
@@ -392,8 +395,9 @@ class Schedule:
         return self._statements().get(word, "")
 
     def _statements(self) -> dict[str, str]:
-        """Return {first word: statement} of the statements that this plan has;
-        only those that a plan has at most once.
+        """Return {first word: statement} of the statements that a plan has at most once, if this plan has them.
+
+        Left out are axes, values, MMAs, the pipeline, lanes and the occupancy.
         """
         raster = [*([str(self.raster)] if self.raster > 1 else []), *([self.order] if self.order != CYCLIC else [])]
         rest_of = {
@@ -410,7 +414,7 @@ class Schedule:
         return {word: f"{word} {rest}" for word, rest in rest_of.items() if rest}
 
     def lines(self) -> list[str]:
-        """Return all statements of the schedule, in the order in which they are printed."""
+        """Return all statements of this plan in the order in which they are printed; its second kernel's come last."""
         statements = self._statements()
         order_lines = [statements.pop(word) for word in ("grid", "raster", "loops") if word in statements]
         lines = [*map(str, self.axes), *order_lines, *map(str, self.values), *map(str, self.products)]
@@ -424,12 +428,14 @@ class Schedule:
     def __str__(self) -> str:
         return "; ".join(self.lines())
 
-    def differs(self, other: Schedule) -> str:
+    def difference(self, other: Schedule) -> str:
         """Return the statements of this plan that `other` does not have, as text; empty if there are none.
+
+        `overlap none` is among them, although it is never printed, if only `other` overlaps.
 
         >>> from tilewright.plan.text import parse_plan
         >>> one = parse_plan("axis m = (m 8): task 4; grid m")
-        >>> one.differs(parse_plan("axis m = (m 8): task 2; grid m"))
+        >>> one.difference(parse_plan("axis m = (m 8): task 2; grid m"))
         'axis m = (m 8): task 4'
         """
         mine = [line for line in self.lines() if line not in other.lines()]

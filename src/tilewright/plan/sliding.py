@@ -39,16 +39,15 @@ class Halo:
 
 
 def lane_digit(contraction: Contraction) -> Symbol | None:
-    """Return the digit (mixed-radix part) that A, B and the result share and
-    along which A is contiguous; None if none.
-    """
+    """Return the digit (mixed-radix part) that A, B and the result share if A is contiguous along it; else None."""
     last = contraction.a.coordinates[-1]
     return last if isinstance(last, Symbol) and last in contraction.batch else None
 
 
 def rows_apart(contraction: Contraction) -> int | None:
-    """Return the elements between neighbouring rows (last mixed-radix part of M) of A
-    in memory; None if that is not one number.
+    """Return the elements between neighbouring rows of A in memory; None if the stride is no single number.
+
+    Rows are neighbours along the last digit (mixed-radix part) of M.
     """
     if "rows_apart" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["rows_apart"] = step_along(
@@ -82,8 +81,9 @@ def step_along(
 
 
 def halo_of(contraction: Contraction) -> Halo | None:
-    """Return the sliding window of a contraction whose last two digits (mixed-radix parts) of M
-    slide over an image; None if they do not.
+    """Return the sliding window of a contraction whose last two digits of M slide over an image; None if they do not.
+
+    Digits are the mixed-radix parts of a dimension.
     """
     if "halo" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["halo"] = _compute_halo(contraction)
@@ -92,9 +92,10 @@ def halo_of(contraction: Contraction) -> Halo | None:
 
 
 def _compute_halo(contraction: Contraction) -> Halo | None:
-    """Return the result of `halo_of`, not cached: the sliding window, or None.
+    """Return the sliding window of a contraction, as `halo_of` does, but without its cache; None if there is none.
 
-    Each of the two digits (mixed-radix parts of M) must have a coordinate of A to itself, with at most one filter tap.
+    Each of the last two digits (mixed-radix parts) of M must have a coordinate of A to itself, with at most one filter
+    tap.
     """
     if len(contraction.rows) < 2:
         return None
@@ -121,9 +122,10 @@ def _compute_halo(contraction: Contraction) -> Halo | None:
 
 
 def _line_pitch(slide: Slide, image_width: int) -> int:
-    """Return the positions from one staged line to the next; zeros that end a line also begin the next.
+    """Return the positions from the start of one staged line to the start of the next.
 
-    `slide` is the coordinate along a line, `image_width` the extent of the tensor there.
+    Zeros that end a line also begin the next. `slide` is the coordinate along a line, `image_width` the extent of the
+    tensor there.
     """
     window_width, left_padding = size(slide.digit) + slide.reach, max(0, -slide.shift)
     right_padding = max(0, window_width - left_padding - image_width)
@@ -131,8 +133,10 @@ def _line_pitch(slide: Slide, image_width: int) -> int:
 
 
 def is_direct(contraction: Contraction, k_step: int) -> bool:
-    """True if tile registers can load A in place: contiguous along K, in whole
-    steps of `k_step`, without bounds checks.
+    """True if tile registers can load A in place.
+
+    A must be contiguous along K in whole steps of `k_step`, need no bounds checks, and M must be one digit (mixed-radix
+    part).
     """
     last = contraction.depth[-1]
     inner = contraction.a.coordinates[-1]

@@ -11,10 +11,11 @@ from tilewright.machine import Machine
 
 
 def summed_in(op: Op, machine: Machine | None) -> DType:
-    """Return the accumulator type of the mma `op`: that of its C operand, or f64 if A or B is f64.
+    """Return the accumulator type of the mma `op` on a machine.
 
-    If it asks for an f16 accumulator, it gets one if the machine has an atom with f16 operands and accumulator;
-    otherwise it accumulates in f32 and rounds once. `machine` None means that no atom is used.
+    It is f16 if `op` asks for that and the machine has an atom with f16 operands and accumulator. Otherwise it is f64
+    if A or B is f64, and else follows from C: f32 for floats, i32 for integers, or the 64-bit type if C has 64 bits.
+    `machine` None means that no atom is used.
     """
     a, b, c = (v.type.dtype for v in op.operands)
     if op.attrs.get("accumulate") == dtypes.f16.name and machine is not None and _has_f16_accumulator(machine):
@@ -23,9 +24,10 @@ def summed_in(op: Op, machine: Machine | None) -> DType:
     return dtype
 
 
-def wider_sums(program: Program, machine: Machine) -> Iterator[str]:
-    """Yield a note for `explain` if the program asks for f16 accumulators and the
-    machine has no atom for them; else nothing.
+def f16_accumulator_note(program: Program, machine: Machine) -> Iterator[str]:
+    """Yield a note for `explain` if the program asks for f16 accumulators and the machine has no atom for them.
+
+    It yields nothing otherwise.
     """
     if not _has_f16_accumulator(machine) and any(
         op.name == "mma" and "accumulate" in op.attrs for op in program.walk()

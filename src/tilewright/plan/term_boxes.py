@@ -13,7 +13,7 @@ from tilewright.algebra.expr_use import evaluate
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.model import Size, cores
-from tilewright.plan.rows import cut_of, tasks_of
+from tilewright.plan.rows import dividing_width, tasks_of
 
 NARROWEST, MOST_OF_LINE, NEARLY = 3, 8, 0.9
 """Neighbouring lanes share at least 3/8 of a cache line, and the most for which at least 0.9 of the lanes that could be
@@ -56,58 +56,57 @@ class Terms:
 
     @property
     def along_rows(self) -> bool:
-        """True if neighbouring lanes have neighbouring rows, instead of vectors
-        along a dimension of A, B and the result.
+        """True if neighbouring lanes have neighbouring rows of M; otherwise they have vectors of a shared dimension.
+
+        A shared dimension is one that A, B and the result have.
         """
         return self.values == 1
 
     @property
     def schedule(self) -> str:
-        """The order of tasks of this product: contiguous if lanes have boxes (rectangles) of results, as windows of
-        neighbouring tasks overlap; else cyclic.
+        """The order in which workgroups take tasks: "contiguous" ranges if lanes have boxes of results, else "cyclic".
+
+        Boxes are rectangles. Input windows of neighbouring boxes overlap, so that contiguous tasks share what is in
+        cache.
         """
         return "contiguous" if self.box else "cyclic"
 
     @property
     def results(self) -> int:
-        """The number of results in a lane's box (rectangle of neighbours), for
-        each element of its vector; 1 without boxes.
-        """
+        """The number of results in a lane's box (rectangle), for each element of its vector; 1 without boxes."""
         return prod(self.sizes)
 
     @property
-    def together(self) -> int:
-        """The positions of a lane's input window that one vector load reads."""
+    def positions_per_load(self) -> int:
+        """The positions of a lane's input window that one vector load of the lane reads."""
         return gcd(self.beside, self.vector // self.each)
 
     @property
-    def sums(self) -> int:
-        """The registers of a lane that the accumulators of its box (rectangle) of results take."""
+    def accumulator_registers(self) -> int:
+        """The registers of one lane that the accumulators of its box (rectangle) of results take."""
         return ceil(self.results * self.values * self.wide / self.word)
 
     @property
-    def windows(self) -> int:
-        """The registers of a lane that the input window of its box (rectangle) of results, for one K step, takes."""
+    def window_registers(self) -> int:
+        """The registers of one lane that the input window of its box (rectangle) of results takes in one K step."""
         return ceil(self.window * self.values * self.each / self.word)
 
     @property
-    def held(self) -> int:
-        """The registers of a lane in all: accumulators, as many again for the
-        operand widened to their type, and the window.
-        """
-        return 2 * self.sums + self.windows
+    def live_registers(self) -> int:
+        """The registers of one lane in use at once: accumulators, as many for the widened operand, and the window."""
+        return 2 * self.accumulator_registers + self.window_registers
 
 
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
     """Return `terms` with the window of input positions that a lane's box (rectangle) of results reads in one K step.
 
-    `read` is the read of operand A, `digits` are the mixed-radix parts of its rows, along which boxes extend. `size`
-    gives the extent of a dimension.
+    `read` is the read of operand A; `digits` are the mixed-radix parts of M, along which boxes extend. If lanes run
+    along rows, the stride between the reads of neighbouring lanes is set too. `size` gives the extent of a dimension.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
     def coordinates(*at: object) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-        """Return the memory coordinates of the read at the given index of each digit of M, and of K."""
+        """Return the memory coordinates of the read for the indices `at`: one for each digit of M, then one for K."""
         known: dict[Symbol, object] = dict.fromkeys(iterators.values(), 0)
         known |= {iterators[d]: n for d, n in zip((*digits, terms.summed), at, strict=True)}
         values = ({s: known[s] if s in known else size(s) for s in e.symbols} for e in read.attrs["at"])
@@ -125,11 +124,11 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
 
 
 def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) -> int:
-    """Return how many waves run on a core at a time, in whole workgroups of
-    `workgroup_waves`; 0 if registers do not suffice.
+    """Return how many waves (warps) run on one core at a time, in whole workgroups of `workgroup_waves` waves.
 
-    A lane has `lane_registers` live, and half of the machine's working registers for addresses. On a machine that does
-    not give its register file, it is one workgroup.
+    Each lane takes `lane_registers` registers and half of the machine's working registers, which hold addresses. It is
+    0 if the register file is too small for one workgroup. A machine that does not give its register file gets one
+    workgroup.
     """
     file_bytes = machine.spaces["register"].bytes
     if file_bytes is None:
@@ -142,11 +141,11 @@ def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) 
 
 
 def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine) -> tuple[dict[Expr, int], int]:
-    """Return (width of a task along each dimension, waves of a task) where every lane has one
-    box (rectangle of results) of one vector.
+    """Return (extent of a task along each dimension, waves of a task) if every lane has one box of one vector.
 
-    `element_size` is the bytes of the smallest element of an argument; neighbouring lanes share a cache line of these.
-    `size` gives the extent of a dimension.
+    A task is one tile of the grid; waves are warps. A box is a rectangle of neighbouring results, each a vector.
+    Neighbouring lanes read vectors of one cache line; `element_size` is the bytes of the smallest element of an
+    argument. Tasks get fewer waves until every core has one. `size` gives the extent of a dimension.
     """
     access, tasks = machine.lane_access, machine.row_tasks
     vector = access.vector_bytes // element_size
@@ -157,11 +156,11 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
     vectors_per_row = _vectors_per_row(contiguous_extent // vector, access.line_bytes // (element_size * vector))
     widths |= {d: vectors_per_row * vector for d in widths if d is terms.along}
     row_lanes = _padded_lanes(vectors_per_row)
-    waves = max(tasks.waves, tasks.waves // 2, key=lambda w: resident_waves(machine, terms.held, w))
+    waves = max(tasks.waves, tasks.waves // 2, key=lambda w: resident_waves(machine, terms.live_registers, w))
     while True:
         lanes_left = max(1, waves * (machine.lanes or 1) // row_lanes)
         for d in [d for d in reversed(terms.dims) if d not in (*terms.box, terms.along)]:
-            widths[d] = cut_of(size(d), lanes_left)
+            widths[d] = dividing_width(size(d), lanes_left)
             lanes_left //= widths[d]
         if waves <= tasks.least_waves or tasks_of(widths, size) >= cores(machine):
             return widths, waves
@@ -169,10 +168,10 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
 
 
 def _vectors_per_row(vectors: int, line_vectors: int) -> int:
-    """Return how many of `vectors` vectors go to neighbouring lanes: the most of a cache line that keep lanes busy.
+    """Return how many of a row's `vectors` vectors one task gives to neighbouring lanes, at most those of a cache line.
 
-    Lanes count as busy if nearly as many of them have work as for any other choice. A cache line has `line_vectors`
-    vectors.
+    It is the largest number, of those that are at least 3/8 of a cache line, that keeps nearly as many lanes busy as
+    the best. A cache line has `line_vectors` vectors. A task is one tile of the grid.
 
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]
@@ -183,16 +182,16 @@ def _vectors_per_row(vectors: int, line_vectors: int) -> int:
 
 
 def _padded_lanes(vectors: int) -> int:
-    """Return the lanes that hold `vectors` vectors: the next power of two."""
+    """Return the number of lanes reserved for `vectors` vectors: the next power of two."""
     return 1 << (vectors - 1).bit_length()
 
 
 def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """Return how many K steps (of `terms.tile` elements) are unrolled at most,
-    by the machine's costs; 0 if not even one.
+    """Return how many K steps (of `terms.tile` elements each) may be unrolled; 0 if not even one.
 
-    Without boxes (rectangles of results per lane) it is as many as have their loads in the registers of a lane, for
-    tasks of `widths` on `waves` waves. With boxes it is as many as keep the code short.
+    Without boxes (rectangles of results per lane), the loads of all unrolled steps must fit a lane's registers, for
+    tasks (tiles of the grid) of extents `widths` on `waves` waves (warps). With boxes, the unrolled code must stay
+    short. The machine's costs give both limits.
     """
     costs = machine.costs.terms
     if terms.box:

@@ -37,10 +37,10 @@ class TermProduct:
 def product_by_terms(
     program: Program, free: Collection[Op], size: Size, numbers: Substitution, machine: Machine
 ) -> TermProduct | str:
-    """Return a program's single product if lanes can compute it without MMA atoms (SIMT); or text that says why not.
+    """Return a program's single MMA if lanes can compute it without MMA atoms (SIMT); or text that says why not.
 
-    `free` are the loops whose tile size does not change the result; `size` gives extents, `numbers` replaces sizes by
-    them.
+    `free` are the loops whose tile size does not change the result. `size` gives the extent of a dimension, `numbers`
+    replaces sizes in expressions by their values.
     """
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(names_of(program).values())
@@ -77,7 +77,7 @@ def product_by_terms(
 def _contiguous_dim(read: Op, numbers: Substitution) -> Expr | None:
     """Return the dimension along which a read is contiguous in memory; None if there is none, or more than one.
 
-    `numbers` replaces sizes by their values.
+    `numbers` replaces sizes in expressions by their values.
     """
     dims = read.result.type.dims
     if not read.operands[0].type.dims:

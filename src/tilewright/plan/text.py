@@ -110,7 +110,9 @@ _SECOND = ("in", "at", *FORMS, PACKED, "kept", "computed", "by")
 
 
 def as_plan(plan: object) -> Schedule | None:
-    """Return the plan that a caller gives as `plan=`, a text or a Schedule; None: a plan is to be chosen.
+    """Return the plan that a caller gives as `plan=`, a text or a Schedule; None if a plan is to be chosen.
+
+    Anything else raises an ArgumentError, and so does an illegal text.
 
     >>> as_plan(5)
     Traceback (most recent call last):
@@ -127,7 +129,9 @@ def as_plan(plan: object) -> Schedule | None:
 
 
 def parse_plan(text: str) -> Schedule:
-    """Return the plan that a text says. Statements stand on lines of their own, or between semicolons.
+    """Return the plan that a text has; raise an ArgumentError for an illegal one.
+
+    Statements stand on lines of their own, or between semicolons. Those behind `then` are of a second kernel.
 
     >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; grid m; loops m; x in place; atom a.b"
     >>> str(parse_plan(text)) == text
@@ -153,7 +157,10 @@ Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupanc
 
 
 def _parse_kernel(statements: list[str]) -> Schedule:
-    """Return the plan of one kernel from its statements; raise an error for an illegal or repeated one."""
+    """Return the plan of one kernel from its statements; raise an ArgumentError for an illegal or repeated one.
+
+    Also for a plan without an axis, for a pipeline without an MMA, and for `raster` without `grid`.
+    """
     axes: dict[str, Axis] = {}
     values: dict[str, ValuePlacement] = {}
     products: dict[str, ProductUnit] = {}
@@ -163,17 +170,17 @@ def _parse_kernel(statements: list[str]) -> Schedule:
         for part in _parse_or_suggest(statement):
             match part:
                 case Axis() as axis:
-                    _add(axes, axis.name, axis, statement)
+                    _add_once(axes, axis.name, axis, statement)
                 case ValuePlacement() as value:
-                    _add(values, value.name, value, statement)
+                    _add_once(values, value.name, value, statement)
                 case ProductUnit() as product:
-                    _add(products, product.name, product, statement)
+                    _add_once(products, product.name, product, statement)
                 case (word, *groups):
-                    _add(single_statements, word, tuple(groups), statement)
+                    _add_once(single_statements, word, tuple(groups), statement)
                     lines[word] = statement
                 case Pipeline() | LaneTile() | Occupancy():
                     word = str(part).partition(" ")[0]
-                    _add(single_statements, word, part, statement)
+                    _add_once(single_statements, word, part, statement)
                     lines[word] = statement
     if not axes:
         given = shown("; ".join(statements), SHOWN)
@@ -213,8 +220,9 @@ def _parse_kernel(statements: list[str]) -> Schedule:
 
 
 def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
-    """Raise an error for axes, loops of axes, and copy points that the plan does
-    not have; `lines` has statements by word.
+    """Raise an ArgumentError if `grid`, `loops` or a copy point names an axis or a loop that the plan does not have.
+
+    `lines` maps the first word of a statement to its text, which the error quotes.
     """
     axes = {axis.name: axis for axis in plan.axes}
     for value in (v for v in plan.values if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
@@ -235,7 +243,10 @@ def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
 
 
 def _parse_or_suggest(statement: str) -> list[Statement]:
-    """Return the parts of the plan that a statement says; the error for an unreadable one suggests a near statement."""
+    """Return the parts of a plan that one statement says; for an illegal statement, raise an error with a suggestion.
+
+    It suggests the nearest legal statement that differs in one word, if there is one, in version 2 of the language.
+    """
     try:
         return _parse_statement(statement)
     except ArgumentError as fault:
@@ -248,12 +259,12 @@ def _parse_or_suggest(statement: str) -> list[Statement]:
 
 
 def _parse_statement(statement: str) -> list[Statement]:
-    """Return the parts of the plan that a statement says: one, or two for some statements of version 1."""
+    """Return the parts of a plan that one statement says: one part, or two for some statements of version 1."""
     return [_parse_part(part) for part in as_version_2(statement) or [statement]]
 
 
 def _parse_part(statement: str) -> Statement:
-    """Return the part of a plan that a statement of version 2 says; raise an error if it is none."""
+    """Return the part of a plan that one statement of version 2 says; raise an ArgumentError for an illegal one."""
     if match := _AXIS.fullmatch(statement):
         return _parse_axis(*match.group(1, 2, 3))
     for pattern, value_of in _VALUES:
@@ -278,7 +289,10 @@ def _parse_part(statement: str) -> Statement:
 
 
 def _notation_for(statement: str) -> str:
-    """Return the notation of the statement that a wrong one resembles, for an error message."""
+    """Return how the statement that a wrong one resembles is written, for an error message.
+
+    If it resembles none, it is the list of words that begin statements.
+    """
     first, second, *_ = *statement.split(), "", ""
     word = second if second in (*_SECOND, "staged") else first
     word = SUCCESSORS.get(word, word)
@@ -289,18 +303,19 @@ def _notation_for(statement: str) -> str:
 
 
 def _parse_in_place(match: re.Match[str]) -> ValuePlacement:
-    """Return the placement of `VALUE in place`."""
+    """Return the placement that a statement `VALUE in place` says, as `_IN_PLACE` matched it."""
     return ValuePlacement(match[1], None, "", match[3] or HINTS[0], (), match[2] is not None)
 
 
 def _parse_between(match: re.Match[str]) -> ValuePlacement:
-    """Return the placement of a value between two MMAs, such as `p kept in register`."""
+    """Return the placement of a value between two MMAs, such as `p kept in register`, as `_BETWEEN` matched it."""
     return ValuePlacement(match[1], None, match[2], match[4] or HINTS[0], (), match[3] is not None)
 
 
 def _parse_copied(match: re.Match[str]) -> ValuePlacement:
-    """Return the placement of a value that is copied in a form, at a point or
-    over a route; raise an error without either.
+    """Return the placement of a copied value, such as `x tile at task`, as `_COPIED` matched it.
+
+    Raise an ArgumentError if it has neither a point (when it is copied) nor a route (by which copies).
     """
     name, form, at, hops, reuse, hint = match.groups()
     if form is None:
@@ -312,7 +327,7 @@ def _parse_copied(match: re.Match[str]) -> ValuePlacement:
 
 
 def _parse_repacked(match: re.Match[str]) -> ValuePlacement:
-    """Return the placement of an operand that a kernel repacks first."""
+    """Return the placement of an operand that a kernel of its own repacks first, as `_REPACKED` matched it."""
     if match[2].startswith(DIAGONAL):
         _parse_size(match[2].split()[1], match[0])
     return ValuePlacement(match[1], LAUNCH, match[2], match[4] or HINTS[0], (), match[3] is not None)
@@ -327,7 +342,10 @@ _VALUES = (
 
 
 def _parse_hop(text: str, statement: str) -> Hop:
-    """Return one copy of a value's route from its text; `statement` is quoted by errors."""
+    """Return one copy on a value's route from its text, such as `by async.16 to shared 3`.
+
+    Raise an ArgumentError, which quotes `statement`, for an unknown memory.
+    """
     match = _HOP.fullmatch(text)
     assert match is not None
     copy, direction, space, buffers = match.groups()
@@ -338,14 +356,15 @@ def _parse_hop(text: str, statement: str) -> Hop:
 
 
 def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
-    """Return the producers, consumers and stages of a pipeline statement; `statement` is its text, which errors
-    quote.
+    """Return the producers, consumers and stages of a pipeline statement, as `_PIPELINE` matched it.
+
+    Raise an ArgumentError, which quotes `statement`, for an unknown, repeated or missing part.
     """
     counts: dict[str, int] = {}
     flags: set[str] = set()
     for part in match[5].removeprefix(", ").split(", "):
         if stages := _STAGES.fullmatch(part):
-            _add(counts, stages[1], _parse_size(stages[2], statement), statement)
+            _add_once(counts, stages[1], _parse_size(stages[2], statement), statement)
         elif part in ("joint", "store per group", "pingpong"):
             flags.add(part)
         else:
@@ -370,7 +389,10 @@ def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
 
 
 def _parse_occupancy(statement: str) -> Occupancy:
-    """Return how workgroups share cores, from a statement `occupancy ...`."""
+    """Return how workgroups share cores, from a statement `occupancy ...`.
+
+    Raise an ArgumentError for an unknown or repeated part.
+    """
     counts: dict[str, int] = {}
     persistent = False
     for part in statement.removeprefix("occupancy ").split(", "):
@@ -378,28 +400,26 @@ def _parse_occupancy(statement: str) -> Occupancy:
         if match is None:
             raise ArgumentError(f"plan: {part!r} is no part of it: it is written {NOTATION['occupancy']}")
         if match[1]:
-            _add(counts, match[1], _parse_count(match[2], statement), statement)
+            _add_once(counts, match[1], _parse_count(match[2], statement), statement)
         persistent |= match[3] is not None
     return Occupancy(**counts, persistent=persistent)
 
 
-def _add(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
-    """Add `value` to `known` under its name; raise an error if the name is there already.
-
-    The error quotes `statement`.
-    """
+def _add_once(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
+    """Add `value` to `known` under `name`; raise an ArgumentError, which quotes `statement`, if the name is there."""
     if name in known:
         raise ArgumentError(f"plan: {name} is said twice; in `{shown(statement, SHOWN)}`")
     known[name] = value
 
 
 def _parse_axis(name: str, digits: str, splits: str) -> Axis:
-    """Return an axis from its name and the texts of its digits (mixed-radix
-    parts) and splits; raise an error if illegal.
+    """Return an axis from its name and the texts of its digits (mixed-radix parts) and splits.
+
+    Raise an ArgumentError if a split names no digit of it, or if a box has another number of sides than it has digits.
     """
     peel = _PEEL.fullmatch(splits)
     peeled = (_parse_size(peel[2], splits), _parse_size(peel[3], splits)) if peel else (0, 0)
-    axis = Axis(name, _parse_digits(digits), _splits(peel[1] if peel else splits), peeled)
+    axis = Axis(name, _parse_digits(digits), _parse_splits(peel[1] if peel else splits), peeled)
     names = [d.name for d in axis.digits]
     for cut in axis.splits:
         if cut.digit is not None and cut.digit not in names:
@@ -411,8 +431,9 @@ def _parse_axis(name: str, digits: str, splits: str) -> Axis:
 
 
 def _parse_digits(text: str) -> tuple[Digit, ...]:
-    """Return the digits (mixed-radix parts) of an axis from their text: `p 7, q 9
-    of 8` is p of 7, and q of 8 padded to 9.
+    """Return the digits (mixed-radix parts) of an axis from their text; raise an ArgumentError for an illegal one.
+
+    `p 7, q 9 of 8` is p of extent 7, and q of extent 8 padded to 9.
     """
     digits = []
     for part in text.split(", "):
@@ -427,8 +448,11 @@ def _parse_digits(text: str) -> tuple[Digit, ...]:
     return tuple(digits)
 
 
-def _splits(text: str) -> tuple[Split, ...]:
-    """Return the splits of an axis from their text, such as `task 64, loop 16`; () for `whole`."""
+def _parse_splits(text: str) -> tuple[Split, ...]:
+    """Return the splits of an axis from their text, such as `task 64, loop 16`; () for `whole`.
+
+    Raise an ArgumentError for an illegal one.
+    """
     if text == "whole":
         return ()
     splits = []
@@ -449,12 +473,15 @@ def _splits(text: str) -> tuple[Split, ...]:
 
 
 def _parse_box(text: str, part: str) -> tuple[int, ...]:
-    """Return the extents of a box from their text, such as `4x48`; () for empty text. `part` is quoted by errors."""
+    """Return the extents of a box (rectangle) from their text, such as `4x48`; () for empty text.
+
+    Errors quote `part`.
+    """
     return tuple(_parse_count(side, part) for side in text.split("x")) if text else ()
 
 
 def _parse_count(digits: str, part: str) -> int:
-    """Return a number of at least 1 from its decimal digits; raise an error for 0. `part` is quoted by errors."""
+    """Return a number of at least 1 from its decimal digits; raise an ArgumentError, which quotes `part`, for 0."""
     count = _parse_size(digits, part)
     if count < 1:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {digits} is no count: it is at least 1")
@@ -462,7 +489,7 @@ def _parse_count(digits: str, part: str) -> int:
 
 
 def _parse_size(digits: str, part: str) -> int:
-    """Return a number from its decimal digits; raise an error if it has too many. `part` is quoted by errors."""
+    """Return a number from its decimal digits; raise an ArgumentError, which quotes `part`, for more than 18 digits."""
     if len(digits) > 18:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {ELEMENTS.rule}")
     return int(digits)

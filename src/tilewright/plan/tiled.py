@@ -29,21 +29,27 @@ class Walk:
 
     @property
     def width(self) -> int:
-        """The distance between tasks of this walk, in positions, with the padding of all lines."""
+        """The positions of M from the start of one task to the start of the next, padding included.
+
+        A task is one tile of the grid.
+        """
         return self.lines * self.pitch
 
     @property
     def walked(self) -> int:
-        """The positions of one task of this walk, up to the end of its last line."""
+        """The positions of M that one task computes: from the start of its first line to the end of its last.
+
+        A task is one tile of the grid.
+        """
         return self.width - self.pitch + self.length
 
     @property
     def extent(self) -> int:
-        """The positions of all tasks of this walk; the last task may run past the last line."""
+        """The positions of M in all tasks (tiles of the grid), with padding; the last may run past the last line."""
         return -(-self.of // self.lines) * self.width
 
     def valid_position(self) -> Expr:
-        """Return a symbolic position that lies within a line, not in the padding."""
+        """Return a symbolic position of M that ranges over all positions within lines, and none of the padding."""
         return self.pitch * index("line", self.of) + index("place", self.length)
 
 

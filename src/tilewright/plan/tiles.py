@@ -22,8 +22,9 @@ WRITTEN = 72
 def tile_blockings(
     contraction: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE
 ) -> Iterator[Blocking]:
-    """Yield the blockings of a contraction to try with an atom of tile
-    registers, under the author's constraints `fixed`.
+    """Yield the blockings of a contraction to try with an atom of tile registers.
+
+    They follow the author's constraints `fixed`.
     """
     workers, height = cores(machine), size(contraction.rows[-1])
     lines = size(contraction.rows[-2 if len(contraction.rows) > 1 else -1])
@@ -43,10 +44,9 @@ def tile_blockings(
 
 
 def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
-    """Yield (rows, columns), in elements, of accumulator tiles that the tile
-    registers hold, with the most MMAs per load.
+    """Yield (rows, columns), in elements, of the accumulator tiles to try: those with the most MMAs per load.
 
-    A narrower tile is yielded too if it has all columns.
+    They fit the tile registers. A tile with fewer MMAs per load is yielded too if it has all columns.
     """
     m, n, _ = atom.shape
     tile_registers = machine.limits.tile_registers
@@ -61,15 +61,14 @@ def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Ma
 
 
 def registers(rows: int, columns: int) -> int:
-    """Return the tile registers of a block of `rows` x `columns` tiles: accumulators and both operands."""
+    """Return the tile registers of a block of `rows` x `columns` register tiles: accumulators, A and B."""
     return rows * columns + rows + columns
 
 
 def stages(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
-    """Return the ways in which tile registers can read A: in place (""), from staged
-    lines ("strip"), from a "panel" (im2col).
+    """Return the ways in which tile registers can read A: in place (""), staged lines ("strip"), im2col ("panel").
 
-    In place excludes the others.
+    If A can be read in place, that is the only way.
     """
     if is_direct(contraction, atom.shape[2]):
         return [""]
@@ -77,7 +76,10 @@ def stages(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
 
 
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
-    """Return the splits of K, outermost first: unrolled up to WRITTEN steps, else with loops, or as `fixed` says."""
+    """Return the splits of K, outermost first: all unrolled if they are at most WRITTEN steps, else with loops.
+
+    `fixed` may give the size of the outer loop.
+    """
     last, depth = contraction.depth[-1], atom.shape[2]
     chunks, taps = -(-size(last) // depth), contraction.extent(contraction.depth[:-1])
     taps_unrolled = tuple(Split("unit", 1, t.name) for t in contraction.depth[:-1])
@@ -97,10 +99,10 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 def _streamed_operand(
     contraction: Contraction, atom: MultiplyAtom, rows: int, columns: int, order: tuple[str, str], machine: Machine
 ) -> str:
-    """Return the operand ("a" or "b") whose loads bypass L1: the one that the
-    inner loop changes, if L1 holds the other.
+    """Return the operand ("a" or "b") whose loads bypass the L1 cache.
 
-    If it does not, it is the other. `rows` and `columns` are those of a block, `order` are the loops over blocks.
+    It is the operand that changes in the inner loop if L1 holds a block's part of the other operand, else that other
+    one. `rows` and `columns` are the elements of a block, `order` are the loops over blocks, outermost first.
     """
     outer_is_b = order[0] == COLUMNS
     kept_elements = (
@@ -113,7 +115,10 @@ def _streamed_operand(
 
 
 def rows_of(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int]:
-    """Return (tasks along M, rows that the largest task computes, bytes that it stages; 0 if A is read in place)."""
+    """Return (tasks along M, rows that the largest task computes, bytes that it stages) of a blocking.
+
+    The bytes are 0 if A is read in place.
+    """
     last, element_size = contraction.rows[-1], element_bytes(contraction.a.dtype)
     k_padded = round_up(size(contraction.depth[-1]), blocking.atom.shape[2])
     taps = contraction.extent(contraction.depth[:-1])
@@ -134,7 +139,7 @@ def rows_of(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int
 
 
 def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the cost of a blocking in tile registers, in cycles of the busiest worker."""
+    """Return the predicted cost of a blocking in tile registers, in cycles of the busiest worker."""
     limits, costs, atom = machine.limits, machine.costs.tiles, blocking.atom
     assert isinstance(atom, MultiplyAtom)
     m, n, k = atom.shape
@@ -190,11 +195,11 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
         storing += stored_lines * costs.shared
     unrolled = 1
     for s in blocking.steps:
-        unrolled *= _iterations(contraction, s, blocking) if s.written else 1
+        unrolled *= _iterations(contraction, s, blocking) if s.is_unrolled else 1
     instructions = int(
         unrolled
         * (row_tiles * column_tiles + row_tiles + column_tiles)
-        * (2 if not blocking.steps[0].written else 1)
+        * (2 if not blocking.steps[0].is_unrolled else 1)
         * 1.3
         + 500
     )
@@ -213,7 +218,7 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 
 
 def _iterations(contraction: Contraction, split: Split, blocking: Blocking) -> int:
-    """Return how many iterations (or unrolled steps) the split `split` of K makes, within the splits around it."""
+    """Return the number of iterations (or unrolled steps) of the split `split` of K, within the splits around it."""
     last = contraction.depth[-1]
     if split.digit != last.name:
         return size(contraction.summed(split.digit))

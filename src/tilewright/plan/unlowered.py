@@ -9,7 +9,7 @@ from tilewright.plan.schedule import BETWEEN, LONGEST, Occupancy, Schedule
 
 
 def refuse_unlowered(plan: Schedule) -> None:
-    """Raise an error for a plan with a statement that the lowering does not support.
+    """Raise an ArgumentError for the first statement of a plan that the lowering does not support.
 
     >>> from tilewright.plan.text import parse_plan
     >>> refuse_unlowered(parse_plan("axis m = (m 64): task 32, wave 16; grid m"))
@@ -21,7 +21,10 @@ def refuse_unlowered(plan: Schedule) -> None:
 
 
 def unlowered(plan: Schedule) -> Iterator[tuple[str, str]]:
-    """Yield (line, what the lowering lacks for it) of a plan and of its second kernel; nothing if it can be lowered."""
+    """Yield (statement, feature that the lowering lacks for it) of a plan and of its second kernel.
+
+    It yields nothing if the plan can be lowered.
+    """
     for axis in plan.axes:
         for cut in axis.splits:
             if cut.level in ("cluster", "wave"):

@@ -33,15 +33,19 @@ def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the cost of a blocking, in cycles of the busiest worker, by the
-    model of its kind: tiles, vectors or lanes.
+    """Return the predicted cost of a blocking, in cycles of the busiest worker, by the model of its unit.
+
+    The unit is tile registers, vectors along N, or vectors along a shared dimension.
     """
     cost = lanes.lane_cost if blocking.by_lanes else tiles.tile_cost if blocking.in_tiles else vectors.vector_cost
     return cost(contraction, blocking, machine)
 
 
 def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
-    """Return why a blocking is illegal on a machine, as text; None if it is legal."""
+    """Return why a blocking is illegal on a machine, as text; None if it is legal.
+
+    The size of staged memory and of the code is checked by `why_too_large`.
+    """
     if blocking.by_lanes:
         return _why_bad_lanes(contraction, blocking, machine)
     return _why_bad_shape(contraction, blocking) or (_why_bad_tiles if blocking.in_tiles else _why_bad_vectors)(
@@ -50,9 +54,7 @@ def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def why_too_large(cost: Cost, machine: Machine) -> str | None:
-    """Return why a legal blocking is refused, as text: too much staged memory,
-    or too long a program; None if it is not.
-    """
+    """Return why a blocking stages too much memory or has too long code, as text; None if its size is fine."""
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
     if cost.scratch > room:
@@ -63,12 +65,12 @@ def why_too_large(cost: Cost, machine: Machine) -> str | None:
 
 
 def _are_not_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
-    """True unless `steps` has exactly one split of size 1 for each of `digits` (mixed-radix parts of K)."""
+    """True unless `steps` has exactly one split, of size 1, for each of `digits` (mixed-radix parts of K)."""
     return sorted(s.digit or "" for s in steps) != sorted(d.name for d in digits) or any(s.size != 1 for s in steps)
 
 
 def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
-    """Return why tasks are no whole accumulator tiles, or why the splits of K are illegal; None if they are legal."""
+    """Return why tasks are not whole accumulator tiles, or why the splits of K are illegal, as text; None if legal."""
     if blocking.task_columns % blocking.columns:
         return f"a task's {blocking.task_columns} columns are no whole blocks of {blocking.columns}"
     if len(contraction.rows) == 1 and blocking.strip % blocking.rows:
@@ -106,7 +108,7 @@ def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machin
     if blocking.stage == "strip" and halo_of(contraction) is None:
         return "rows do not slide over two dimensions by one"
     channel_steps = [s for s in blocking.steps if s.digit == last.name]
-    if len(channel_steps) == 2 and (blocking.steps[0] is not channel_steps[0] or channel_steps[0].written):
+    if len(channel_steps) == 2 and (blocking.steps[0] is not channel_steps[0] or channel_steps[0].is_unrolled):
         return f"the larger step of {last.name} is the outermost of the depth, and a loop"
     return None
 
@@ -129,8 +131,8 @@ def _why_bad_vectors(contraction: Contraction, blocking: Blocking, machine: Mach
     channel_steps = [s for s in blocking.steps if s.digit == contraction.depth[-1].name]
     if (
         len(channel_steps) != 2
-        or channel_steps[0].written
-        or not channel_steps[1].written
+        or channel_steps[0].is_unrolled
+        or not channel_steps[1].is_unrolled
         or blocking.steps[-2:] != tuple(channel_steps)
     ):
         return f"{contraction.depth[-1].name} is cut last, by a loop and then by what one product takes"

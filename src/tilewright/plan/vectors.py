@@ -29,7 +29,7 @@ def vector_blockings(
 ) -> Iterator[Blocking]:
     """Yield the blockings of a contraction to try with a vector atom, under the author's constraints `fixed`.
 
-    Yields nothing if the atom cannot compute it.
+    It yields nothing if the atom cannot compute the contraction.
     """
     if why_no_vectors(contraction, atom) is not None:
         return
@@ -65,21 +65,22 @@ def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
     """Return the vector registers of a block of `rows` rows by `vectors` vectors: accumulators, B, and elements of A.
 
-    If the atom picks A by lane, every row has a register of A, and vectors of B for the next K step are loaded ahead.
+    If the atom picks an element of A by lane, every row has a register of A, and B of the next K step has registers
+    too.
     """
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
 
 def most_picked(atom: MultiplyAtom) -> int:
-    """Return the most rows of a block for an atom that picks elements of A by lane; 0: as many as registers hold.
+    """Return the most rows of a block for an atom that picks elements of A by lane; 0 if only registers limit them.
 
-    The rows of the next K step are loaded beside those of this one.
+    Rows of A for the next K step are loaded while those of this one are in use.
     """
     return atom.picks_from // 2
 
 
 def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
-    """True if the registers hold a block of `rows` rows and `vectors` vectors."""
+    """True if the registers hold a block of `rows` rows by `vectors` vectors, and the atom can pick so many rows."""
     return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (most_picked(atom) or rows)
 
 
@@ -88,9 +89,10 @@ def step_cycles(
 ) -> float:
     """Return the cycles of one core for one K step of a block of `rows` rows by `vectors` vectors.
 
-    They are those of its multiply-adds, of the loads that feed them, or the latency. `row_stride` is the bytes between
-    rows of A: if L1 does not keep a line of each row, A and B come from L2 at each use. B comes from memory if L2 does
-    not hold a block's B for a K of `k_extent`; None: that is counted elsewhere.
+    It is the largest of: the cycles of its multiply-adds, the cycles of the loads that feed them, and the latency if
+    there are too few accumulators to hide it. `row_stride` is the bytes between rows of A: if L1 does not keep a line
+    of each row, A and B are read from L2 in each step. B is read from memory if L2 does not hold a block's B for a K of
+    `k_extent`; None: that is counted elsewhere.
     """
     limits, (_, lanes, group) = machine.limits, atom.shape
     busy = max(rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles)
@@ -104,8 +106,9 @@ def step_cycles(
 
 
 def _row_choices(line: int, most_rows: int) -> list[int]:
-    """Return the row counts of a block to try, at most `most_rows`: the most, and
-    those that leave few of `line` rows over.
+    """Return the numbers of rows of a block to try: `most_rows`, and those that divide `line` rows almost evenly.
+
+    They are tried for the fewest blocks possible, and for up to three more.
     """
     most_rows = max(1, min(line, most_rows))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}
@@ -113,9 +116,9 @@ def _row_choices(line: int, most_rows: int) -> list[int]:
 
 
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
-    """Return the splits of K, outermost first: taps one by one, then a loop over K of a few unrolled steps of the atom.
+    """Return the splits of K, outermost first: taps one by one, then a loop over channels of a few unrolled atom steps.
 
-    `fixed` may give the size of that loop.
+    `fixed` may give the size of that loop. Taps are unrolled instead of looped over if few.
     """
     last, group = contraction.depth[-1], atom.shape[2]
     unroll_limit = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
@@ -128,7 +131,7 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 
 
 def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the cost of a blocking by vectors, in cycles of the busiest worker."""
+    """Return the predicted cost of a blocking by vectors along N, in cycles of the busiest worker."""
     limits, atom = machine.limits, blocking.atom
     assert isinstance(atom, MultiplyAtom)
     group, vectors = blocking.atom.shape[2], blocking.vectors
@@ -192,20 +195,20 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def _instructions(contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int) -> int:
-    """Return the estimated number of instructions of a program, with its unrolled K steps.
+    """Return the estimated number of instructions of the generated code, with its unrolled K steps.
 
-    An image line has `full_blocks` whole blocks of rows, and a last one of `tail` rows.
+    An image line has `full_blocks` whole blocks of rows, and a last block of `tail` rows.
     """
     group, vectors = blocking.atom.shape[2], blocking.vectors
     inner = edges = 1
     for s in blocking.steps:
         if s.digit == contraction.depth[-1].name:
-            unroll = 1 if s.written else s.size // group
+            unroll = 1 if s.is_unrolled else s.size // group
             inner, edges = inner * unroll, edges * unroll
             continue
         digit = contraction.summed(s.digit)
-        inner *= size(digit) if s.written else 1
-        edges *= size(digit) if s.written or digit in contraction.coupled else 1
+        inner *= size(digit) if s.is_unrolled else 1
+        edges *= size(digit) if s.is_unrolled or digit in contraction.coupled else 1
     row_instructions = vectors + 1
     unrolled_blocks = [(blocking.rows, inner)] if full_blocks else []
     if contraction.a.conditions:

@@ -45,12 +45,12 @@ def as_version_2(statement: str) -> list[str] | None:
         raster = ", ".join([*([match[2]] if match[2] else []), *([_ORDERS[match[3]]] if match[3] else [])])
         return [f"grid {match[1]}", *([f"raster {raster}"] if raster else [])]
     if match := _ROLES.fullmatch(statement):
-        return [_pipeline(match)]
+        return [_pipeline_statement(match)]
     if match := _STAGED.fullmatch(statement):
-        return [f"{match[1]} {_FORMS[match[3]]} at {match[2]}{_hint(match[4])}"]
+        return [f"{match[1]} {_FORMS[match[3]]} at {match[2]}{_hint_text(match[4])}"]
     if match := _COPIED.fullmatch(statement):
         form = _REPACKED[match[2]] if match[2] else f"block-diagonal {match[3]}"
-        return [f"repack {match[1]}: {form}{_hint(match[4])}"]
+        return [f"repack {match[1]}: {form}{_hint_text(match[4])}"]
     if match := _OVERLAP.fullmatch(statement):
         return [f"overlap {_OVERLAPS[match[1]]}"]
     if match := _PRODUCT.fullmatch(statement):
@@ -61,13 +61,13 @@ def as_version_2(statement: str) -> list[str] | None:
     return None
 
 
-def _hint(word: str) -> str:
-    """Return the end of a statement that gives the cache hint `word`; empty text for `keep`, which is the default."""
+def _hint_text(word: str) -> str:
+    """Return the text that appends the cache hint `word` to a statement; empty for `keep`, which is the default."""
     return "" if word == "keep" else f", {word}"
 
 
-def _pipeline(match: re.Match[str]) -> str:
-    """Return version 1's statement `roles ...` as version 2's pipeline statement."""
+def _pipeline_statement(match: re.Match[str]) -> str:
+    """Return version 1's statement `roles ...`, as `_ROLES` matched it, as version 2's statement `producer ...`."""
     producer, consumer, stages, joint, halo, resident, epilogue, per_group, pingpong = match.groups()
     parts = [
         f"producer {producer}",

@@ -27,7 +27,9 @@ LONGEST = 400
 
 
 def near_statement(statement: str, read: Callable[[str], object]) -> str | None:
-    """Return the nearest statement that differs in one word and that `read` accepts; None if there is none.
+    """Return the most similar statement that differs in one word and that `read` accepts; None if there is none.
+
+    `read` parses a statement, and raises an ArgumentError for an illegal one. Very long statements get no suggestion.
 
     >>> def read(statement: str) -> None:
     ...     if statement != "parts K 4":

@@ -45,7 +45,7 @@ class Computed(Factor):
     def of(cls, product: BlockedProduct, tile: Tile) -> Computed:
         """A factor, with room for a step of it."""
         how, axes, w, low = product.how, product.axes, product.w, product.low
-        step = how.deep(most(product.width(axes.k)))
+        step = how.k_step_elements(most(product.width(axes.k)))
         held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.waves)
         tiles: dict[Load, tuple[Value, int]] = {}
         for x in dict.fromkeys(loads(tile.formula)):

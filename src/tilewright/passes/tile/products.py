@@ -169,7 +169,7 @@ class BlockedProduct:
         What lies past the end of a part of K that ends before is there, and belongs to the next part.
         """
         k, width = self.axes.k, most(self.width(self.axes.k))
-        step = self.how.deep(width)
+        step = self.how.k_step_elements(width)
         if width % step == 0 and k not in self.low.past:
             return True
         size = self.low.size(k)
@@ -299,7 +299,7 @@ class BlockedProduct:
         chunks = pieces(deep, depth)
         right.ragged = across.ragged
         if how.slab is not None:
-            step = how.deep(most(deep))
+            step = how.k_step_elements(most(deep))
             with w.loop("e", pieces(deep, step), unroll=isinstance(left, InRegisters) or how.blocks > 1) as e:
                 taps = prod(self.taps.values())
                 a = left.rows(down.size, taps * step, row, step * e, last)
@@ -455,7 +455,7 @@ class InRegisters(Factor):
         """A factor that was computed, put into registers."""
         how, axes, low = product.how, product.axes, product.low
         deep = most(product.width(axes.k))
-        shape = how.rows, -(-deep // how.deep(deep)) * how.deep(deep)
+        shape = how.rows, -(-deep // how.k_step_elements(deep)) * how.k_step_elements(deep)
         with low.w.before([product.parts[d][0] for d in a.dims]):  # once for all blocks of columns
             held = low.w.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.waves)
             low.sums[held] = axes.m, axes.k
@@ -514,7 +514,7 @@ class Staged(Factor):
         swizzle = wanted.layout.outer if isinstance(wanted.layout, ComposedLayout) else None
         count = product.how.rows if dim is product.axes.m else product.how.columns
         row, along_k = product.how.slab or 1, product.how.along_k[0 if dim is product.axes.m else 1]
-        deep = product.how.deep(most(product.width(product.axes.k)))
+        deep = product.how.k_step_elements(most(product.width(product.axes.k)))
         # slabs of K lie one behind the other: one copy brings them
         single = not along_k and count == row and deep <= product.low.machine.bulk_copy.box_extent
         step = deep if single else row

@@ -57,35 +57,36 @@ class AccessFacts:
 
     @cached_property
     def pitch(self) -> int:
-        """The bytes between rows of the memory: the greatest common divisor of all strides but the innermost.
+        """The byte stride between rows of this memory: the greatest common divisor of its strides but the innermost.
 
-        Of a memory with one dimension it is the bytes of all of it; without dimensions, 0.
+        It is the bytes of the whole tensor if the memory has one dimension, and 0 if it has none.
         """
         rows = gcd(*self.strides[:-1]) if len(self.strides) > 1 else self.shape[-1] if self.shape else 0
         return rows * self.bytes
 
     @cached_property
     def windows(self) -> tuple[Dims, ...]:
-        """The sets of dimensions of this access that add up to one memory coordinate: sliding windows; ()
-        without any.
+        """The sliding windows of this access: for each memory coordinate such as p + r, the set of its dimensions.
+
+        It is () if no coordinate adds up several dimensions.
         """
         return tuple(frozenset(dim for dim, _ in form) for form in self.coords if len(form) > 1)
 
     @cached_property
     def rows_overlap(self) -> bool:
-        """True if a row of the memory starts within the row before it."""
+        """True if a row of this memory starts within the row before it: a row stride is less than a row's length."""
         row_strides = [stride for stride, extent in zip(self.strides[:-1], self.shape, strict=False) if extent > 1]
         return bool(row_strides) and min(row_strides) < self.shape[-1]
 
     @property
     def elements(self) -> int:
-        """The elements of memory from the first to the last one of the tensor, overlapping rows counted once."""
+        """The elements that this memory spans, from the first to the last of its tensor; gaps between rows count."""
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     def run(self, tile: Mapping[str, int]) -> int:
-        """Return the elements of the longest contiguous run of memory within a tile; 1 if nothing is contiguous.
+        """Return the number of elements in the longest contiguous run of memory within a tile; 1 if no stride is 1.
 
-        `tile` maps each dimension to its extent.
+        `tile` has the tile's extent along each dimension; a dimension that it does not have counts as 1.
         """
         if self.contiguous is None:
             return 1
@@ -96,21 +97,22 @@ class AccessFacts:
                 return length
             length, used = length + self.steps[adjacent[0]] * (tile[adjacent[0]] - 1), used | {adjacent[0]}
 
-    def lies_alone(self, dim: str) -> bool:
-        """True if one coordinate of memory is `dim` alone, with coefficient 1.
+    def is_plain_coordinate(self, dim: str) -> bool:
+        """True if one memory coordinate of this access is the dimension `dim` alone, with coefficient 1.
 
-        A bulk copy can then load a tile of it that runs past the end.
+        A bulk copy can then load a tile that runs past the end of `dim`.
         """
         return any(form == ((dim, 1),) for form in self.coords)
 
-    def along(self, k: Dims) -> bool:
-        """True if contiguous rows of memory run along one of the K dimensions
-        `k`, or if the access is a single element.
+    def rows_run_along(self, k: Dims) -> bool:
+        """True if one of the K dimensions `k` is in this access's innermost memory coordinate, or has stride 1.
+
+        Also true if the access is a single element. Otherwise rows of memory run along M or N.
         """
         return not self.dims or any(dim in k for dim, _ in self.row) or self.contiguous in k
 
     def renamed(self, names: Mapping[str, str]) -> AccessFacts:
-        """Return this access over dimensions with other names; `names` maps every old name to a new one."""
+        """Return this access with its dimensions renamed; `names` maps every old name to its new one."""
         coords = tuple(tuple((names[dim], c) for dim, c in form) for form in self.coords)
         return AccessFacts(
             self.memory, self.bytes, coords, self.shape, self.strides, self.can_leave, self.linear, self.is_open

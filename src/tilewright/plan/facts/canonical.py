@@ -44,11 +44,11 @@ def facts_of(
     logs: bool = False,
     in_order: bool = False,
 ) -> Facts:
-    """Return the facts of a program in canonical form, for these sizes.
+    """Return the facts of a program in canonical form (see the module's docstring), for these sizes.
 
-    `free` are the loops whose tile size does not change the result. For sizes that are `opened` (known only at the
-    call), `sizes` has typical numbers. `logs` keeps results of debug_log. `in_order` asks for all elements in order, in
-    one task.
+    `free` are the loops whose tile size does not change the result. `opened` are sizes known only at the call; `sizes`
+    has typical numbers for them. With `logs`, results of debug_log are kept. With `in_order`, one task (tile of the
+    grid) computes all elements in order.
     """
     builder = _Builder(program, sizes, free, opened or {})
     cut = () if in_order else cut_dims(program, builder.size, logs, builder.opened)
@@ -56,10 +56,12 @@ def facts_of(
 
 
 def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
-    """Return the digits (name, stride, extent) of every dimension that an access divides, as in [i//56, i%56].
+    """Return the digits (name, stride, extent) of every dimension that accesses divide, as in [i//56, i%56].
 
-    Digits are the mixed-radix parts of a flattened dimension. Dimensions that other operations than accesses need whole
-    are left out, as are loops that are not `free` (their tile size changes the result).
+    Digits are the mixed-radix parts of a flattened dimension, outermost first. Left out are dimensions whose
+    coordinates an operation does not treat alike (such as a reduction, a scan or a gather), axes of loops that are not
+    `free` (their tile size changes the result), dimensions of which accesses use quotients only, and those whose
+    divisors form no chain.
     """
     numbers = Substitution(sizes)
     stuck: set[Expr] = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free}
@@ -85,7 +87,7 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
 
 
 def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
-    """True if the access `op` uses the remainder of dividing the dimension `dim`, not only the quotient.
+    """True if the read or write `op` uses the remainder of dividing the dimension `dim`, not only the quotient.
 
     `numbers` replaces sizes by their values.
     """
@@ -98,10 +100,10 @@ def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
 
 
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
-    """Return the numbers by which the access `op` divides the dimension `dim`; empty if it does not.
+    """Return the numbers by which the read or write `op` divides the dimension `dim`; empty if it does not divide it.
 
-    It is {0}, which no chain of divisors contains, if the access divides a sum. `numbers` replaces sizes by their
-    values.
+    It is {0} if `op` divides more than the plain index, such as a sum: no chain of divisors contains 0. `numbers`
+    replaces sizes by their values.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
@@ -136,9 +138,9 @@ class _Builder:
         self.equal_reads: dict[tuple[AccessFacts, Dims], int] = {}
 
     def facts(self, cut: tuple[Expr, ...]) -> Facts:
-        """Return the facts of the program. `cut` are the program dimensions that the grid may split."""
-        self._block(self.program.body)
-        parallel = [name for d in cut for name in self._names(d) if name in self.extents]
+        """Return the facts of the program. `cut` are the dimensions of the program that the grid may split."""
+        self._add_block(self.program.body)
+        parallel = [name for d in cut for name in self._digit_names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
         loops = {axis: loop for axis, loop in self.loops.items() if axis in self.extents} | self._online_loops()
         return Facts(
@@ -159,8 +161,9 @@ class _Builder:
         )
 
     def _online_loops(self) -> dict[str, LoopFacts]:
-        """Return the loops that could stream an online softmax between MMAs, by
-        axis, where the program computes it whole.
+        """Return {axis: loop} for each axis along which the program computes a whole softmax between MMAs.
+
+        The program has no such loop, but could have one: it would compute the softmax tile by tile (online softmax).
         """
         ops = self.program.body.ops
         dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_chain() else set()
@@ -172,17 +175,15 @@ class _Builder:
         """True if the program has more than one MMA."""
         return sum(n.op == "mma" for n in self.nodes) > 1
 
-    def _names(self, dim: Expr) -> tuple[str, ...]:
-        """Return the names of a dimension's digits (mixed-radix parts), outermost first; its own name if it has
-        none.
-        """
+    def _digit_names(self, dim: Expr) -> tuple[str, ...]:
+        """Return the names of a dimension's digits (mixed-radix parts), outermost first; its own name if not split."""
         return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)
 
-    def _dims(self, dims: Collection[Expr]) -> Dims:
-        """Return the canonical dimensions of a tile, by name, and record their extents;
-        dimensions with one element are dropped.
+    def _canonical_dims(self, dims: Collection[Expr]) -> Dims:
+        """Return the names of a tile's dimensions, split into digits (mixed-radix parts), without those of extent 1.
 
-        `dims` are the program's dimensions of that tile.
+        `dims` are the tile's dimensions in the program. The extents of the returned ones are recorded in
+        `self.extents`.
         """
         names = set()
         for dim in dims:
@@ -193,10 +194,10 @@ class _Builder:
                     names.add(name)
         return frozenset(names)
 
-    def _add(self, op: str, dims: Dims, dtype: DType, args: tuple[int, ...] = (), **more: Any) -> int:
-        """Add a node to the graph and return its number; for a read equal to an earlier one, return the number of that.
+    def _add_node(self, op: str, dims: Dims, dtype: DType, args: tuple[int, ...] = (), **more: Any) -> int:
+        """Add a node to the graph and return its number; a read equal to an earlier one gets that one's number.
 
-        `more` are further fields of ValueFacts. `args` are the node numbers of its operands.
+        `args` are the node numbers of its operands, `more` further fields of ValueFacts. A gather is never merged.
         """
         key = (more["access"], dims) if op == "read" and not args else None
         if key is not None and key in self.equal_reads:
@@ -206,72 +207,79 @@ class _Builder:
             self.equal_reads[key] = self.nodes[-1].id
         return self.nodes[-1].id
 
-    def _block(self, block: Block) -> tuple[int, ...]:
-        """Add the nodes of a block of operations; return the nodes that it yields, () if it yields nothing."""
+    def _add_block(self, block: Block) -> tuple[int, ...]:
+        """Add a node for each operation of a block; return the node numbers that it yields, () if it yields nothing."""
         for op in block.ops:
             if op.name == "yield":
                 return tuple(self.node_of[v] for v in op.operands)
             if op.name == "iterate":
-                self._loop(op)
+                self._add_loop(op)
             elif op.name == "read" or op.name in WRITES:
-                self._access_op(op)
+                self._add_access(op)
             else:
-                self._compute(op)
+                self._add_computation(op)
         return ()
 
-    def _access_op(self, op: Op) -> None:
-        """Add the node of a read or a write."""
+    def _add_access(self, op: Op) -> None:
+        """Add the node of the read, write or atomic update `op`."""
         memory, tile, looked_up = accessed(op)
-        dims = self._dims(tile.dims)
+        dims = self._canonical_dims(tile.dims)
         args = tuple(self.node_of[v] for v in looked_up if v in self.node_of)
         if op.name != "read":
             args = (self.node_of[op.operands[0]], *args)
         kind = "read" if op.name == "read" else "write"
-        node = self._add(kind, dims, memory.type.dtype, args, access=self._access(op), source=op)
+        node = self._add_node(kind, dims, memory.type.dtype, args, access=self._access_facts(op), source=op)
         self.node_of |= dict.fromkeys(op.results, node)
 
-    def _compute(self, op: Op) -> None:
-        """Add the node of any other operation, with the dimensions that it reduces and the loops that it depends on.
+    def _add_computation(self, op: Op) -> None:
+        """Add the node of an op that is no read, write, loop or yield, with the dimensions that it reduces.
 
-        Operations whose result is no tile are left out.
+        The node also has the loops whose state it depends on. An op whose result is no tile is left out.
         """
         args = tuple(self.node_of[v] for v in op.operands if v in self.node_of)
         result = op.results[0].type if op.results else None
         if not isinstance(result, TileType):
             return
-        dims, reduces = self._dims(result.dims), frozenset[str]()
+        dims, reduces = self._canonical_dims(result.dims), frozenset[str]()
         carried = frozenset().union(*(self.nodes[arg].carried for arg in args))
         if op.name in REDUCTIONS or op.name == "mma":
             reduces = frozenset().union(*(self.nodes[arg].dims for arg in args)) - dims
             carried -= reduces
-        node = self._add(op.name, dims, result.dtype, args, reduces=reduces, carried=carried, source=op)
+        node = self._add_node(op.name, dims, result.dtype, args, reduces=reduces, carried=carried, source=op)
         self.node_of |= dict.fromkeys(op.results, node)
 
-    def _loop(self, op: Op) -> None:
-        """Add the nodes of a loop: a free one (same result for every tile
-        size) is dissolved, others carry STATE nodes.
+    def _add_loop(self, op: Op) -> None:
+        """Add the nodes of a loop's body; a loop that is not free also gets a STATE node for each carried value.
+
+        A free loop (its tile size does not change the result) leaves no trace: its body then works on whole dimensions.
         """
         (body,) = op.blocks
         if op in self.free:
             self.node_of |= {arg: self.node_of[init] for arg, init in zip(body.args, op.operands, strict=True)}
-            ends = self._block(body)
+            ends = self._add_block(body)
         else:
             axis = str(op.attrs["axis"])
-            self._dims((op.attrs["axis"],))
+            self._canonical_dims((op.attrs["axis"],))
             states = []
             for arg in body.args:
                 carried = frozenset({axis})
-                states.append(self._add(STATE, self._dims(arg.type.dims), arg.type.dtype, carried=carried, source=op))
+                states.append(
+                    self._add_node(
+                        STATE, self._canonical_dims(arg.type.dims), arg.type.dtype, carried=carried, source=op
+                    )
+                )
                 self.node_of[arg] = states[-1]
-            ends = self._block(body)
+            ends = self._add_block(body)
             self.loops[axis] = LoopFacts(axis, monoid_of(op), self.tiles.get(axis), tuple(states), op)
         self.node_of |= dict(zip(op.results, ends, strict=True))
 
     # -- accesses ---------------------------------------------------------------------------------------------
 
-    def _access(self, op: Op) -> AccessFacts:
-        """Return where a read or a write lies in memory; if a coordinate is
-        not linear, only the dimensions that count.
+    def _access_facts(self, op: Op) -> AccessFacts:
+        """Return the memory coordinates, shape, strides and bounds checks of the read or write `op`.
+
+        If a coordinate is not linear, or is gathered, one coordinate that lists all dimensions of the tile stands for
+        all.
         """
         memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
@@ -280,7 +288,7 @@ class _Builder:
         coords = self._coordinates(op, tile, kind)
         linear = coords is not None
         if coords is None:
-            coords = (tuple((name, 1) for d in tile.dims for name in self._names(d) if name in self.extents),)
+            coords = (tuple((name, 1) for d in tile.dims for name in self._digit_names(d) if name in self.extents),)
         leaves = "otherwise" in op.attrs or "bounds" in op.attrs
         name = memory.name or "memory"
         last = kind.sizes[-1] if kind.sizes else None
@@ -289,16 +297,16 @@ class _Builder:
         return AccessFacts(name, element_bytes(kind.dtype), coords, shape, tuple(strides), leaves, linear, is_open)
 
     def _coordinates(self, op: Op, tile: TileType, kind: MemoryType) -> tuple[tuple[tuple[str, int], ...], ...] | None:
-        """Return each memory coordinate of the access `op` as a linear form over
-        canonical dimensions; None if one is not linear.
+        """Return each memory coordinate of the read or write `op` as a linear form over canonical dimensions.
 
-        `tile` is the type of its tile, `kind` that of its memory.
+        None if one is not linear, or is gathered. `tile` is the type of its tile, `kind` the type of its memory.
         """
         names: dict[Symbol, str] = {}
 
-        def place(dim: Expr) -> Expr:
-            """Return the index of a dimension in terms of its digits
-            (mixed-radix parts); digits with one element are 0.
+        def index_by_digits(dim: Expr) -> Expr:
+            """Return the index of a dimension as a sum of stride * index over its digits (mixed-radix parts).
+
+            Digits with one element are left out, as their index is 0.
             """
             digits = self.split.get(dim) or ((str(dim), 1, self.size(dim)),)
             total = as_expr(0)
@@ -310,9 +318,9 @@ class _Builder:
             return total
 
         if "at" not in op.attrs:
-            at = tuple(place(d) for d in kind.dims)
+            at = tuple(index_by_digits(d) for d in kind.dims)
         else:
-            places = {own: place(d) for d, own in zip(tile.dims, op.attrs["over"], strict=True)}
+            places = {own: index_by_digits(d) for d, own in zip(tile.dims, op.attrs["over"], strict=True)}
             images = Substitution({**self.sizes, **places})
             at = tuple(images(e) for e in op.attrs["at"])
         forms = [linear_form(e, list(names)) for e in at]

@@ -69,7 +69,7 @@ class Facts:
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
-        """The nodes that use each node as an operand, by node number."""
+        """{node number: numbers of the nodes that use it as an operand}, for every node of the graph."""
         users: dict[int, list[int]] = {n.id: [] for n in self.nodes}
         for n in self.nodes:
             for arg in n.args:
@@ -78,12 +78,12 @@ class Facts:
 
     @cached_property
     def reads(self) -> tuple[ValueFacts, ...]:
-        """All reads of memory; equal ones are merged."""
+        """The nodes that read memory, in program order; equal reads are one node."""
         return tuple(n for n in self.nodes if n.op == "read")
 
     @cached_property
     def writes(self) -> tuple[ValueFacts, ...]:
-        """All writes to memory."""
+        """The nodes that write memory, atomic updates among them, in program order."""
         return tuple(n for n in self.nodes if n.op == "write")
 
     @cached_property
@@ -92,16 +92,17 @@ class Facts:
         return products_of(self.nodes)
 
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
-        """Yield the node `value` and all nodes that it is computed from, back to
-        operations named in `stop_at` (included).
+        """Yield the numbers of the node `value` and of all nodes that it is computed from, each once.
+
+        Nodes of operations named in `stop_at` are yielded, but the nodes that they are computed from are not.
         """
         return behind(self.nodes, value, stop_at)
 
     @cached_property
     def moved_bytes(self) -> float:
-        """The distinct bytes of memory that the program reads and writes.
+        """The distinct bytes of memory that the whole program reads and writes.
 
-        Each argument counts whole, or by the elements that are accessed if those are fewer.
+        Each tensor counts the elements of all its reads and writes together, but at most its own size.
         """
         touched: dict[str, tuple[int, int]] = {}
         for n in (*self.reads, *self.writes):
@@ -113,19 +114,22 @@ class Facts:
 
     @cached_property
     def scanned(self) -> Dims:
-        """The dimensions that any operation scans in order."""
+        """The dimensions along which the program has a scan (cumsum or topk), which visits elements in order."""
         return frozenset(str(n.source.attrs["dim"]) for n in self.nodes if n.op in SCANS and n.source is not None)
 
     @cached_property
     def passes(self) -> dict[str, int]:
-        """The passes over the tiles of each dimension that a task needs, by dimension; 1 if it can stream."""
+        """The number of passes over the tiles of each dimension that a task needs, by dimension; 1 if one suffices.
+
+        A task is one tile of the grid.
+        """
         return {d: self._passes(d) for d in self.extents}
 
     def _passes(self, dim: str) -> int:
-        """Return how many passes over its tiles a task needs along `dim`: one,
-        and one more after each reduction along it.
+        """Return how many passes over the tiles of `dim` a task (tile of the grid) needs.
 
-        A reduction counts only if a value along `dim` depends on it. Loops whose states merge need one pass.
+        It is one, plus the reductions along `dim` that a value with this dimension depends on one after the other.
+        Reductions of a loop whose states merge, and those of an online softmax, need no pass of their own.
         """
         level: dict[int, int] = {}
         loop = self.loops.get(dim)
@@ -137,8 +141,9 @@ class Facts:
         return 1 + max((level[n.id] for n in self.nodes if dim in n.dims), default=0)
 
     def _is_online(self, n: ValueFacts, dim: str) -> bool:
-        """True if `n` sums exp(t - max(t)) with the maximum along `dim`, so
-        that both run in one pass (online softmax).
+        """True if the node `n` is the sum of exp(t - m) or exp2(t - m), and m is the maximum of the same t along `dim`.
+
+        One pass then computes both m and the sum (online softmax).
         """
         power = self.nodes[n.args[0]] if n.op == "sum" else None
         difference = self.nodes[power.args[0]] if power is not None and power.op in EXPONENTIALS else None
@@ -148,8 +153,9 @@ class Facts:
         return maximum.op == "max" and dim in maximum.reduces and maximum.args[0] == difference.args[0]
 
     def lane_cycles(self, n: ValueFacts, machine: Machine) -> float:
-        """Return the cycles of a core, with all lanes at work, for one element of the
-        value `n`; 0 for what lanes do not compute.
+        """Return the cycles that the ALUs of one core take per element of the value `n`, with all lanes busy.
+
+        It is 0 for values that no ALU computes: reads, writes, MMAs, constants, and elements that are only renamed.
         """
         if n.op in REDUCTIONS or n.op in SCANS:
             return 1 / machine.limits.lane_rate
@@ -159,21 +165,24 @@ class Facts:
 
     @cached_property
     def masks(self) -> dict[str, tuple[Op, ...]]:
-        """The masks of each loop, by axis: select operations that make an iteration
-        over a fully masked tile change nothing.
+        """The masks of each loop, by axis: selects that leave the loop's state unchanged if they mask a whole tile.
+
+        Loops that the program does not have, but could have, are left out.
         """
         return {axis: masks_of(loop.source) for axis, loop in self.loops.items() if loop.source is not None}
 
     @cached_property
     def masked_dims(self) -> Dims:
-        """The dimensions that masks depend on."""
+        """The dimensions that the conditions of the masks depend on, of all loops together."""
         mask_dims = (d for ops in self.masks.values() for op in ops for d in op.operands[0].type.dims)
         return frozenset(map(str, mask_dims))
 
     def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
-        """Return {(iterations, partly masked ones of them): number of tasks} of the loop over `axis`.
+        """Return {(iterations with any unmasked element, those of them with a masked element too): number of tasks}.
 
-        `tile` is the loop's tile size, `tiles` the task width along each dimension. Without masks all tasks are equal.
+        They are iterations of the loop over `axis`, of which each covers `tile` elements. A task is one tile of the
+        grid; `tiles` has its extent along each dimension, 1 where it has none. Only tasks along dimensions of the masks
+        are counted. If no mask depends on `axis`, there is one entry, for one task with all iterations.
         """
         masks = self.masks.get(axis, ())
         dims: list[Expr] = list(dict.fromkeys(d for op in masks for d in op.operands[0].type.dims))
@@ -187,8 +196,11 @@ class Facts:
         return self._trips[key]
 
     @cached_property
-    def kept_share(self) -> dict[str, float]:
-        """The share (0 to 1) of each loop's elements that masks keep, by axis, counted in tiles of COARSE elements."""
+    def unmasked_shares(self) -> dict[str, float]:
+        """The share (0 to 1) of each loop's elements that masks leave to be computed, by axis.
+
+        It is counted in tiles of COARSE elements along each dimension; a partly masked tile counts half.
+        """
         shares = {}
         for axis in self.loops:
             counted = self.trips(axis, COARSE, dict.fromkeys(self.masked_dims, COARSE))
@@ -196,6 +208,9 @@ class Facts:
             shares[axis] = sum((trips - masked / 2) * tasks for (trips, masked), tasks in counted.items()) / whole
         return shares
 
-    def kept(self, dims: Dims) -> float:
-        """Return the share (0 to 1) of elements over `dims` that masks keep; 1 if no masked loop is among them."""
-        return prod(share for axis, share in self.kept_share.items() if axis in dims)
+    def unmasked_share(self, dims: Dims) -> float:
+        """Return the share (0 to 1) of the elements over `dims` that masks leave to be computed.
+
+        It is the product of the shares of all loops over these dimensions; 1 if there are none.
+        """
+        return prod(share for axis, share in self.unmasked_shares.items() if axis in dims)

@@ -34,11 +34,12 @@ class LoopFacts:
 
 
 def monoid_of(loop: Op) -> str | None:
-    """Return how the states of two parts of a loop merge ("sum", "max", "rescaled", or several); None if they do not.
+    """Return how the states of two parts of a loop's range merge: "sum", "max", "rescaled", or several joined by "+".
 
-    Every carried value must be one of these: an accumulator, x' = acc(t, x) with t free of what is carried; a running
-    maximum m' = max(t, m); or rescaled by one, x' = acc(h(t, m'), x * g(m - m')), where h has one factor g(t - m').
-    Rescaled values of two parts merge as x1 * g(m1 - m) + x2 * g(m2 - m) with m = max(m1, m2).
+    None if they do not merge. Every value that the loop carries must be one of these: an accumulator, x' = acc(t, x),
+    with t independent of carried values; a running maximum or minimum, m' = max(t, m); or an accumulator that is
+    rescaled when the maximum changes, x' = acc(h(t, m'), x * g(m - m')), with g = exp or exp2 and exactly one factor
+    g(t - m') in h. Rescaled values of two parts merge as x1 * g(m1 - m) + x2 * g(m2 - m) with m = max(m1, m2).
     """
     return _CarriedValues(loop).merge()
 
@@ -58,15 +59,15 @@ class _CarriedValues:
         self.maxima = self._maxima()
 
     def merge(self) -> str | None:
-        """Return how all carried values of the loop merge, their kinds sorted and joined by "+"; None if one
-        does not.
-        """
-        kinds = [self._kind(arg, end) for arg, end in zip(self.body.args, self.ends, strict=True)]
+        """Return the ways in which the loop's carried values merge, sorted and joined by "+"; None if one does not."""
+        kinds = [self._merge_kind(arg, end) for arg, end in zip(self.body.args, self.ends, strict=True)]
         return "+".join(sorted({kind for kind in kinds if kind})) if all(kinds) else None
 
     def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
-        """Return (operation that makes `value` by accumulating over the loop's axis,
-        its accumulator input); None if none does.
+        """Return (the operation that makes `value`, its accumulator input) if it accumulates over the loop's axis.
+
+        It is an mma with the axis among its K dimensions, or a reduction along the axis with an accumulator; otherwise
+        None.
         """
         op = self.maker.get(value)
         if op is None:
@@ -78,7 +79,7 @@ class _CarriedValues:
         return None
 
     def _maxima(self) -> dict[Value, Value]:
-        """Return the running maxima (or minima) of the loop, as {value carried in: value carried out}."""
+        """Return the running maxima and minima of the loop, as {value carried in: value carried out}."""
         maxima = {}
         for arg, end in zip(self.body.args, self.ends, strict=True):
             step = self._accumulation(end)
@@ -87,13 +88,13 @@ class _CarriedValues:
         return maxima
 
     def _carries(self, value: Value) -> bool:
-        """True if a value depends on a value that the loop carries."""
+        """True if `value` depends on a value that the loop carries from one iteration to the next."""
         return bool(self.carried_in.get(value))
 
-    def _kind(self, arg: Value, end: Value) -> str | None:
-        """Return how one carried value merges: "sum", "max" or "rescaled"; None if it does not.
+    def _merge_kind(self, arg: Value, end: Value) -> str | None:
+        """Return how one carried value merges across parts of the loop ("sum", "max", "rescaled"); None if it cannot.
 
-        `arg` is the value carried in, `end` the one carried out.
+        `arg` is the value as an iteration receives it, `end` as the iteration passes it on.
         """
         if arg in self.maxima:
             return MAXIMUM
@@ -114,8 +115,9 @@ class _CarriedValues:
         return RESCALED
 
     def _rescaled_by(self, value: Value) -> Value | None:
-        """Return the running maximum m, as carried in, if `value` is a factor
-        g(m - m'), g being exp or exp2; else None.
+        """Return the running maximum m that `value` rescales by: `value` is g(m - m'), with g = exp or exp2; else None.
+
+        m is the maximum as an iteration receives it, m' as the iteration passes it on.
         """
         op = self.maker.get(value)
         while op is not None and op.name in SAME_ELEMENTS:
@@ -129,9 +131,9 @@ class _CarriedValues:
         return before if before in self.maxima and self.maxima[before] is after else None
 
     def _is_homogeneous(self, value: Value, maximum: Value) -> bool:
-        """True if a value has exactly one factor g(t - m'), g being exp or exp2, and depends on no other carried value.
+        """True if `value` has exactly one factor g(t - m'), with g = exp or exp2, and uses no other carried value.
 
-        `maximum` is the running maximum as carried in; m' is what it becomes.
+        `maximum` is the running maximum as an iteration receives it; m' is the same as the iteration passes it on.
         """
         op = self.maker.get(value)
         if op is None:

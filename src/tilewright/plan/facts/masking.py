@@ -26,14 +26,14 @@ NEUTRAL = {"max": -inf, "min": inf, "sum": 0.0}
 
 
 def masks_of(loop: Op) -> tuple[Op, ...]:
-    """Return the selects of a loop's body that are masks: if one masks a whole tile, the iteration changes nothing."""
-    return tuple(op for op in loop.blocks[0].ops if op.name == "select" and hides(loop, op))
+    """Return the selects of a loop's body that are masks: if one masks a whole tile, the iteration changes no state."""
+    return tuple(op for op in loop.blocks[0].ops if op.name == "select" and is_mask(loop, op))
 
 
-def hides(loop: Op, selection: Op) -> bool:
-    """True if an iteration leaves all values that the loop carries unchanged when `selection` is masked everywhere.
+def is_mask(loop: Op, selection: Op) -> bool:
+    """True if an iteration leaves all values that the loop carries unchanged when `selection` masks every element.
 
-    Masked means that the select gives its last operand.
+    `selection` is a select in the loop's body. It masks an element if it gives its last operand there.
     """
     (body,) = loop.blocks
     known: dict[Value, Known] = {arg: arg for arg in body.args}
@@ -46,17 +46,17 @@ def hides(loop: Op, selection: Op) -> bool:
         elif op.name == "select" and operands[1] is not None and operands[1] == operands[2]:
             result = operands[1]  # a mask of a mask
         else:
-            result = _result(op, operands)
+            result = _known_result(op, operands)
         if result is not None:
             known |= dict.fromkeys(op.results, result)
     return False
 
 
-def _result(op: Op, operands: Sequence[Known]) -> Known:
-    """Return what is known of an operation's result: an equal value, a number
-    that all elements have, or None for nothing.
+def _known_result(op: Op, operands: Sequence[Known]) -> Known:
+    """Return what is known of the result of `op`: a value that it equals, a number that all its elements have, or None.
 
-    `operands` has the same knowledge of its operands. Operands of which nothing is known are taken to be finite.
+    `operands` has the same knowledge of its operands. An operand of which nothing is known is taken to be finite. None
+    means that nothing is known.
     """
     first, second = (*operands, None, None)[:2]
     if op.name in ("fill", "scalar"):
@@ -84,11 +84,12 @@ def _result(op: Op, operands: Sequence[Known]) -> Known:
 def count_trips(
     program: Program, masks: Sequence[Op], axis: Expr, tile: int, rows: Mapping[Expr, int], size: Size
 ) -> Trips:
-    """Return {(iterations, partly masked ones of them): number of tasks} of a loop over `axis`.
+    """Return {(iterations with any unmasked element, those of them with a masked element too): number of tasks}.
 
-    `tile` is the loop's tile size, `rows` the task width along each other masked dimension. Conditions are taken to be
-    linear, so that one holds somewhere in a box if it holds at a corner; conditions on data mask nothing. `size` gives
-    the extent of a dimension.
+    They are iterations of the loop over `axis`, of which each covers `tile` elements. A task is one tile of the grid;
+    `rows` has its extent along each other dimension of the masks. `size` gives the whole extent of a dimension.
+    Conditions are taken to be linear: one holds somewhere in a tile if it holds at a corner. Conditions that depend on
+    data mask nothing.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]
@@ -111,8 +112,9 @@ def count_trips(
 
 
 def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:
-    """Return a condition's value at the coordinates `at` (an array per dimension); None if it depends on anything else.
+    """Return the value of a condition at the coordinates `at`, an array for each dimension.
 
+    None if the condition depends on anything but coordinates and sizes, or uses an operation that ON_COORDINATES lacks.
     `makers` maps a value to the operation that makes it. `size` gives the extent of a dimension.
     """
     op = makers.get(value)

@@ -37,9 +37,7 @@ class OnlineSoftmax:
 
 
 def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
-    """Return the softmax along `dim` that the program's MMAs reduce; or text why no loop can compute it tile by
-    tile.
-    """
+    """Return the softmax along `dim` that the program's MMAs reduce; or text why no loop can compute it by tiles."""
     ops = program.body.ops
     reductions = [op for op in ops if op.name in REDUCTIONS and op.attrs["dim"] is dim]
     maxima = [op for op in reductions if op.name == "max"]
@@ -73,10 +71,10 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
 
 
 def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
-    """Return the values with exactly one factor exp(t - m); or text that says why there is no such set.
+    """Return the values along the dimension that have exactly one factor exp(t - m), or exp2; or text why none does.
 
-    `along` are the operations along the dimension, in order; `maximum` is the reduction that gives m. The reason names
-    an operation that uses m in another way, or says that it is not exactly one of exp and exp2 that raises.
+    `along` are the operations along the dimension, in order; `maximum` is the reduction that gives m. The text names an
+    operation that uses m or such a value in another way, or says that neither exp nor exp2 is used, or that both are.
     """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:
@@ -102,7 +100,7 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
     """Return `values` and all values that depend on them through operations that are not in `along`.
 
-    `ops` are the program's operations, in order.
+    `ops` are the program's operations, in order; `along` are those along the softmax's dimension.
     """
     dependents = set(values)
     for op in ops:
@@ -112,15 +110,15 @@ def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set
 
 
 def _is_zero(op: Op | None) -> bool:
-    """True if an operation fills a tile with 0."""
+    """True if `op` fills a tile with 0; False for None."""
     return op is not None and op.name == "fill" and op.attrs["value"] == 0
 
 
 def _is_k_loop(op: Op) -> bool:
-    """True if an operation is a loop that only adds MMAs of what it reads."""
+    """True if `op` is a loop whose body only reads operands, multiplies them, and adds to an accumulator."""
     return op.name == "iterate" and only_adds(op)
 
 
 def _has(value: Value, dim: Expr) -> bool:
-    """True if a value is a tile with this dimension."""
+    """True if `value` is a tile that has the dimension `dim`."""
     return isinstance(value.type, TileType) and dim in value.type.dims

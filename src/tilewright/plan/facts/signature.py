@@ -15,8 +15,8 @@ PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
 
 
 def signature(facts: Facts) -> Signature:
-    """Return the facts of a program without names, nested in tuples: equal for programs that differ only in names."""
-    return _Signing(facts).whole()
+    """Return the facts of a program as nested tuples without names: equal for programs that differ only in names."""
+    return _Signing(facts).build()
 
 
 class _Signing:
@@ -26,11 +26,12 @@ class _Signing:
         self.facts = facts
         self.runs = _merged(facts)
         self.inner = {dim: run[-1] for run in self.runs for dim in run}
-        self.number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._place))}
+        self.number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._sort_key))}
 
-    def whole(self) -> Signature:
-        """Return the signature: (extents, parallel dimensions, loops, expression
-        trees of the writes), all without names.
+    def build(self) -> Signature:
+        """Return the signature: (extents, parallel dimensions, loops, an expression tree for each write).
+
+        Dimensions are numbers in it.
         """
         facts = self.facts
         extents = sorted((self.number[run[-1]], facts.size(run)) for run in self.runs)
@@ -38,9 +39,10 @@ class _Signing:
         parallel = sorted({self.number[self.inner[d]] for d in facts.parallel})
         return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value(w.id) for w in facts.writes))
 
-    def _place(self, run: tuple[str, ...]) -> tuple[object, ...]:
-        """Return the sort key of a run (dimensions that form one flat index):
-        strides in writes, extent, strides in reads.
+    def _sort_key(self, run: tuple[str, ...]) -> tuple[object, ...]:
+        """Return the key by which merged dimensions are numbered: strides in writes, extent, then strides in reads.
+
+        `run` are dimensions that form one flat index. Runs that no write has come last.
         """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
@@ -48,14 +50,14 @@ class _Signing:
         return (not any(written), *written, facts.size(run), tuple(read))
 
     def _dims(self, dims: frozenset[str]) -> tuple[int, ...]:
-        """Return the sorted numbers that stand for dimension names in a signature; merged dimensions have one
-        number.
-        """
+        """Return the sorted numbers of dimensions in the signature; merged dimensions share one number."""
         return tuple(sorted({self.number[self.inner[d]] for d in dims}))
 
     def _value(self, value: int) -> Signature:
-        """Return the expression tree of the node `value`, without names; A and B of
-        an MMA are sorted, renamings are left out.
+        """Return the expression tree of the node `value` as nested tuples without names.
+
+        A and B of an MMA are sorted, so that their order does not matter. Operations that only rename elements are left
+        out.
         """
         n = self.facts.nodes[value]
         if n.op in PASSED_OVER and n.args:
@@ -66,8 +68,9 @@ class _Signing:
         return (n.op, str(n.dtype), self._dims(n.dims), self._dims(n.reduces), self._access(n), *args)
 
     def _access(self, n: ValueFacts) -> Signature:
-        """Return (bytes, strides by dimension number, elements, may leave bounds,
-        linear) of an access; () if `n` is none.
+        """Return (element bytes, strides by dimension number, elements, may be out of bounds, is linear) of an access.
+
+        It is () if the node `n` is no read or write.
         """
         if n.access is None:
             return ()
@@ -76,19 +79,20 @@ class _Signing:
 
 
 def _merged(facts: Facts) -> list[tuple[str, ...]]:
-    """Return the dimensions in groups, each outermost first: those of a group form one flat index wherever they
-    occur.
-    """
+    """Return all dimensions in groups: those of a group, outermost first, form one flat index wherever they occur."""
     runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
     while True:
-        pair = next(((a, b) for a in runs for b in runs if a != b and _lies_behind(facts, a, b)), None)
+        pair = next(((a, b) for a in runs for b in runs if a != b and _can_merge(facts, a, b)), None)
         if pair is None:
             return runs
         runs = [run for run in runs if run not in pair] + [(*pair[0], *pair[1])]
 
 
-def _lies_behind(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
-    """True if the dimensions `outer` and then `inner` form one flat index in all values and accesses that have them."""
+def _can_merge(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
+    """True if the dimensions `outer` and then `inner` form one flat index in every value and access that has them.
+
+    Never if one of them is a loop's axis, is scanned or is masked, or if the grid may split only one of them.
+    """
     a, b = outer[-1], inner[-1]
     special = set(facts.loops) | facts.scanned | facts.masked_dims
     if {a, b} & special or (a in facts.parallel) != (b in facts.parallel):

@@ -42,20 +42,20 @@ class ValueFacts:
 
     @property
     def space(self) -> Dims:
-        """The dimensions that this value is computed over: its own and those that it reduces."""
+        """The dimensions that this value is computed over: those that it has and those that it reduces."""
         return self.dims | self.reduces
 
     @property
     def place(self) -> AccessFacts:
-        """The access of this read or write; only these have one."""
+        """The memory access of this node, which must be a read or a write."""
         assert self.access is not None
         return self.access
 
 
 def behind(nodes: Sequence[ValueFacts], start: int, stop_at: Collection[str] = ()) -> Iterator[int]:
-    """Yield the node `start` and all nodes that it is computed from, each once.
+    """Yield the numbers of the node `start` and of all nodes that it is computed from, each once.
 
-    Nodes of operations named in `stop_at` are yielded too, but not what they are computed from.
+    Nodes of operations named in `stop_at` are yielded, but the nodes that they are computed from are not.
     """
     todo, seen = [start], set()
     while todo:

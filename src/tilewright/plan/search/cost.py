@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, gcd
 
 from tilewright.machine import Limits, Machine
-from tilewright.plan.model import moving
+from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.ranking import ENOUGH_STAGES
 from tilewright.plan.search.work import Phase, TaskEnd, Work
 
@@ -56,7 +56,7 @@ def roofline(machine: Machine, mma: float, lanes: float, moved: float) -> float:
     number of cores. `moved` are the program's bytes to and from global memory.
     """
     cores = machine.limits.cores or 1
-    return max(mma / cores, lanes / cores, moving(machine, moved)) + launch_cycles(machine)
+    return max(mma / cores, lanes / cores, moving_cycles(machine, moved)) + launch_cycles(machine)
 
 
 def line_factor(machine: Machine, row: int, pitch: int) -> float:
@@ -141,7 +141,7 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
     """
     limits = machine.limits
     if o.stages:
-        total, least = _pipelined_cycles(machine, w, o), moving(machine, w.moved)
+        total, least = _pipelined_cycles(machine, w, o), moving_cycles(machine, w.moved)
     else:
         total, least = _unpipelined_cycles(machine, w)
     return KernelTime(max(total, least) + launch_cycles(machine), total + limits.launch_cycles)
@@ -158,7 +158,7 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
     rounds = ceil(w.tasks / cores)
     each = [p.mma + p.lanes + p.copied / limits.l2_rate + p.shared / limits.shared_rate for p in w.phases]
     busy = rounds * sum(p.trips * max(cycles, p.gather) for p, cycles in zip(w.phases, each, strict=True))
-    moved = moving(machine, w.moved, from_memory=w.from_memory) * max(1, cores / w.tasks)
+    moved = moving_cycles(machine, w.moved, from_memory=w.from_memory) * max(1, cores / w.tasks)
     if w.at_a_time:
         moved += w.again / limits.far_rate / cores
         full = w.tasks / (cores * w.at_a_time)

@@ -189,7 +189,7 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
         operand = m.oriented.a if ROWS in c.roles else m.oriented.b if COLUMNS in c.roles else None
         if operand is None or tile.level != GRID or len(c.dims) > 1 or c.extent % tile.size == 0 or not operand.reads:
             continue
-        if t.facts.nodes[operand.reads[0]].place.lies_alone(c.dims[0]):
+        if t.facts.nodes[operand.reads[0]].place.is_plain_coordinate(c.dims[0]):
             outside += -c.extent % tile.size
             edges = max(edges, ceil(per_core / tile.count))
     for dims, tile_size in ((m.oriented.rows, m.rows), (m.oriented.columns, m.columns)):

@@ -21,7 +21,7 @@ from tilewright.plan.microkernel import (
     axes_in,
     microkernel,
     precision_of,
-    rows_apart,
+    row_stride_of_a,
     types_of,
 )
 from tilewright.plan.model import Size
@@ -128,7 +128,7 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
         axes = axes_in(op, width)
         products[op] = None
         if not isinstance(axes, str):
-            row_stride, is_part = rows_apart(facts.program, op, axes, size), width(axes.n) < size(axes.n)
+            row_stride, is_part = row_stride_of_a(facts.program, op, axes, size), width(axes.n) < size(axes.n)
             types = types_of(op, axes.swapped, machine)
             allowed_lanes = (
                 machine.lanes if axes.k in facts.opened else lanes

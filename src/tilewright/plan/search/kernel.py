@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from tilewright.plan.model import moving
+from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, row_cycles
 from tilewright.plan.search.counting import count_work, result_rows
@@ -154,7 +154,7 @@ def _least_rounds(t: Tiling) -> float:
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
         return 0.0
-    rounds = t.tasks / cores * prod(facts.kept_share.values())
+    rounds = t.tasks / cores * prod(facts.unmasked_shares.values())
     may_split = not facts.opened and t.tasks <= 2 * CROWDED * cores and len(facts.products) == 1
     return rounds if facts.loops or may_split else ceil(rounds)
 
@@ -210,7 +210,7 @@ def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
     assert halo is not None
     access = t.facts.nodes[halo.b_read].place
     extent = t.facts.extents.get(access.contiguous or "", 1) * t.batch
-    if not access.along(m.oriented.product.k):
+    if not access.rows_run_along(m.oriented.product.k):
         return halo.chunks * halo_taps(halo) * halo.tap / t.machine.limits.l2_rate
     slab = m.atom.slab or 1
     return (
@@ -243,7 +243,7 @@ def _is_memory_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bo
     limits the predicted time.
     """
     machine = kernel.tiling.machine
-    return time.unbounded - machine.limits.launch_cycles <= moving(machine, work.moved)
+    return time.unbounded - machine.limits.launch_cycles <= moving_cycles(machine, work.moved)
 
 
 def _sort_key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> Key:

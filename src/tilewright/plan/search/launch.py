@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from tilewright.plan.model import l2, moving
+from tilewright.plan.model import l2, moving_cycles
 from tilewright.plan.search.tiles import GRID, AxisTile
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.work import Work
@@ -99,7 +99,7 @@ def heads_together(t: Tiling, around: list[str]) -> int:
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1
     extents = [facts.extents.get(d, 1) for d in around]
-    each = moving(t.machine, facts.moved_bytes) * limits.far_rate * cores / prod(extents)
+    each = moving_cycles(t.machine, facts.moved_bytes) * limits.far_rate * cores / prod(extents)
     counts = [1]
     for extent in reversed(extents):
         counts += [counts[-1] * n for n in range(2, extent + 1) if extent % n == 0]

@@ -11,8 +11,8 @@ from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY
 from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
-from tilewright.plan.model import moving
-from tilewright.plan.rows import beside_rows, rows_and_waves, tasks_of
+from tilewright.plan.model import moving_cycles
+from tilewright.plan.rows import rows_and_waves, tasks_of, widths_across_rows
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles
 from tilewright.plan.search.kernel import CROWDED, Parts
 from tilewright.plan.search.parts import has_dimension
@@ -76,7 +76,9 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
     is_used_again = any(user not in inside and user != n.id for i in inside for user in facts.users[i])
     (axis,) = n.reduces
     along = [r for r in reads if axis in r.dims]
-    is_plain = all(r.place.lies_alone(axis) and has_dimension(r, axis) and not r.place.can_leave for r in along)
+    is_plain = all(
+        r.place.is_plain_coordinate(axis) and has_dimension(r, axis) and not r.place.can_leave for r in along
+    )
     return n if is_map and is_plain and not is_used_again and n.dtype.accumulator is n.dtype else None
 
 
@@ -92,7 +94,7 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     if elements * source.bytes / limits.l2_rate / tasks_of(kernel.widths, size) <= moved + limits.launch_cycles:
         return 1
     fewest_tasks = tasks_of(
-        beside_rows(facts.program, kernel.widths, size, machine, tasks_per_core=inf) or kernel.widths, size
+        widths_across_rows(facts.program, kernel.widths, size, machine, tasks_per_core=inf) or kernel.widths, size
     )
     extent = facts.extents[_reduced_dim(reduction)]
 
@@ -155,4 +157,4 @@ def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, fl
     states = parts.count * sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)
     lanes = sum(p.lanes for p in whole.phases) * whole.tasks
     work = replace(whole, tasks=tasks, phases=(Phase(1, lanes=lanes / tasks),), moved=whole.moved + states)
-    return work, moving(machine, states) + machine.limits.copy_latency + launch_cycles(machine)
+    return work, moving_cycles(machine, states) + machine.limits.copy_latency + launch_cycles(machine)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 
 from tilewright.plan.facts import ValueFacts
-from tilewright.plan.model import moving
+from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.axes import DEPTH
 from tilewright.plan.search.cost import launch_cycles
 from tilewright.plan.search.counting import ResultRows, result_rows, state_bytes, task_end
@@ -63,7 +63,9 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
     t, limits = kernel.tiling, kernel.tiling.machine.limits
     task_cycles = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
     waves = ceil(t.tasks * parts.count / (limits.cores or 1))
-    merge = moving(t.machine, (parts.count + 1) * state_bytes(t, t.o.class_of[parts.dim])) + limits.following_cycles
+    merge = (
+        moving_cycles(t.machine, (parts.count + 1) * state_bytes(t, t.o.class_of[parts.dim])) + limits.following_cycles
+    )
     return waves * task_cycles / parts.count + merge + 2 * limits.copy_latency + launch_cycles(t.machine)
 
 
@@ -91,7 +93,7 @@ def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     extent = t.facts.extents[dim]
     reads = [r for r in t.facts.reads if dim in r.place.dims]
     plain = (
-        all(r.place.lies_alone(dim) and has_dimension(r, dim) for r in reads)
+        all(r.place.is_plain_coordinate(dim) and has_dimension(r, dim) for r in reads)
         and box == min(step, extent)
         and not _is_computed(t)
     )
@@ -170,5 +172,5 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
         edges=work.edges,
     )
     launches = 1 if parts.count <= UNROLLED else 2
-    merge = moving(machine, (parts.count + 1) * states) + launches * machine.limits.following_cycles
+    merge = moving_cycles(machine, (parts.count + 1) * states) + launches * machine.limits.following_cycles
     return split, merge

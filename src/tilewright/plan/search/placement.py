@@ -106,7 +106,7 @@ def _place_read(
     facts, machine, p = t.facts, t.machine, m.oriented
     n, own = facts.nodes[read], p.rows if is_a else p.columns
     access, limits = n.place, machine.limits
-    loops, along = t.loops_over(n.dims), access.along(p.product.k)
+    loops, along = t.loops_over(n.dims), access.rows_run_along(p.product.k)
     rows = m.rows if is_a else m.columns * t.batch
     held = is_a and p.a_in_registers
     k = t.span(n.dims & p.product.k)
@@ -120,7 +120,7 @@ def _place_read(
     count = float(rows * deep * access.bytes) * thin
     overlap = 1.0
     if access.rows_overlap and not t.o.by_threads:  # rows begin within the ones before them
-        boxed = len(own) == 1 and all(access.lies_alone(d) for d in own)
+        boxed = len(own) == 1 and all(access.is_plain_coordinate(d) for d in own)
         overlap = limits.box_overlap if boxed else limits.window_overlap
     inner = inner_k(t, p)
     extent = facts.extents.get(inner or "", 1) * t.batch

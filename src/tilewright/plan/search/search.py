@@ -174,8 +174,8 @@ def lower_bound(facts: Facts, machine: Machine) -> float:
             for x in shared_atoms(machine, types, along, precision_of(n.source))
         ]
         rate = min((x.cycles / prod(x.shape) for x in every), default=1 / machine.limits.lane_rate)
-        mma += facts.size(n.space) * facts.kept(n.space) * rate
+        mma += facts.size(n.space) * facts.unmasked_share(n.space) * rate
     for n in facts.nodes:
         if n.op not in UNTIMED:
-            lanes += facts.size(n.space) * facts.kept(n.space) * facts.lane_cycles(n, machine)
+            lanes += facts.size(n.space) * facts.unmasked_share(n.space) * facts.lane_cycles(n, machine)
     return roofline(machine, mma, lanes, facts.moved_bytes)

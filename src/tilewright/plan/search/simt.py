@@ -15,7 +15,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Facts
 from tilewright.plan.model import Size, element_bytes
-from tilewright.plan.rows import in_a_line, rows_and_waves, smallest, tasks_of
+from tilewright.plan.rows import elements_per_line, rows_and_waves, smallest_element_bytes, tasks_of
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import argument_bytes
@@ -171,7 +171,8 @@ def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
         return []
     size = _sizes(program, {})
     task_extents = {
-        d: in_a_line(facts.program, size(d), program.machine) if d is terms.along else size(d) for d in facts.cut
+        d: elements_per_line(facts.program, size(d), program.machine) if d is terms.along else size(d)
+        for d in facts.cut
     }
     one_term = dict.fromkeys(program.summed, 1)
     widths, waves = rows_and_waves(facts.program, task_extents, lambda d: one_term.get(d) or size(d), program.machine)
@@ -197,9 +198,16 @@ def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
         if prod(sizes) == 1 or not all(_may_overrun(facts, d, n) for d, n in box.items()):
             continue
         terms = terms_of_box(program, box, tile)
-        fits = terms.sums <= file.tensor_values and terms.sums + terms.windows <= file.lane_values
+        fits = (
+            terms.accumulator_registers <= file.tensor_values
+            and terms.accumulator_registers + terms.window_registers <= file.lane_values
+        )
         fits = fits and terms.beside * terms.each <= most_bytes
-        if fits and terms.window < terms.results * tile and resident_waves(machine, terms.held, waves) >= waves:
+        if (
+            fits
+            and terms.window < terms.results * tile
+            and resident_waves(machine, terms.live_registers, waves) >= waves
+        ):
             yield _kernel_of_boxes(program, terms, box)
 
 
@@ -249,7 +257,7 @@ def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) ->
     terms, outer, inner = with_boxes(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
     size = _sizes(program, {outer: count, **inner})
-    widths, waves = tasks_of_boxes(terms, size, smallest(program.facts.program), program.machine)
+    widths, waves = tasks_of_boxes(terms, size, smallest_element_bytes(program.facts.program), program.machine)
     return TermKernelSchedule(program, terms, widths, waves, outer, box)
 
 
@@ -265,13 +273,13 @@ def count_terms(kernel: TermKernelSchedule) -> Work:
     boxes = max(1, ceil(prod(kernel.widths.values()) / (values * terms.results * lanes * kernel.waves)))
     count, widened = size(terms.summed), values if terms.each < terms.wide else 0
     rounds = ceil(count / terms.tile)
-    loads = rounds * boxes * (terms.window // terms.together)
+    loads = rounds * boxes * (terms.window // terms.positions_per_load)
     instructions = loads * costs.load + rounds * boxes * terms.window * widened
     instructions += count * (boxes * terms.results * values + 1 + widened)
     instructions += boxes * terms.results * (values // 2 + costs.result) + costs.task
     tasks = tasks_of(kernel.widths, size)
     core_waves = ceil(tasks / (limits.cores or 1)) * kernel.waves
-    concurrent = min(core_waves, max(kernel.waves, resident_waves(machine, boxes * terms.held, kernel.waves)))
+    concurrent = min(core_waves, max(kernel.waves, resident_waves(machine, boxes * terms.live_registers, kernel.waves)))
     is_unrolled = rounds <= max_unrolled_steps(terms, kernel.widths, kernel.waves, machine)
     wave_cycles = instructions * costs.waiting + (1 if is_unrolled else rounds) * limits.copy_latency
     lines = min(lanes, ceil(lanes * terms.apart / machine.lane_access.line_bytes))

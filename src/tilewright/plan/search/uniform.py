@@ -12,7 +12,7 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, only_adds, plan_over_dims
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
-from tilewright.plan.predicting import is_divided, neighbours_in_word
+from tilewright.plan.predicting import elements_per_load, needs_division
 from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
@@ -178,8 +178,8 @@ def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
     For an MMA it is one multiply-add, for a read whose address needs divisions it is the address arithmetic.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
-    if n.op == "read" and n.source is not None and is_divided(n.source, size):
-        return float(machine.limits.placing / machine.limits.lane_rate / neighbours_in_word(n.source, size, machine))
+    if n.op == "read" and n.source is not None and needs_division(n.source, size):
+        return float(machine.limits.placing / machine.limits.lane_rate / elements_per_load(n.source, size, machine))
     if n.op == "mma" and n.source is not None:
         return _multiply_add_cycles(kernel, n.source)
     return 0.0 if n.op == "cumsum" else facts.lane_cycles(n, machine)

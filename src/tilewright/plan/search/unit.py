@@ -95,7 +95,7 @@ def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bo
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)
-    along = any(facts.nodes[r].place.along(product.k) for r in p.b.reads)
+    along = any(facts.nodes[r].place.rows_run_along(product.k) for r in p.b.reads)
     if over_k and k % (atom.slab or 1) and t.batch == 1 and along:
         return False
     exact = p.a_in_registers or any(d in facts.loops for d in product.k)
