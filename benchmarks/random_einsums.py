@@ -6,7 +6,7 @@
 The programs are those of einsum_programs.py: operands may have no free dimension, extents may be 1, dimensions stand in
 any order, loops go over some of what is summed. Every program runs on the executor, and its block programs and the loop
 programs that they become run on the interpreter for two machines that are drawn for it; every tenth runs for all. With
-`--native` it is also called on this CPU, as it is planned and by the general path, and with `--gpu` on the GPU at hand.
+`--native` it is also called on this CPU, as it is planned and without a pipeline, and with `--gpu` on the GPU at hand.
 Before a run every result and the guards around all arrays hold NaN (a marker, for integers). Results must be equal to
 those of numpy in int64.
 

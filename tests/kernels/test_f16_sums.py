@@ -60,7 +60,7 @@ def test_sums_of_integers_are_exact_on_every_machine(problem, row):
     work = read_workload(read_problem(problem), "f16sums")
     kernel = work.planned(machine(row))
     exactly(work, kernel)
-    said = f"accumulate=f16: {machine(row).name} has no atom that sums so; sums are in f32, rounded once"
+    said = f"accumulate=f16: {machine(row).name} has no such atom; it accumulates in f32 and rounds once"
     assert (said in kernel.explain()) == (row not in SUMS_SO)
 
 

@@ -168,7 +168,7 @@ def test_the_plan_says_both_programs_and_the_explanation_both_times():
     explained = made.explain()
     assert "product_and_softmax on hopper as two kernels, split after mma: predicted" in explained
     assert re.search(r"refused  no pipeline: 1\d\.\d+ of the time", explained)  # as one kernel
-    assert "product_and_softmax_before on hopper with 132 workers, in roles" in explained
+    assert "product_and_softmax_before on hopper with 132 workers, with a pipeline" in explained
 
 
 def test_the_second_program_can_be_edited_and_left_out():

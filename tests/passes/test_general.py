@@ -1,4 +1,4 @@
-"""Tile kernels as machine code, by the general path: every kernel against the executor or its float64 bound."""
+"""Tile kernels as machine code, without a pipeline: every kernel against the executor or its float64 bound."""
 
 import math
 from itertools import permutations

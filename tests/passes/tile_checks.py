@@ -30,7 +30,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 
 def native(made, path="general", **options):
-    """The executable of a kernel, or of a kernel with its symbols; by the general path unless said otherwise."""
+    """The executable of a kernel, or of a kernel with its symbols; without a pipeline unless said otherwise."""
     kernel, symbols = made if isinstance(made, tuple) else (made, {})
     executable = tilewright.compile(kernel, symbols, target="cpu", **options)
     executable.path = path

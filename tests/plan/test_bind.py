@@ -217,7 +217,7 @@ REFUSED = [
         "8 waves 248 registers, stages 2, epilogue stages 1, pingpong",
         "168 each, 504 in all",
     ),
-    ("epilogue stages 1", "resident stages 2, epilogue stages 1", "nothing is brought once"),
+    ("epilogue stages 1", "resident stages 2, epilogue stages 1", "no operand is loaded once"),
     ("loop 64", "loop 264", "no multiple of a row"),
     ("loop 64", "loop 320", "longer than K"),
     ("4 waves", "12 waves", "3 groups of waves do not share 64x64 in whole atoms of 64x64"),

@@ -167,7 +167,7 @@ EDITS = [
     ),
     ("axis N = (N 136): task 64", "axis N = (N 136): task 136", "a task has the columns of `mma by wgmma.m64n64k16"),
     ("240 registers", "236 registers", "registers are given in multiples of 8"),
-    ("240 registers", "32 registers", "a lane's sums alone take 32 registers"),
+    ("240 registers", "32 registers", "a lane's accumulators alone take 32 registers"),
 ]
 
 

@@ -223,7 +223,7 @@ def test_a_plan_says_by_what_each_product_is_done():
     for wrong, why in [
         (second.replace("mma2", "mma3"), "no product mma3; there are mma, mma2"),
         ("mma2 by nothing.f32, tile 1x1", "no multiplication atom 'nothing.f32'"),
-        (f"mma2 by {atom[1]}, tile 99x{atom[2]}", "a block and both factors take"),
+        (f"mma2 by {atom[1]}, tile 99x{atom[2]}", "an accumulator tile and both operands take"),
     ]:
         with pytest.raises(ArgumentError, match=why):
             tilewright.compile(several(), target="cpu", plan=edited.replace(edited.splitlines()[-1], wrong))(*inputs)

@@ -124,7 +124,7 @@ def test_products_in_parts_are_exact_on_this_machine(dtype: str, kind: Any, size
     [
         (("task 16", "task 32", "loop 32"), "`axis M = (M 64): task 16`: its constraint says `task 32`"),
         (("task 32, loop 3", "task 32, loop 16", "loop 32"), "the product's block has 14"),
-        (("task 32, loop 14", "task 32", "loop 32"), "have a loop over N too: `loop 32`"),
+        (("task 32, loop 14", "task 32", "loop 32"), "need a loop over N too: `loop 32`"),
     ],
 )
 def test_what_is_not_done_is_refused_by_its_line(words: tuple[str, str, str], message: str) -> None:

@@ -184,9 +184,9 @@ def test_many_filters_of_a_channel_take_vectors_of_columns():
 @pytest.mark.parametrize(
     ("problem", "why"),
     [
-        ("mb1ic8ih5oc8kh3ph1", "no digit is kept by both factors"),
-        ("g4mb1ic8ih5oc8kh3ph1", "no digit that both factors keep lies side by side in x"),
-        ("g1mb1ic1ih5oc1kh3ph1", "no digit is kept by both factors"),
+        ("mb1ic8ih5oc8kh3ph1", "no digit is in both operands and the result"),
+        ("g4mb1ic8ih5oc8kh3ph1", "no digit of both operands and the result is contiguous in x"),
+        ("g1mb1ic1ih5oc1kh3ph1", "no digit is in both operands and the result"),
     ],
 )
 def test_what_has_no_form_is_told_why(problem, why):
@@ -351,7 +351,7 @@ def test_a_long_program_is_refused():
 
 
 def test_a_plan_for_another_contraction_is_refused():
-    with pytest.raises(ArgumentError, match=r"`atom lanes\.f32`: no digit is kept by both factors"):
+    with pytest.raises(ArgumentError, match=r"`atom lanes\.f32`: no digit is in both operands and the result"):
         workload("mb1ic8ih5oc8kh3ph1").compiled(PLAN)
 
 
@@ -371,7 +371,7 @@ def test_a_plan_by_columns_may_be_given_all_the_same():
         if not (x.blocking.by_lanes or x.blocking.in_tiles)
     )
     check(work, str(plan))
-    check(workload(SMALL, "f16"), str(plan))  # its factors are converted first
+    check(workload(SMALL, "f16"), str(plan))  # its operands are converted first
 
 
 # -- fma ------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_blocks_fit_the_tile_registers_there_are(problem):
     assert (full.best.blocking.rows, full.best.blocking.columns) == (32, 32)
     assert (half.best.blocking.rows, half.best.blocking.columns) == (16, 16)
     assert half.best.cost.cycles > full.best.cost.cycles
-    assert any("3 x 2 tiles of sums and their factors take 11 tile registers of 8" in why for why in reasons(full))
+    assert any("3 x 2 accumulator tiles and their operands take 11 tile registers of 8" in why for why in reasons(full))
     assert any("tile registers of 4" in why for why in reasons(half))
 
 
@@ -302,7 +302,12 @@ BROKEN = {
     "a digit left out": ("bf16", "unit k_2 1, ", "", "is cut once"),
     "another extent": ("bf16", "m_1 9,", "m_1 10,", "the program has `(m_1 9"),
     "more than a line": ("bf16", "8 of 7", "9 of 7", "staged lines to the next: `(m_1 9, m_0 8 of 7)`"),
-    "the depth first": ("bf16", "loops columns, rows, depth", "loops depth, columns, rows", "sums stay in registers"),
+    "the depth first": (
+        "bf16",
+        "loops columns, rows, depth",
+        "loops depth, columns, rows",
+        "accumulators stay in registers",
+    ),
     "a task left out": ("bf16", "grid rows, columns", "grid rows", "tasks go over rows, columns"),
     "tasks over the depth": ("bf16", "unit k_2 1", "task k_2 1", "would add to one result"),
     "weights that are not packed": (

@@ -67,7 +67,7 @@ class HaloKernel:
         if line.name not in names_of(self.program):
             raise refused(line, f"there is no product {line.name}; there is {', '.join(names_of(self.program))}")
         if line.atom is None:
-            raise refused(line, "roles multiply by an atom")
+            raise refused(line, "a pipeline needs an atom for the product")
         operands = self._line(0), self._line(1)
         for other in (p for p in self.plan.values if p not in operands):
             raise refused(other, f"the operands of a halo tile are {operands[0].name} and {operands[1].name}")

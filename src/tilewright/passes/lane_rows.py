@@ -41,7 +41,7 @@ class LaneRows:
         """The rows of a product; or why lanes have no boxes of them."""
         program, free = job.undivided or (job.program, job.free)
         if len(product.rows) != 1:
-            return "its sums have no rows, or several dimensions of them"
+            return "its accumulator has no rows, or several dimensions of rows"
         if tiles_of(program, job.sizes)[0]:
             return "its tiles are stated"
         (row,) = product.rows

@@ -58,7 +58,7 @@ def normalise(job: Job) -> None:
     elif (longer := job.longer()) is not None:
         found = f"the argument {longer} is longer than its dimensions say"
     elif job.machine.lanes is not None:
-        found = "only one thread a worker does a single contraction"
+        found = "the plan of one contraction is for machines with one thread per core"
     else:
         found = recognised(job)
     if isinstance(found, str):
@@ -73,7 +73,7 @@ def normalise(job: Job) -> None:
             job.program, every, job.free = in_digits(job.program, given, job.free, summed_only=summed)
             job.take(every)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
-        job.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
+        job.why = "an access of an operand or the result may be out of bounds, where nothing, or no zero, is read"
     else:
         job.contraction = found
 

@@ -49,7 +49,7 @@ def mma(low: LoopLowering, op: Op) -> None:
     else:
         if here:
             low.slow[op_text(op)] = (
-                f"{op_text(op)}: {atom.name} does not take its factors as they lie (or its registers were too few); "
+                f"{op_text(op)}: {atom.name} does not take its operands as stored (or its registers were too few); "
                 "it runs as loops with the same meaning, much slower"
             )
         _loops(low, c, in_memory(low, a), in_memory(low, b), skip)

@@ -43,7 +43,7 @@ def _repack(job: Job, given: Schedule, form: str) -> InRows | str:
     """The jobs that copy operands to a form, and the one on the copies, of which a plan is `given`; or why none are."""
     loads = _bulk_loads(job.machine)
     if not loads or job.opened or job.single or job.lenient:
-        return "its factors are not copied first: sizes are open, or it is a part of another program"
+        return "its operands are not copied first: sizes are open, or it is a part of another program"
     pitch = max(a.pitch for a in loads)
     if form.startswith(DIAGONAL):
         copied = _in_blocks(job, int(form.split()[1]), pitch)

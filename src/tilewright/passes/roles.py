@@ -100,7 +100,7 @@ class _Split:
             channel.stages = roles.resident_stages
         if roles.resident_stages > 1 and not once:
             raise ProgramError(
-                f"`resident stages {roles.resident_stages}`: nothing is brought once for all rounds of a loop"
+                f"`resident stages {roles.resident_stages}`: no operand is loaded once for all iterations of a loop"
             )
         self.tiles = {t for found in (self.filled, self.emptied) for cs in found.values() for c in cs for t in c.tiles}
         self.b = Builder(BLOCK)

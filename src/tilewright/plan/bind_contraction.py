@@ -132,10 +132,11 @@ class _Lines:
         line = f"loops {', '.join(self.plan.loops)}"
         if self.lanes and self.plan.loops != (*BY_LANES, DEPTH):
             raise refused(
-                line, f"lanes lie within rows, and sums stay in registers: `loops {', '.join(BY_LANES)}, {DEPTH}`"
+                line,
+                f"lanes lie within rows, accumulators in registers: `loops {', '.join(BY_LANES)}, {DEPTH}`",
             )
         if not self.lanes and (sorted(self.plan.loops) != [COLUMNS, DEPTH, ROWS] or self.plan.loops[-1] != DEPTH):
-            raise refused(line, "rows and columns in either order, then depth: sums stay in registers")
+            raise refused(line, "rows and columns in either order, then depth: accumulators stay in registers")
 
     def _check_operands(self) -> None:
         """Raise an error unless A is read in place (in tile registers: or staged once per task) and B is packed.
@@ -166,7 +167,7 @@ class _Lines:
             raise refused(f"overlap {overlap}", "a single contraction has no products that overlap")
         if overlap == DELAYED and not self.tiles:
             what = LANES if self.lanes else "vectors"
-            raise refused(f"overlap {overlap}", f"it is for sums in tile registers; {what} are stored as they are")
+            raise refused(f"overlap {overlap}", f"only tile registers need it; {what} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
         """Raise an error unless each axis has the program's digits (mixed-radix parts), with extents and padding.

@@ -41,7 +41,7 @@ def bind_grid(
     loop_tile_of = {d: n for d in grid.dims if (n := loop_tile_size(axes[str(d)])) is not None}
     single_mma = grid.single_mma()
     if loop_tile_of and single_mma is None:
-        raise refused(next(iter(axes.values())), "only the sums of one product stay in registers over a loop")
+        raise refused(next(iter(axes.values())), "only the accumulator of one product stays in registers over a loop")
     products = bind_products(plan.products, program, machine, grid.products())
     blocks = blocks_of(products, grid.dims, grid.width) if loop_tile_of else {}
     for d, n in loop_tile_of.items():
@@ -49,7 +49,7 @@ def bind_grid(
             block = blocks.get(d)
             raise refused(axes[str(d)], f"the product's block has {block}" if block else "no product has blocks of it")
     for d in blocks.keys() - loop_tile_of.keys():
-        raise refused(axes[str(d)], f"sums that stay in registers have a loop over {d} too: `loop {blocks[d]}`")
+        raise refused(axes[str(d)], f"accumulators in registers need a loop over {d} too: `loop {blocks[d]}`")
     return Cuts(blocks=blocks, products=products, tiles=grid.tiles)
 
 

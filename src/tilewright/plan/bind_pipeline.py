@@ -187,7 +187,7 @@ class _PipelinedKernel:
         """
         machine = self.kernel.machine
         if line.atom is None:
-            raise refused(line, "roles multiply by an atom")
+            raise refused(line, "a pipeline needs an atom for the product")
         try:
             atom = machine.multiply_atom(line.atom)
         except LookupError as fault:

@@ -61,14 +61,14 @@ def _bind_line(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
     if atom not in fitting:
         kinds = " by ".join(map(str, types_of(op, axes.swapped, machine)[:2]))
         names = ", ".join(x.name for x in fitting) or "none"
-        raise refused(line, f"its factors are {kinds}, and {machine.name}'s atoms for them {names}")
+        raise refused(line, f"its operands are {kinds}, and {machine.name}'s atoms for them {names}")
     check_orientation(line)
     microkernel, (m, n, _) = Microkernel(atom, line.rows, line.columns), atom.shape
     if line.rows % m or line.columns % n:
         raise refused(line, f"blocks are whole atoms of {m}x{n}")
     needed, available = registers_of(microkernel, machine)
     if needed > available:
-        raise refused(line, f"a block and both factors take {needed} registers of {available}")
+        raise refused(line, f"an accumulator tile and both operands take {needed} registers of {available}")
     if (
         not isinstance(atom.c, OpaqueOperand)
         and m == 1

@@ -52,14 +52,14 @@ def chained_axes(
         if isinstance(product_axes, str):
             return product_axes
         if product_axes.m not in dims:
-            return "tasks cannot cut the rows of its sums"
+            return "the grid cannot split the rows of its accumulator"
         if any(width(d) > 1 for d in product_axes.around):
-            return "its sums have more dimensions than rows and columns"
+            return "its accumulator has more dimensions than rows and columns"
         a, b = product_axes.factors(op)
         if any(width(d) > 1 for d in product_axes.deep) and not is_read(a, makers):
-            return "a factor that is computed is summed over more than one dimension"
+            return "an operand that is computed is reduced over more than one dimension"
         if not is_read(b, makers):
-            return "a factor B is computed"
+            return "operand B is computed"
         axes[op] = product_axes
     (shared_m, *others) = {x.m for x in axes.values()}
     if others:

@@ -71,18 +71,18 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
     while pending:
         op = makers.get(pending.pop())
         if op is None:
-            return "a factor depends on what a loop carries"
+            return "an operand depends on what a loop carries"
         if op in ops or op in reads:
             continue
         if op.name == "read":
             if op.attrs.get("lookups") or "bounds" in op.attrs or op.attrs.get("otherwise", 0) != 0:
-                return "a factor is computed from what is read where data say, or with something around it"
+                return "an operand is computed from a read whose address is data, or that has no plain bounds"
             reads.append(op)
         elif op.name in SIMPLE:
             ops.append(op)
             pending += op.operands
         elif op.name not in GIVEN:
-            return f"a factor is computed by {op.name}, which is not done element by element"
+            return f"an operand is computed by {op.name}, which is not done element by element"
     if not ops:
         return None
     return ComputedFactor(tuple(ops), tuple(reads))

@@ -398,7 +398,7 @@ class _Recogniser:
             raise NoContraction("its product is one of blocks")
         left, right = (self.made.get(v) for v in product.operands[:2])
         if left is None or right is None or left.name != "read" or right.name != "read":
-            raise NoContraction("a factor is not read from memory")
+            raise NoContraction("an operand is not read from memory")
         result = loop.results[0]
         dims = result.type.dims
         axis = loop.attrs["axis"]
@@ -410,7 +410,7 @@ class _Recogniser:
         rows = [d for d in dims if d in a_dims and d not in batch]
         columns = [d for d in dims if d in b_dims and d not in batch]
         if len(rows) + len(columns) + len(batch) != len(dims):
-            raise NoContraction("a dimension of the sum is in none of its factors")
+            raise NoContraction("a dimension of the result is in neither operand")
         if rows and columns and dims.index(rows[0]) > dims.index(columns[0]):
             left, right, rows, columns = right, left, columns, rows
         start = self.made.get(loop.operands[0])

@@ -136,7 +136,7 @@ class GeneralChoice:
                 ]
             )
         bound_by = "" if self.machine.lanes is not None else ", by memory"
-        path = "by the general path" if self.plan.pipeline is None else "in roles"
+        path = "without a pipeline" if self.plan.pipeline is None else "with a pipeline"
         return "\n".join(
             [
                 f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {path}",

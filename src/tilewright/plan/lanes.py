@@ -41,10 +41,10 @@ def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
 def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
     """Return why vectors cannot run along a digit that A, B and the result share, as text; None if they can."""
     if not contraction.batch:
-        return "no digit is kept by both factors"
+        return "no digit is in both operands and the result"
     digit = lane_digit(contraction)
     if digit is None:
-        return f"no digit that both factors keep lies side by side in {contraction.a.name}"
+        return f"no digit of both operands and the result is contiguous in {contraction.a.name}"
     if not contraction.rows or not contraction.depth:
         return "it has no rows or no depth"
     form = linear_form(contraction.out.coordinates[-1], [digit])

@@ -31,7 +31,7 @@ def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
     elif any(n % unit or not least <= n <= most for _, n in (pipeline.producer, pipeline.consumer)):
         why = f"registers are given in multiples of {unit}, at least {least}, at most {most // unit * unit}"
     elif pipeline.stages < 1 or pipeline.epilogue_stages < 1:
-        why = "a ring has at least one stage"
+        why = "a pipeline has at least one stage"
     if why is not None:
         raise refused(pipeline, why)
 
@@ -122,7 +122,7 @@ def check_registers(
     accumulators = max(sums) if held is None else sum(sums) + held
     if pipeline.consumer[1] <= accumulators:
         raise refused(
-            (*lines, pipeline), f"a lane's sums alone take {accumulators} registers of {pipeline.consumer[1]}"
+            (*lines, pipeline), f"a lane's accumulators alone take {accumulators} registers of {pipeline.consumer[1]}"
         )
 
 

@@ -178,7 +178,7 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
     if not c:
         return "its sum is a single number"
     if c[-1] in a and c[-1] in b:
-        return f"both factors keep {c[-1]}, the last dimension of its sum, along which vectors lie"
+        return f"both operands have {c[-1]}, the last dimension of the result, along which vectors run"
     swapped = c[-1] in a
     if swapped:
         a, b = b, a

@@ -86,7 +86,7 @@ def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[Mu
             if isinstance(computed_a, str)
             else computed_b
             if isinstance(computed_b, str)
-            else "the factor B is computed"
+            else "operand B is computed"
         )
     atoms = shared_atoms(machine, types, k_contiguous, precision_of(op), held_a=computed_a is not None)
     return atoms or f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"

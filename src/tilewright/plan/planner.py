@@ -254,7 +254,7 @@ def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
         return f"{times}: its blocks take {ratio:.1f} times the products, loads and ends"
     if cause == "memory":
         waits = microseconds(other_parts[cause], machine), microseconds(best_parts[cause], machine)
-        return f"{times}: products wait {waits[0]:.0f} us for factors, {waits[1]:.0f} in the chosen plan"
+        return f"{times}: products wait {waits[0]:.0f} us for operands, {waits[1]:.0f} in the chosen plan"
     if cause == "staging":
         staged, best_staged = _bytes_text(other.cost.staged_bytes), _bytes_text(best.cost.staged_bytes)
         return f"{times}: it stages {staged}, the chosen plan {best_staged}"

@@ -32,7 +32,7 @@ def f16_accumulator_note(program: Program, machine: Machine) -> Iterator[str]:
     if not _has_f16_accumulator(machine) and any(
         op.name == "mma" and "accumulate" in op.attrs for op in program.walk()
     ):
-        yield f"accumulate={dtypes.f16}: {machine.name} has no atom that sums so; sums are in f32, rounded once"
+        yield f"accumulate={dtypes.f16}: {machine.name} has no such atom; it accumulates in f32 and rounds once"
 
 
 def _has_f16_accumulator(machine: Machine) -> bool:

@@ -52,11 +52,11 @@ def product_by_terms(
     a, b, c = (v.type.dims for v in product.operands)
     shared_dims = [d for d in a if d in b and d in c]
     if min(prod(size(d) for d in c if d in x and d not in shared_dims) for x in (a, b)) > 1:
-        return "its sums have rows and columns"
+        return "its accumulator has rows and columns"
     reads = {op.result: op for op in loops[0].blocks[0].ops if op.name == "read"}
     larger_operand = max(product.operands[:2], key=lambda v: prod(size(d) for d in v.type.dims))
     if larger_operand not in reads:
-        return "a factor is computed"
+        return "an operand is computed"
     read = reads[larger_operand]
     contiguous = _contiguous_dim(read, numbers)
     rows = tuple(d for d in larger_operand.type.dims if d in c and d not in shared_dims)
@@ -68,7 +68,7 @@ def product_by_terms(
         )
         return TermProduct(terms, read, rows)
     if shared_dims or len(rows) != 1 or "at" not in read.attrs:
-        return f"what both factors keep does not lie side by side in {read.operands[0].name}"
+        return f"the dimension of both operands and the result is not contiguous in {read.operands[0].name}"
     return TermProduct(
         Terms(rows[0], 1, loops[0].attrs["axis"], element_size, accumulator_size, vector, word), read, rows
     )

@@ -97,9 +97,8 @@ def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machin
     last, row_tiles, column_tiles = contraction.depth[-1], blocking.rows // m, blocking.vectors
     needed, available = tiles.registers(row_tiles, column_tiles), machine.limits.tile_registers
     if needed > available:
-        return (
-            f"{row_tiles} x {column_tiles} tiles of sums and their factors take {needed} tile registers of {available}"
-        )
+        taken = f"{needed} tile registers of {available}"
+        return f"{row_tiles} x {column_tiles} accumulator tiles and their operands take {taken}"
     if not blocking.stage and not is_direct(contraction, depth):
         return (
             f"rows cannot be read in place: they must lie at one stride, without padding, {last.name} side by side in "

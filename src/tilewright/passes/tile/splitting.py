@@ -69,7 +69,7 @@ def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
         return WholeSum(cut, start, found, product, (axis,), all(is_plain(op, axis) for op in reads))
     made = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
     if len(made) != 2 or product not in program.body.ops:
-        return "a factor is not read from memory"
+        return "an operand is not read from memory"
     return WholeSum(cut, start, made, product, axes, False)
 
 
@@ -115,7 +115,7 @@ def halves(
         return f"{axis} is too short"
     ends = parts * width != extent
     if ends and any(computed_factor(program, v) is not None for v in found.product.operands[:2]):
-        return f"{axis} ends within a part, and a factor is computed"  # of zeros, which may give anything
+        return f"{axis} ends within a part, and an operand is computed"  # of zeros, which may give anything
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
     cut, start, product = found.cut, found.start, found.product
     with building():

@@ -44,7 +44,7 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
     sums = tuple(op for op in reductions if op.name == "sum")
     products = tuple(op for op in ops if op.name == "mma" and all(_has(v, dim) for v in op.operands[:2]))
     if len(maxima) != 1 or len(reductions) != 1 + len(sums) or any(op.attrs.get("acc") for op in reductions):
-        return f"{dim} is not reduced by one maximum, and sums of what is computed with it"
+        return f"{dim} is not reduced by one maximum and by sums of what is computed with that maximum"
     makers = program.makers()
     if not products or any(_has(op.result, dim) or not _is_zero(makers.get(op.operands[2])) for op in products):
         return f"no product begins to sum {dim} at zero"
