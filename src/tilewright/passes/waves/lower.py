@@ -19,7 +19,7 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.loop_types import BarrierType, FragmentType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
-from tilewright.passes.lower import LoopLowering, let, memory_of
+from tilewright.passes.loop_lowering import LoopLowering, Rule, let, memory_of
 from tilewright.passes.places import PlacedMemory, PlacedView
 from tilewright.passes.waves import channels, computing, control, framed, general, moving, products, scanned, turned
 from tilewright.passes.waves.flying import Flying
@@ -72,13 +72,12 @@ class Waves(LoopLowering):
     """What names mean in the role that is written, and what goes on by itself at this point."""
 
     def __init__(self, program: Program, machine: Machine, thrifty: bool = False):
-        super().__init__(program, machine, machine)
+        super().__init__(program, machine, machine, RULES)
         self.thrifty = thrifty
         """Whether operations share scratch memory."""
         self._scratch: tuple[Op | None, list[Any]] = (None, [])
         if machine.lanes is None:
             raise ProgramError(f"{machine.name} has no waves of many lanes")
-        self.rules = RULES
         self.lanes = machine.lanes
         self.target = machine
         self.roles = [op for op in program.body.ops if op.name == "role"]
@@ -354,7 +353,7 @@ def _scan(low: Waves, op: Op) -> None:
     (scanned.scan if op in low.frames.axes else general.along)(low, op)
 
 
-RULES: dict[str, Callable[[Any, Op], None]] = {
+RULES: dict[str, Rule] = {
     "alloc": _alloc,
     "view": _view,
     "let": let,
