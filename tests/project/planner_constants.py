@@ -92,7 +92,7 @@ ALLOWED = {
     "passes/defer.py: ELEMENTS": _CODE,
     "passes/joined.py: LONG": _SHARE,
     "passes/lower.py: VECTORS": _CODE,
-    "passes/lower.py: IN_A_FUNCTION": "registers of the code that `codegen/mathematics` writes for a vector",
+    "passes/loop_lowering.py: IN_A_FUNCTION": "registers of the code that `codegen/mathematics` writes for a vector",
     "passes/parts.py: SURE": _SHARE,
     "passes/parts.py: TIMES": _SHARE,
     "passes/products.py: UNROLLED": _CODE,

@@ -15,7 +15,8 @@
 | notes       | the notes of `explain` on a job's plan                                        |
 | canonical   | the one writing of programs that mean the same                                |
 | tile/       | tile to block, the general way: any program, operation by operation           |
-| lower       | block to loop: the walk over a program, and what each operation becomes       |
+| lower       | block to loop: the table of what each operation becomes                       |
+| loop_lowering | the walk over a program, which every rule of block to loop is handed        |
 | places      | views as flat places: an offset and conditions, as expressions of coordinates |
 | storage     | what a register tensor becomes: vectors, tiles or memory                      |
 | elementwise | copy, fill, map, broadcast: loops over elements, vectors along one axis       |

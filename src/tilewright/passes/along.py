@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,8 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.passes.elementwise import ElementwiseJob, from_memory, in_memory, load, run
+from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.places import PlacedMemory, PlacedView, Size, Where, linear_step
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
 
 _NAMES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 

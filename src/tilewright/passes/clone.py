@@ -6,15 +6,13 @@ A body that is unrolled is lowered once and then copied, round by round: what a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import kind_of
 from tilewright.ir.core import Block, Op, Value
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
+from tilewright.passes.loop_lowering import LoopLowering
 
 
 def cloned(low: LoopLowering, ops: list[Op], meanings: Mapping[Symbol, Expr]) -> list[Op]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import linear, maximum
@@ -20,10 +20,8 @@ from tilewright.passes.clone import cloned
 from tilewright.passes.dealing import dealt
 from tilewright.passes.defer import can_defer, deferred
 from tilewright.passes.elementwise import in_memory, load
+from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.places import PlacedMemory
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
 
 MOST = 4096
 """Rounds that `unroll` and `peel` may write out."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op
 from tilewright.ir.dtypes import i32
 from tilewright.ir.tensors import numbers
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
+from tilewright.passes.loop_lowering import LoopLowering
 
 LEAST = -(1 << 31)
 

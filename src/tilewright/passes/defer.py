@@ -11,7 +11,6 @@ such a register is held back until the end has read it.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Min, Symbol, symbol
 from tilewright.algebra.expr_prove import is_nonneg
@@ -23,10 +22,8 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.loop_types import VectorType
 from tilewright.ir.tensors import RegisterType
 from tilewright.passes.clone import cloned
+from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.storage import Tiles, Vectors
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
 
 SHARE = 0.75
 """The part of the body over which the end is spread."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.algebra.expr import AtLeastZero, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_conditions import conjuncts
@@ -18,12 +18,10 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, bf16
 from tilewright.ir.formula import Formula
 from tilewright.passes import transposing
+from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.places import PlacedMemory, PlacedView, Size, Where, linear_factor, linear_step
 from tilewright.passes.storage import Tiles, Vectors
 from tilewright.passes.tabulate import tabulated
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
 
 At = Callable[[tuple[Expr, ...]], Where]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_rules import all_of
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Value
 from tilewright.passes.elementwise import from_memory, in_memory, load, store
+from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.places import Where
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
 
 
 def _elements(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...], Where], None]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
@@ -19,11 +18,9 @@ from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.general import Cuts, GeneralChoice
-from tilewright.plan.planner import Choice
+from tilewright.plan.planner import Choice, Refusal
 from tilewright.plan.schedule import Schedule, ValuePlacement
-
-if TYPE_CHECKING:
-    from tilewright.passes.realising import RankedPlans
+from tilewright.plan.search import PlanCandidate, Ranking
 
 
 @dataclass(frozen=True)
@@ -147,3 +144,19 @@ class Job:
 
 Pass = Callable[[Job], None]
 """A pass over a job, such as the one that plans it, or the one that lowers it."""
+
+
+@dataclass
+class RankedPlans:
+    """The plans of a job that are left to be tried, the best first, and the refusals of those that were."""
+
+    choose: Pass
+    rankings: list[Ranking] = field(default_factory=list)
+    left: Iterator[tuple[PlanCandidate, Schedule]] = field(default_factory=lambda: iter(()))
+    refused: list[Refusal] = field(default_factory=list)
+    overflowing: tuple[PlanCandidate, Schedule] | None = None
+    """The best plan that is lowered, but for what shared memory does not hold."""
+    tried: tuple[PlanCandidate, Schedule] | None = None
+    """The plan that the job has now."""
+    start: Job | None = None
+    """The job before any plan was bound."""

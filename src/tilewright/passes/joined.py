@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
@@ -21,10 +21,8 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.tensors import TensorType
 from tilewright.passes import along, elementwise
 from tilewright.passes.elementwise import ElementwiseJob
+from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.places import PlacedMemory, PlacedView, Where, linear_step
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
 
 LONG = 24
 """Steps of a formula from which on each vector has enough to do while another waits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_rules import all_of
@@ -14,12 +14,9 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.passes.elementwise import from_memory, in_memory, load, never
+from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.places import PlacedMemory, PlacedView, Where, nearest
 from tilewright.passes.storage import Fragments, Tiles, Vectors
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
-
 
 Registers = Mapping[Any, Value]
 Step: TypeAlias = "int | Expr"

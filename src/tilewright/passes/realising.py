@@ -7,12 +7,12 @@ more shared memory than a workgroup has come last: their values go to a workspac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ProgramError
 from tilewright.passes.binding import bind_plan
-from tilewright.passes.job import Job, Pass
+from tilewright.passes.job import Job, Pass, RankedPlans
 from tilewright.passes.kernels import lower_kernels, with_workspace
 from tilewright.passes.notes import notes_on
 from tilewright.passes.tile.memory import is_ordered
@@ -21,26 +21,10 @@ from tilewright.plan.general import GeneralChoice
 from tilewright.plan.planner import Refusal
 from tilewright.plan.refusals import refusal_of
 from tilewright.plan.schedule import Schedule
-from tilewright.plan.search import PlanCandidate, Ranking, Rejected, as_plan, cycles_on, refusals, search_facts
+from tilewright.plan.search import PlanCandidate, Rejected, as_plan, cycles_on, refusals, search_facts
 
 SHOWN = 24
 """Candidates that `explain` and the tuner know of, at most."""
-
-
-@dataclass
-class RankedPlans:
-    """The plans of a job that are left to be tried, the best first, and the refusals of those that were."""
-
-    choose: Pass
-    rankings: list[Ranking] = field(default_factory=list)
-    left: Iterator[tuple[PlanCandidate, Schedule]] = field(default_factory=lambda: iter(()))
-    refused: list[Refusal] = field(default_factory=list)
-    overflowing: tuple[PlanCandidate, Schedule] | None = None
-    """The best plan that is lowered, but for what shared memory does not hold."""
-    tried: tuple[PlanCandidate, Schedule] | None = None
-    """The plan that the job has now."""
-    start: Job | None = None
-    """The job before any plan was bound."""
 
 
 def rank_plans(job: Job, choose: Pass) -> None:

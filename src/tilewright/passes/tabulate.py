@@ -6,16 +6,12 @@ for each u, the place of its row, or -1 where there is none. A row then costs on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilewright.algebra.expr import AtLeastZero, Expr, FloorDiv, Mod, Symbol, as_expr, index
 from tilewright.algebra.expr_rules import all_of, linear, multiply, weighted_sum
 from tilewright.algebra.expr_use import Substitution, has_division
 from tilewright.ir.dtypes import i32
+from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.places import Where
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
 
 MOST = 1 << 16
 """Entries that a table may have."""

@@ -8,15 +8,12 @@ side on both ends (the neighbours along K that a tile wants together) stay toget
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.dtypes import DType
+from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.places import Size, Where, linear_step
-
-if TYPE_CHECKING:
-    from tilewright.passes.lower import LoopLowering
 
 MOST = 16
 """Registers that are turned at once."""

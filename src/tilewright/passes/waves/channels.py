@@ -8,109 +8,14 @@ copies out where the stage is wanted again, if the same role wants it, and other
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from tilewright.algebra.expr import ZERO, Expr, as_expr
+from tilewright.algebra.expr import Expr, as_expr
 from tilewright.errors import ProgramError
-from tilewright.ir.core import Op, Value
+from tilewright.ir.core import Op
 from tilewright.ir.tensors import numbers
 from tilewright.passes.places import PlacedMemory
+from tilewright.passes.waves.rings import BarrierRing, Count, Stage, StagePlace
 from tilewright.passes.waves.sharing import groups_apart
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
-
-
-@dataclass(frozen=True)
-class Count:
-    """How far a wave has come in a ring of stages: which stage is next, and how often the ring has turned.
-
-    Both are kept, and counted on by comparing: a quotient of the fill's number is no address that all lanes are known
-    to share, and products would wait for it in every step.
-    """
-
-    stages: int
-    stage: Value | None
-    """None: there is one."""
-    turn: Value | None
-    """None: nobody asks."""
-
-    @classmethod
-    def begun(cls, low: Waves, name: str, stages: int, turns: bool) -> Count:
-        """At the first stage, in turn 0."""
-        stage = low.counter(f"{name}_stage") if stages > 1 else None
-        return cls(stages, stage, low.counter(f"{name}_turn") if turns else None)
-
-    def now(self, low: Waves) -> StagePlace:
-        """Where the wave is."""
-        turn = as_expr(0) if self.turn is None else low.value_of(self.turn, "turn")
-        stage = as_expr(0) if self.stage is None else low.value_of(self.stage, "stage", self.stages - 1)
-        return StagePlace(stage, turn)
-
-    def on(self, low: Waves, place: StagePlace) -> None:
-        """The next stage, from a place where it is."""
-        last = as_expr(1) if self.stage is None else place.stage >= self.stages - 1
-        if self.stage is not None:
-            low.count_on(self.stage, place.stage + 1 - self.stages * last, fresh=True)
-        if self.turn is not None:
-            low.count_on(self.turn, last)
-
-    def skip(self, low: Waves, fills: Expr) -> None:
-        """So many fills further on."""
-        found = fills if self.stage is None else self.now(low).stage + fills
-        if self.stage is not None:
-            low.count_on(self.stage, found % self.stages, fresh=True)
-        if self.turn is not None:
-            low.count_on(self.turn, found // self.stages)
-
-
-@dataclass(frozen=True)
-class StagePlace:
-    """A fill: its stage, and which turn of the ring it is."""
-
-    stage: Expr
-    turn: Expr
-
-
-@dataclass(eq=False)
-class BarrierRing:
-    """A channel in the role that is written: its barriers, and the wave's counters."""
-
-    op: Op
-    stages: int
-    full: Value
-    empty: Value
-    base: Expr
-    """The number of its first barrier: each half of a role has its own, where the channel is the half's."""
-    counters: dict[str, Count]
-    own: bool
-    """Whether one role is producer and consumer."""
-    leaves: bool = False
-    """Whether copies leave from the stage that is held."""
-    everywhere: bool = False
-    """Whether workgroups of the cluster bring parts for one another: a stage is empty when it is so in all of them."""
-    late: bool = False
-    """Whether the first wave's releases are put off to where the stage is wanted again."""
-    groups: int = 1
-    """Groups of the role's waves that each hand over a part of their own."""
-
-    def barrier(self, place: StagePlace) -> Expr:
-        """The barrier of a fill's stage."""
-        return self.base + place.stage
-
-    def leaving(self, low: Waves) -> None:
-        """A copy leaves from the stage."""
-        self.leaves = True
-        low.leaving = True
-
-
-@dataclass(frozen=True)
-class Stage(PlacedMemory):
-    """A stage of a channel, held: which barrier it has."""
-
-    ring: Any = None
-    stage: Expr = ZERO
+from tilewright.passes.waves.waves import Waves
 
 
 def channel(low: Waves, op: Op) -> None:
@@ -130,7 +35,7 @@ def channel(low: Waves, op: Op) -> None:
     if not counters:
         for side, role in (("acquire", producer), ("commit", producer), ("wait", consumer), ("release", consumer)):
             if low.role in (role, "all"):
-                counters[side] = Count.begun(low, f"{name}_{side}", stages, side in ("acquire", "wait"))
+                counters[side] = _at_first_stage(low, f"{name}_{side}", stages, side in ("acquire", "wait"))
     part = low.group.wave // (low.group.waves // groups) if groups > 1 else low.group.side
     base, own = part * stages, producer == consumer
     ring = BarrierRing(op, stages, full, empty, base, counters, own, everywhere=everywhere, late=late, groups=groups)
@@ -155,12 +60,49 @@ def _one_leaves(low: Waves, op: Op) -> bool:
     return low.leaving_channels() == {op.results[0]}
 
 
+def _at_first_stage(low: Waves, name: str, stages: int, turns: bool) -> Count:
+    """Fresh counters of a wave for a ring of so many stages: the first stage, and turn 0 if `turns` are counted."""
+    stage = low.counter(f"{name}_stage") if stages > 1 else None
+    return Count(stages, stage, low.counter(f"{name}_turn") if turns else None)
+
+
+def _place_now(low: Waves, count: Count) -> StagePlace:
+    """The fill where a wave is, read from its counters."""
+    turn = as_expr(0) if count.turn is None else low.value_of(count.turn, "turn")
+    stage = as_expr(0) if count.stage is None else low.value_of(count.stage, "stage", count.stages - 1)
+    return StagePlace(stage, turn)
+
+
+def _go_on(low: Waves, count: Count, place: StagePlace) -> None:
+    """Count on to the stage after `place`, where the wave is."""
+    last = as_expr(1) if count.stage is None else place.stage >= count.stages - 1
+    if count.stage is not None:
+        low.count_on(count.stage, place.stage + 1 - count.stages * last, fresh=True)
+    if count.turn is not None:
+        low.count_on(count.turn, last)
+
+
+def skip(low: Waves, count: Count, fills: Expr) -> None:
+    """Count on by so many fills, which another wave takes."""
+    found = fills if count.stage is None else _place_now(low, count).stage + fills
+    if count.stage is not None:
+        low.count_on(count.stage, found % count.stages, fresh=True)
+    if count.turn is not None:
+        low.count_on(count.turn, found // count.stages)
+
+
+def leaves(low: Waves, ring: BarrierRing) -> None:
+    """Note that a copy leaves from the stage of a ring that is held."""
+    ring.leaves = True
+    low.leaving = True
+
+
 def _taken(low: Waves, op: Op, side: str, ring: BarrierRing) -> StagePlace:
     if side not in ring.counters:
         raise ProgramError(f"{op.name} of a channel that is not this role's to {op.name}")
     count = ring.counters[side]
-    place = count.now(low)
-    count.on(low, place)
+    place = _place_now(low, count)
+    _go_on(low, count, place)
     return place
 
 

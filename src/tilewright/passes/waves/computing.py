@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from tilewright.ir.tensors import TensorType, packed
 from tilewright.passes.places import PlacedMemory
 from tilewright.passes.waves import general, moving
 from tilewright.passes.waves.held import Held, Piece, along, numbered, place
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
+from tilewright.passes.waves.waves import Waves
 
 COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 

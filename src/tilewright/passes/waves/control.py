@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.check.lifetimes import uses_task_memory
@@ -13,12 +13,12 @@ from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, walk_block
 from tilewright.ir.tensors import RegisterType
 from tilewright.passes.dealing import dealt
+from tilewright.passes.waves.channels import skip
 from tilewright.passes.waves.flying import ProductGroup as Products
 from tilewright.passes.waves.moving import values_of
-from tilewright.passes.waves.turns import Turns
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
+from tilewright.passes.waves.rings import Count
+from tilewright.passes.waves.turns import turns_of
+from tilewright.passes.waves.waves import Waves
 
 MOST = 1024
 """Rounds that `unroll` may write out."""
@@ -44,7 +44,7 @@ def for_(low: Waves, op: Op) -> None:
     loops = tuple(
         Range.of(low.fresh(r.symbol.name), lo, hi, r.step) for r, (lo, hi) in zip(ranges, limits, strict=True)
     )
-    around, low.turns = low.turns, Turns.of(low, op)
+    around, low.turns = low.turns, turns_of(low, op)
     first = sum(((r.symbol - r.lo) for r in loops), as_expr(0)) <= 0
     meanings = {r.symbol: n.symbol for r, n in zip(ranges, loops, strict=True)}
 
@@ -219,13 +219,13 @@ def _from_table(low: Waves, op: Op) -> None:
     dealt(low, op, in_turn if turns else alone)
 
 
-Skipped = list[tuple[Any, Expr]]
+Skipped = list[tuple[Count, Expr]]
 """Counters of channels, and what the other half adds to them in a task."""
 
 
 def _skip(low: Waves, skipped: Skipped, times: Expr | int = 1) -> None:
     for counter, fills in skipped:
-        counter.skip(low, fills * times)
+        skip(low, counter, fills * times)
 
 
 def _end(low: Waves, op: Op) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.algebra.expr import Const, Expr
 from tilewright.ir.core import Value
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
+from tilewright.passes.loop_lowering import LoopLowering
 
 
 @dataclass
@@ -39,7 +37,7 @@ class ProductGroup:
 class Flying:
     """The groups under way at this point of the program that is written."""
 
-    def __init__(self, low: Waves):
+    def __init__(self, low: LoopLowering):
         self.low = low
         self.groups: list[ProductGroup] = []
         self.touched: set[Value] = set()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,7 @@ from tilewright.passes.along import arguments_as_operands
 from tilewright.passes.places import PlacedMemory, PlacedView, Where, sizes
 from tilewright.passes.waves import moving
 from tilewright.passes.waves.held import Held, both
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
+from tilewright.passes.waves.waves import Waves
 
 InMemory = PlacedMemory | PlacedView
 COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}

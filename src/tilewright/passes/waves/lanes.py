@@ -13,14 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.tensors import TensorType
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
-
+from tilewright.passes.loop_lowering import LoopLowering
 
 ALONE = ("expect", "copy_in", "arrive")
 """What one lane does for all, and others go on from."""
@@ -43,7 +39,7 @@ class Touched:
 class LaneMeetings:
     """What the lanes have touched at this point of the program that is written."""
 
-    def __init__(self, low: Waves):
+    def __init__(self, low: LoopLowering):
         self.low = low
         self.touched: dict[Value, Touched] = {}
         self.current: Op | None = None

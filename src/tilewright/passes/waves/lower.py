@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
-
-from tilewright.algebra.expr import Expr, Symbol, as_expr, index
-from tilewright.check.cluster import cluster_of, shared_channels
-from tilewright.check.frames import frames_of
-from tilewright.check.places import Places
-from tilewright.errors import ProgramError
-from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
-from tilewright.ir.dtypes import DType, i32
-from tilewright.ir.formula import Formula
+from tilewright.algebra.expr import Symbol, as_expr, index
+from tilewright.ir.core import Block, Op, Program, Value, building
 from tilewright.ir.loop import LOOP
-from tilewright.ir.loop_types import BarrierType, FragmentType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
-from tilewright.passes.lower import LoopLowering, let, memory_of
-from tilewright.passes.places import PlacedMemory, PlacedView
+from tilewright.passes.loop_lowering import Rule, let, memory_of
 from tilewright.passes.waves import channels, computing, control, framed, general, moving, products, scanned, turned
-from tilewright.passes.waves.flying import Flying
-from tilewright.passes.waves.lanes import LaneMeetings
+from tilewright.passes.waves.groups import WaveGroup
 from tilewright.passes.waves.repeated import join_loads
 from tilewright.passes.waves.streaming import mark_streams
-from tilewright.passes.waves.turns import Turns
-
-EVERYONE = "all"
+from tilewright.passes.waves.waves import EVERYONE, Waves
 
 
 def lower_waves(program: Program, machine: Machine) -> Program:
@@ -38,9 +22,9 @@ def lower_waves(program: Program, machine: Machine) -> Program:
     hold that, they share it.
     """
     with building():
-        found = Waves(program, machine).whole()
+        found = _loop_program(Waves(program, machine, RULES))
         if past_shared(found, machine) > 0:
-            found = Waves(program, machine, thrifty=True).whole()
+            found = _loop_program(Waves(program, machine, RULES, thrifty=True))
         join_loads(found)
         mark_streams(found, machine)
         return found
@@ -56,274 +40,51 @@ def past_shared(program: Program, machine: Machine) -> int:
     return 0 if space.bytes is None else total - space.bytes
 
 
-@dataclass(frozen=True)
-class WaveGroup:
-    """Waves that do collective operations together: how many, this one's number, the barrier where they meet."""
-
-    waves: int
-    wave: Expr
-    barrier: Expr
-    side: Expr
-    """Which of two halves it is, where the role's waves take tasks in turn; 0 otherwise."""
-    halves: int = 1
-
-
-class Waves(LoopLowering):
-    """What names mean in the role that is written, and what goes on by itself at this point."""
-
-    def __init__(self, program: Program, machine: Machine, thrifty: bool = False):
-        super().__init__(program, machine, machine)
-        self.thrifty = thrifty
-        """Whether operations share scratch memory."""
-        self._scratch: tuple[Op | None, list[Any]] = (None, [])
-        if machine.lanes is None:
-            raise ProgramError(f"{machine.name} has no waves of many lanes")
-        self.rules = RULES
-        self.lanes = machine.lanes
-        self.target = machine
-        self.roles = [op for op in program.body.ops if op.name == "role"]
-        self.top = Block(())
-        self.head = Block(())
-        self.hoisted: dict[Any, Value] = {}
-        self.flying = Flying(self)
-        self.turns: Turns | None = None
-        self.between_lanes = LaneMeetings(self)
-        self.dirty: set[Value] = set()
-        self.origins: dict[Value, Value] = {}  # shared memory of the workgroup -> what the program allocates there
-        self.rings: dict[Op, channels.BarrierRing] = {}
-        self._counters: dict[tuple[str, Op], dict[str, channels.Count]] = {}
-        self.leaving = False
-        self.asynchronous = _read_by_itself(program, self.chain, machine)
-        self.landing = _filled_by_lanes(program, self.chain, machine)
-        self.cluster = cluster_of(program)
-        self.rank: Expr = as_expr(0)
-        self.shared_channels = shared_channels(program)
-        self.role = EVERYONE
-        counted = program.record("waves")
-        self.alone = 1 if counted is None else numbers((counted.attrs["count"],), "waves")[0]
-        self.frames = frames_of(program, self.chain, machine)
-        self.group = WaveGroup(1, as_expr(0), as_expr(0), as_expr(0))
-
-    # -- the program ----------------------------------------------------------------------------------------
-
-    def whole(self) -> Program:
-        """The loop program."""
-        for record in self.program.records:
-            if record.name == "let":
-                let(self, record)
-        args = tuple(Value(a.type.mapped(self.expr), a.name) for a in self.program.args)
-        for old, new in zip(self.program.args, args, strict=True):
-            self.handles[old] = memory_of(new, new.type)
-        sizes = [numbers((op.attrs["waves"],), "waves")[0] for op in self.roles] or [self.alone]
-        written = []
-        for place, size in enumerate(sizes):
-            role = self.roles[place] if self.roles else None
-            written.append(self._role(role, place, size, sum(sizes[:place]), sum(sizes)))
-        records = [r for r in self.program.records if r.name in ("machine", "param", "cluster", "launch")]
-        return Program(LOOP, self.program.name, args, Block((), [*self.top.ops, *written]), records)
-
-    def _role(self, role: Op | None, place: int, waves: int, before: int, total: int) -> Op:
-        """A role with what stands outside of roles, which all waves do together."""
-        self.head, body = Block(()), Block(())
-        symbol = index(self.fresh("w"), waves)
-        over: tuple[Symbol, ...] = (symbol,)
-        if self.cluster > 1:
-            rank = index(self.fresh("rank"), self.cluster)
-            self.rank, over = rank, (symbol, rank)
-        own = WaveGroup(waves, symbol, as_expr(place + 1), as_expr(0))
-        self.role = EVERYONE if role is None else role.attrs["name"]
-        handles, meaning = dict(self.handles), self.meaning
-        with self.writing(body):
-            self.group = own if role is None else WaveGroup(total, symbol + before, as_expr(0), as_expr(0))
-            for op in self.program.body.ops:
-                if op.name != "role":
-                    self.op(op)
-                elif op is role:
-                    self.flying.settle_all()
-                    self.group = own
-                    self.block(op.blocks[0], once=True)
-            self.flying.settle_all()
-            channels.at_the_end(self)
-        self.handles, self.meaning = handles, meaning
-        inner = Block((), [*self.head.ops, *body.ops])
-        attrs = {"name": self.role, "waves": as_expr(waves), "over": over}
-        if role is not None and role.attrs.get("registers") is not None:
-            attrs["registers"] = role.attrs["registers"]
-        return Op(LOOP.ops["role"], (), {k: attrs[k] for k in LOOP.ops["role"].attrs if k in attrs}, (), (inner,))
-
-    def group_of(self, role: str) -> int:
-        """How many waves of a role do a collective operation together: half of them, where they take turns."""
-        found = next((op for op in self.roles if op.attrs["name"] == role), None)
-        if found is None:
-            return self.group.waves
-        (waves,) = numbers((found.attrs["waves"],), "waves")
-        turns = any(op.attrs.get("overlap") == "pingpong" for b in found.blocks for op in walk_block(b))
-        return waves // 2 if turns else waves
-
-    # -- the walk ---------------------------------------------------------------------------------------------
-
-    def block(self, block: Block, once: bool = False) -> None:
-        """Every operation of a block; with `once`, one that is done where it stands, and not again."""
-        self.between_lanes.block(block, once)
-
-    def op(self, op: Op) -> None:
-        """One operation."""
-        around, self.between_lanes.current = self.between_lanes.current, op
-        super().op(op)
-        self.between_lanes.current = around
-
-    @contextmanager
-    def when(self, condition: Expr) -> Iterator[None]:
-        """What is written within happens only under a condition, which all lanes of a wave see alike."""
-        with self.between_lanes.perhaps(), super().when(condition):
-            yield
-
-    def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
-        """A loop operation at the end of the open block; lanes meet before it where they must."""
-        self.between_lanes.note(name, operands)
-        return super().emit(name, operands, blocks, **attrs)
-
-    # -- what the workgroup has once ---------------------------------------------------------------------------
-
-    def hoist(self, key: Any, type_: Any, name: str) -> Value:
-        """Memory or barriers of the workgroup, made at the beginning; the same for the same key."""
-        found = self.hoisted.get(key)
-        if found is None:
-            op = self.emitted("alloc", (), type=type_)
-            found = self.hoisted[key] = op.results[0]
-            found.name = self.fresh(name)
-            self.top.ops.append(op)
-        return found
-
-    def room_for(self, key: Any, kind: TensorType) -> Value:
-        """Scratch memory for an operation: its own by a key, or, where that is scarce, what others are done with."""
-        if not self.thrifty:
-            return self.hoist(key, kind, "scratch")
-        if self._scratch[0] is not self.between_lanes.current:
-            self._scratch = self.between_lanes.current, []
-        own = self._scratch[1]
-        if key not in own:
-            own.append(key)
-        self.meet()  # those before have read what is there
-        found = self.hoist(("scratch", own.index(key), kind.dtype, self.role), kind, "scratch")
-        if found.type.cosize() < kind.cosize():
-            op = next(op for op in self.top.ops if op.results == (found,))
-            op.attrs["type"] = found.type = kind
-        return found
-
-    def barriers(self, key: Any, count: int, arrivals: int, name: str) -> Value:
-        """Barriers of the workgroup."""
-        return self.hoist(key, BarrierType(as_expr(count), as_expr(arrivals)), name)
-
-    def counter(self, name: str, start: Expr | int = 0) -> Value:
-        """A number of the wave's own, from the beginning of the role on."""
-        with self.writing(self.head):
-            found = self.register(i32, name=name)
-            self.count_on(found, as_expr(start), fresh=True)
-        return found
-
-    def counters_of(self, channel: Op) -> dict[str, channels.Count]:
-        """The counters of a channel in this role, by what they count."""
-        return self._counters.setdefault((self.role, channel), {})
-
-    def count_on(self, counter: Value, more: Expr, fresh: bool = False) -> None:
-        """The counter grows, or begins."""
-        number = Formula.cast(i32, Formula("index", (), more))
-        formula = number if fresh else Formula("add", (Formula.operand(1), number))
-        self.emit("compute", (counter,) if fresh else (counter, counter), formula=formula)
-
-    def value_of(self, counter: Value, name: str, most: int = (1 << 30) - 1) -> Symbol:
-        """What the counter says now, as a name for addresses."""
-        found = self.symbol(name, 0, most)
-        self.emit("read", (counter,), symbol=found)
-        return found
-
-    # -- fragments ---------------------------------------------------------------------------------------------
-
-    def fragment(self, dtype: DType, values: int, name: str | None = None) -> Value:
-        """A fresh fragment."""
-        kind = FragmentType(dtype, (as_expr(self.lanes), as_expr(values)))
-        value = self.emit("alloc", type=kind).results[0]
-        value.name = None if name is None else self.fresh(name)
-        return value
-
-    def axes(self, values: int) -> tuple[Symbol, Symbol]:
-        """Names for lane and value."""
-        return index(self.fresh("l"), self.lanes), index(self.fresh("v"), values)
-
-    def meet(self) -> None:
-        """The waves of the group meet; what was stored is there for what goes on by itself."""
-        self.make_visible()
-        if self.group.waves > 1:
-            self.emit("barrier", id=self.group.barrier, waves=as_expr(self.group.waves))
-            self.between_lanes.touched.clear()  # the barrier is theirs too
-        else:
-            self.between_lanes.meet()
-
-    def make_visible(self) -> None:
-        """A fence, where something that goes on by itself reads what waves stored since the last one."""
-        if self.dirty & self.asynchronous:
-            self.emit("fence")
-        self.dirty.clear()
-
-    def written(self, memory: PlacedMemory | PlacedView) -> None:
-        """Waves stored to shared memory."""
-        found = self.origins.get(memory.root.buffer)
-        if found is not None:
-            self.dirty.add(found)
-
-    def leaving_channels(self) -> set[Value]:
-        """The channels from whose stages copies leave by themselves, in this role."""
-        ops = next((list(walk_block(op.blocks[0])) for op in self.roles if op.attrs["name"] == self.role), None)
-        found = set()
-        for op in self.program.walk() if ops is None else ops:
-            if op.name == "copy" and "by" in op.attrs and moving.box_copy(self.target, op.attrs["by"]):
-                made = self.chain.made.get(self.chain.root(op.operands[0]))
-                if made is not None and made.name == "wait":
-                    found.add(made.operands[0])
-        return found
-
-    @contextmanager
-    def one_wave(self, groups: int = 1) -> Iterator[None]:
-        """What is written within is done by the first wave of the group, or of each of so many that it consists of."""
-        if self.group.waves == groups:
-            yield
-            return
-        with self.when(self.group.wave % (self.group.waves // groups) < 1):
-            yield
+def _loop_program(low: Waves) -> Program:
+    """The loop program of the block program that `low` is for: its roles one after another."""
+    for record in low.program.records:
+        if record.name == "let":
+            let(low, record)
+    args = tuple(Value(a.type.mapped(low.expr), a.name) for a in low.program.args)
+    for old, new in zip(low.program.args, args, strict=True):
+        low.handles[old] = memory_of(new, new.type)
+    sizes = [numbers((op.attrs["waves"],), "waves")[0] for op in low.roles] or [low.alone]
+    written = []
+    for place, size in enumerate(sizes):
+        role = low.roles[place] if low.roles else None
+        written.append(_role(low, role, place, size, sum(sizes[:place]), sum(sizes)))
+    records = [r for r in low.program.records if r.name in ("machine", "param", "cluster", "launch")]
+    return Program(LOOP, low.program.name, args, Block((), [*low.top.ops, *written]), records)
 
 
-def _read_by_itself(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """The shared memory that asynchronous copies and products read: as it is allocated."""
-    found = set()
-
-    def note(value: Value) -> None:
-        root = chain.root(value)
-        made = chain.made.get(root)
-        if made is not None and made.name in ("acquire", "wait"):
-            channel = chain.made[made.operands[0]]
-            root = channel.operands[made.results.index(root)]
-        found.add(chain.root(root))
-
-    for op in program.walk():
-        if op.name == "copy" and "by" in op.attrs and moving.box_copy(machine, op.attrs["by"]):
-            note(op.operands[0])
-        elif op.name == "mma" and machine.multiply_atom(op.attrs["atom"]).asynchronous:
-            for value in op.operands[1:]:
-                if isinstance(value.type, TensorType):
-                    note(value)
-    return found
-
-
-def _filled_by_lanes(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """The channels into whose stages lanes start copies."""
-    found = set()
-    for op in program.walk():
-        if op.name == "copy" and "by" in op.attrs and moving.lane_copy(machine, op.attrs["by"]):
-            made = chain.made.get(chain.root(op.operands[1]))
-            if made is not None and made.name == "acquire":
-                found.add(made.operands[0])
-    return found
+def _role(low: Waves, role: Op | None, place: int, waves: int, before: int, total: int) -> Op:
+    """A role with what stands outside of roles, which all waves do together."""
+    low.head, body = Block(()), Block(())
+    symbol = index(low.fresh("w"), waves)
+    over: tuple[Symbol, ...] = (symbol,)
+    if low.cluster > 1:
+        rank = index(low.fresh("rank"), low.cluster)
+        low.rank, over = rank, (symbol, rank)
+    own = WaveGroup(waves, symbol, as_expr(place + 1), as_expr(0))
+    low.role = EVERYONE if role is None else role.attrs["name"]
+    handles, meaning = dict(low.handles), low.meaning
+    with low.writing(body):
+        low.group = own if role is None else WaveGroup(total, symbol + before, as_expr(0), as_expr(0))
+        for op in low.program.body.ops:
+            if op.name != "role":
+                low.op(op)
+            elif op is role:
+                low.flying.settle_all()
+                low.group = own
+                low.block(op.blocks[0], once=True)
+        low.flying.settle_all()
+        channels.at_the_end(low)
+    low.handles, low.meaning = handles, meaning
+    inner = Block((), [*low.head.ops, *body.ops])
+    attrs = {"name": low.role, "waves": as_expr(waves), "over": over}
+    if role is not None and role.attrs.get("registers") is not None:
+        attrs["registers"] = role.attrs["registers"]
+    return Op(LOOP.ops["role"], (), {k: attrs[k] for k in LOOP.ops["role"].attrs if k in attrs}, (), (inner,))
 
 
 def _alloc(low: Waves, op: Op) -> None:
@@ -337,7 +98,7 @@ def _view(low: Waves, op: Op) -> None:
         moving.view(low, op)
 
 
-def _dealt(rule: Callable[[Any, Op], None]) -> Callable[[Any, Op], None]:
+def _dealt(rule: Rule) -> Rule:
     """The rule of an operation, unless it goes over what is dealt out over lanes, or a tile of it is turned."""
 
     def chosen(low: Waves, op: Op) -> None:
@@ -354,7 +115,7 @@ def _scan(low: Waves, op: Op) -> None:
     (scanned.scan if op in low.frames.axes else general.along)(low, op)
 
 
-RULES: dict[str, Callable[[Any, Op], None]] = {
+RULES: dict[str, Rule] = {
     "alloc": _alloc,
     "view": _view,
     "let": let,

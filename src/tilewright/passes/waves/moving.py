@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +15,15 @@ from tilewright.check.distribution import Placement, placement
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import RegisterType, TensorType
-from tilewright.machine import Machine, RegisterOperand
+from tilewright.machine import RegisterOperand
 from tilewright.machine.ends import both_ends, ends_within
 from tilewright.machine.views import is_number, weight
 from tilewright.passes.places import PlacedMemory, PlacedView, Size, Where, sizes
-from tilewright.passes.waves import channels
+from tilewright.passes.waves.asynchronous import box_copy, lane_copy
+from tilewright.passes.waves.channels import leaves
 from tilewright.passes.waves.held import Held, Piece, both, matching, numbered, place, storing
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
+from tilewright.passes.waves.rings import Stage
+from tilewright.passes.waves.waves import Waves
 
 InMemory = PlacedMemory | PlacedView
 
@@ -323,7 +323,7 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
     comes = target.root.buffer.type.space == "shared"
     near, far = (target, source) if comes else (source, target)
     stage = near.root
-    if not isinstance(stage, channels.Stage):
+    if not isinstance(stage, Stage):
         raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
     shared = low.cluster if op.attrs.get("multicast") else 1
     groups = 1 if comes else stage.ring.groups
@@ -364,24 +364,12 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
                 inside=inside,
             )
     if not comes:
-        stage.ring.leaving(low)
-
-
-def box_copy(machine: Machine, by: str) -> bool:
-    """Whether an atom copies whole boxes by itself."""
-    atom = machine.copy_atom(by)
-    return atom.asynchronous and atom.bytes_moved is None
-
-
-def lane_copy(machine: Machine, by: str) -> bool:
-    """Whether each lane starts copies of its own by an atom, which go on by themselves."""
-    atom = machine.copy_atom(by)
-    return atom.asynchronous and atom.bytes_moved is not None
+        leaves(low, stage.ring)
 
 
 def by_lanes(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
     """Each lane of the group starts copies of runs that are neighbours in the target; the commit sees to their end."""
-    if not isinstance(target.root, channels.Stage):
+    if not isinstance(target.root, Stage):
         raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
     atom = low.target.copy_atom(op.attrs["by"])
     width = (atom.bytes_moved or 0) // low.lanes // target.dtype.numpy.itemsize

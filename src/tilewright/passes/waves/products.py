@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +12,11 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.loop_types import FragmentType
 from tilewright.machine import MultiplyAtom
 from tilewright.passes.places import PlacedMemory
-from tilewright.passes.waves import channels, moving
+from tilewright.passes.waves import moving
 from tilewright.passes.waves.held import Held, along
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
+from tilewright.passes.waves.rings import Stage
+from tilewright.passes.waves.turns import after_product, before_product
+from tilewright.passes.waves.waves import Waves
 
 
 def mma(low: Waves, op: Op) -> None:
@@ -28,7 +28,7 @@ def mma(low: Waves, op: Op) -> None:
     atom = low.target.multiply_atom(op.attrs["atom"])
     c, a, b = (low.handles[v] for v in op.operands)
     depth = int(a.shape[1])
-    rings = {f.root.ring for f in (a, b) if not isinstance(f, Held) and isinstance(f.root, channels.Stage)}
+    rings = {f.root.ring for f in (a, b) if not isinstance(f, Held) and isinstance(f.root, Stage)}
     written: list[tuple[tuple[Value, ...], dict[str, Any]]] = []
     for piece in c.pieces:
         if not piece.whole or len(piece.columns) != atom.c.values:
@@ -45,14 +45,12 @@ def mma(low: Waves, op: Op) -> None:
     low.flying.touch(read=factors)
     if not atom.asynchronous:
         low.flying.touch(written=[values[0] for values, _ in written])
-    if low.turns is not None:
-        low.turns.before(low, op)
+    before_product(low, op)
     for (values, attrs), fresh in zip(written, begun, strict=True):
         if fresh:
             attrs["fresh"] = True
         low.emit("atom", values, atom=atom.name, **attrs)
-    if low.turns is not None:
-        low.turns.after(low, op)
+    after_product(low, op)
     if atom.asynchronous:
         low.between_lanes.waited = False  # an instruction of all lanes at once
         groups = [((values[0],), tuple(v for v in values[1:] if v in factors)) for values, _ in written]

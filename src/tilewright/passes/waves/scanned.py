@@ -7,7 +7,7 @@ by partners whose number differs in one bit: of a pair, the later one takes what
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from tilewright.ir.formula import Formula
 from tilewright.passes.waves import general, moving
 from tilewright.passes.waves.framed import COMBINING, Spread, cast, fetched, masked, stored, to_type, window
 from tilewright.passes.waves.held import place
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
+from tilewright.passes.waves.waves import Waves
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilewright.algebra.expr import Const, Symbol
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.tensors import RegisterType, numbers
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
+from tilewright.passes.waves.waves import Waves
 
 
 def groups_apart(low: Waves, channel: Op, groups: int) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.algebra import Swizzle
 from tilewright.algebra.expr import Expr, Symbol, as_expr
@@ -21,9 +21,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
 from tilewright.passes.waves.framed import Window, first
 from tilewright.passes.waves.held import both
-
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
+from tilewright.passes.waves.waves import Waves
 
 
 @dataclass(frozen=True)

@@ -9,52 +9,42 @@ round before.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, as_expr
-from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.core import Block, Op
+from tilewright.passes.waves.groups import Turns
+from tilewright.passes.waves.waves import Waves
 
-if TYPE_CHECKING:
-    from tilewright.passes.waves.lower import Waves
+
+def turns_of(low: Waves, loop: Op) -> Turns | None:
+    """The turns of a loop; None where its products are one group's, or not all right in it."""
+    products = tuple(_products(low, loop.blocks[0]))
+    if loop.attrs.get("overlap") != "turns" or not products:
+        return None
+    lanes = {low.target.multiply_atom(op.attrs["atom"]).c.lanes for op in products}
+    together = max(lanes) // low.lanes
+    if len(lanes) > 1 or low.group.waves % together or low.group.waves == together:
+        return None
+    order = low.barriers((loop, "turns"), low.group.waves // together, together, "turns")
+    return Turns(order, low.counter("rounds"), products, together)
 
 
-@dataclass(frozen=True)
-class Turns:
-    """The turns of a loop: a barrier for each group, how many rounds the wave has done, and the products of a round."""
+def before_product(low: Waves, product: Op) -> None:
+    """A product is about to be started: the first of a round waits for the group's turn, where there are turns."""
+    turns = low.turns
+    if turns is not None and product is turns.products[0]:
+        count = low.value_of(turns.rounds, "round")
+        group = low.group.wave // turns.together
+        low.emit("await", (turns.order,), at=(group,), phase=count - (group < 1))
 
-    order: Value
-    rounds: Value
-    products: tuple[Op, ...]
-    together: int
-    """Waves of a group."""
 
-    @classmethod
-    def of(cls, low: Waves, loop: Op) -> Turns | None:
-        """Those of a loop; None where its products are one group's, or not all right in it."""
-        products = tuple(_products(low, loop.blocks[0]))
-        if loop.attrs.get("overlap") != "turns" or not products:
-            return None
-        lanes = {low.target.multiply_atom(op.attrs["atom"]).c.lanes for op in products}
-        together = max(lanes) // low.lanes
-        if len(lanes) > 1 or low.group.waves % together or low.group.waves == together:
-            return None
-        order = low.barriers((loop, "turns"), low.group.waves // together, together, "turns")
-        return cls(order, low.counter("rounds"), products, together)
-
-    def before(self, low: Waves, product: Op) -> None:
-        """A product is about to be started: the first of a round waits for the group's turn."""
-        if product is self.products[0]:
-            count = low.value_of(self.rounds, "round")
-            group = low.group.wave // self.together
-            low.emit("await", (self.order,), at=(group,), phase=count - (group < 1))
-
-    def after(self, low: Waves, product: Op) -> None:
-        """A product was started: after the last of a round it is the next group's turn."""
-        if product is self.products[-1]:
-            low.count_on(self.rounds, as_expr(1))
-            following = (low.group.wave // self.together + 1) % (low.group.waves // self.together)
-            low.emit("arrive", (self.order,), at=(following,))
+def after_product(low: Waves, product: Op) -> None:
+    """A product was started: after the last of a round it is the next group's turn, where there are turns."""
+    turns = low.turns
+    if turns is not None and product is turns.products[-1]:
+        low.count_on(turns.rounds, as_expr(1))
+        following = (low.group.wave // turns.together + 1) % (low.group.waves // turns.together)
+        low.emit("arrive", (turns.order,), at=(following,))
 
 
 def _products(low: Waves, block: Block) -> Iterator[Op]:

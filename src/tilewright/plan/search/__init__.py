@@ -15,6 +15,7 @@
 | pipeline    | rule: stages, roles, overlap                                                     |
 | launch      | rule: raster and order of tasks                                                  |
 | uniform     | kernels whose waves all do the same: their work and plan                         |
+| uniform_kernel | such a kernel: task widths, waves, loop tiles, microkernels                    |
 | resident    | tasks of such kernels that a core has at a time                                  |
 | lanes       | rule: such kernels without products                                              |
 | fragments   | rule: such kernels with products                                                 |

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.plan.schedule import Schedule, ValuePlacement
+from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.kernel_plan import LACKS, KernelPlan
 from tilewright.plan.search.ranking import PlanCandidate, Rejected
 from tilewright.plan.search.simt import TermKernelSchedule
 from tilewright.plan.search.term_plan import plan_by_terms
-from tilewright.plan.search.uniform import UniformKernelSchedule, plan_of_uniform
+from tilewright.plan.search.uniform import plan_of_uniform
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
@@ -24,6 +26,7 @@ def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
     elif isinstance(kernel, UniformKernelSchedule):
         plan = plan_of_uniform(kernel)
     else:
+        assert isinstance(kernel, KernelSchedule)
         plan = KernelPlan(kernel).plan()
     if isinstance(plan, Rejected):
         return plan

@@ -26,7 +26,8 @@ from tilewright.plan.microkernel import (
 )
 from tilewright.plan.model import Size
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
-from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, uniform_candidate
+from tilewright.plan.search.uniform import loop_tiles, uniform_candidate
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 NARROWED = 6
 """How often task widths are halved, at most, to fit shared memory."""

@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts
 from tilewright.plan.search.axes import ROWS, DimClass
-
-if TYPE_CHECKING:
-    from tilewright.plan.search.orientation import Orientation
+from tilewright.plan.search.orientation import Orientation
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from tilewright.plan.general import room_of
 from tilewright.plan.model import l2
 from tilewright.plan.rows import rows_and_waves, widths_of_rows
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
-from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, uniform_candidate
+from tilewright.plan.search.uniform import loop_tiles, uniform_candidate
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:

@@ -10,10 +10,11 @@ from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import KernelSchedule, time_of, work_of
 from tilewright.plan.search.partial_reductions import work_in_parts
 from tilewright.plan.search.parts import split_work
-from tilewright.plan.search.ranking import PlanCandidate
+from tilewright.plan.search.ranking import CandidateKernel, PlanCandidate
 from tilewright.plan.search.simt import TermKernelSchedule, count_terms
 from tilewright.plan.search.tiling import Tiling
-from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
+from tilewright.plan.search.uniform import count_uniform
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
@@ -29,7 +30,7 @@ def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
     return _kernel_cycles(candidate.kernel, machine) + following
 
 
-def _kernel_cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule, machine: Machine) -> float:
+def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
     """Return the cycles of one kernel, with split-K's merge, on a machine with the same atoms at other rates.
 
     0 if its work cannot be counted there.
@@ -47,6 +48,7 @@ def _kernel_cycles(kernel: KernelSchedule | UniformKernelSchedule | TermKernelSc
         if kernel.parts is not None:
             work_in_all, merge = work_in_parts(uniform, kernel.parts)
         return kernel_time(machine, work_in_all, SAME_WAVES).cycles + merge
+    assert isinstance(kernel, KernelSchedule)
     on_machine = _with_machine(kernel, machine)
     work = work_of(on_machine)
     if work is None:

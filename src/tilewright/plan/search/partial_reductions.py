@@ -17,7 +17,8 @@ from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles
 from tilewright.plan.search.kernel import CROWDED, Parts
 from tilewright.plan.search.parts import has_dimension
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
-from tilewright.plan.search.uniform import UniformKernelSchedule, count_uniform
+from tilewright.plan.search.uniform import count_uniform
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Phase, Work
 
 WHOLE_LINES = 16

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tilewright.plan.search.kernel import KernelSchedule
-    from tilewright.plan.search.simt import TermKernelSchedule
-    from tilewright.plan.search.uniform import UniformKernelSchedule
+from typing import Protocol
 
 ENOUGH_STAGES = 4
 """Pipeline stages beyond which more help little."""
@@ -24,6 +19,14 @@ class Rejected:
     why: str
 
 
+class CandidateKernel(Protocol):
+    """A kernel of any kind, as a candidate has it: with a pipeline, with waves that are all alike, or term by term."""
+
+    @property
+    def family(self) -> str:
+        """The kind of this kernel as text; the lowering tends to refuse all of a kind for the same reason."""
+
+
 @dataclass(frozen=True)
 class PlanCandidate:
     """One way to run a program: rewrites before its kernel, the kernel, perhaps a second one, and the cycles of all.
@@ -31,7 +34,7 @@ class PlanCandidate:
     `key` orders candidates: smaller is better.
     """
 
-    kernel: KernelSchedule | UniformKernelSchedule | TermKernelSchedule
+    kernel: CandidateKernel
     cycles: float
     key: Key
     rewrites: tuple[Rewrite, ...] = ()

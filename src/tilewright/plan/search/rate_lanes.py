@@ -17,7 +17,8 @@ from tilewright.plan.search.plan_axes import PlanAxes
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.simt import TermKernelSchedule, TermProgram, term_candidate, terms_of_box, with_boxes
 from tilewright.plan.search.term_plan import axis_of_terms
-from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, uniform_candidate
+from tilewright.plan.search.uniform import loop_tiles, uniform_candidate
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes) -> PlanCandidate | str:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.plan.boxes import numbers_of
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Work
-
-if TYPE_CHECKING:
-    from tilewright.plan.search.uniform import UniformKernelSchedule
 
 
 def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:

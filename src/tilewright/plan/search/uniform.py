@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Block, Op, Program
-from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, only_adds, plan_over_dims
-from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
+from tilewright.plan.microkernel import axes_in, waves_of
 from tilewright.plan.predicting import elements_per_load, needs_division
 from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.resident import with_residence
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Phase, Work
-
-
-@dataclass(frozen=True, eq=False)
-class UniformKernelSchedule:
-    """A kernel whose waves all run the same code: task widths, number of waves, loop tiles.
-
-    `products` has the microkernel of every MMA, None where lanes multiply without an atom; `blocks` are loop tiles
-    within a task. `backward`: tasks run in reverse, as what was written last is still in L2. `parts` are those of a
-    split reduction, of which a task has `parts_of_task`.
-    """
-
-    facts: Facts
-    machine: Machine
-    widths: dict[Expr, int]
-    waves: int
-    loops: dict[Expr, int]
-    products: dict[Op, Microkernel | None] = field(default_factory=dict)
-    blocks: dict[Expr, int] = field(default_factory=dict)
-    backward: bool = False
-    parts: Parts | None = None
-    parts_of_task: int = 1
-
-    @property
-    def family(self) -> str:
-        """The kind of this kernel as text: whole, or parts of a reduction.
-
-        The lowering tends to refuse all candidates of one kind for the same reason.
-        """
-        return "no pipeline" if self.parts is None else "parts of a reduction"
-
-    def width(self, d: Expr) -> int:
-        """Return the extent of a dimension within a task (one workgroup's work) of this kernel or, if it loops over
-        it, one iteration; at least 1.
-        """
-        return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
 
 
 def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandidate:

@@ -1,0 +1,48 @@
+"""What describes a kernel whose waves all run the same code: task widths, waves, loop tiles and microkernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Op
+from tilewright.machine import Machine
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts import Facts
+from tilewright.plan.microkernel import Microkernel
+from tilewright.plan.search.kernel import Parts
+
+
+@dataclass(frozen=True, eq=False)
+class UniformKernelSchedule:
+    """A kernel whose waves all run the same code: task widths, number of waves, loop tiles.
+
+    `products` has the microkernel of every MMA, None where lanes multiply without an atom; `blocks` are loop tiles
+    within a task. `backward`: tasks run in reverse, as what was written last is still in L2. `parts` are those of a
+    split reduction, of which a task has `parts_of_task`.
+    """
+
+    facts: Facts
+    machine: Machine
+    widths: dict[Expr, int]
+    waves: int
+    loops: dict[Expr, int]
+    products: dict[Op, Microkernel | None] = field(default_factory=dict)
+    blocks: dict[Expr, int] = field(default_factory=dict)
+    backward: bool = False
+    parts: Parts | None = None
+    parts_of_task: int = 1
+
+    @property
+    def family(self) -> str:
+        """The kind of this kernel as text: whole, or parts of a reduction.
+
+        The lowering tends to refuse all candidates of one kind for the same reason.
+        """
+        return "no pipeline" if self.parts is None else "parts of a reduction"
+
+    def width(self, d: Expr) -> int:
+        """Return the extent of a dimension within a task (one workgroup's work) of this kernel or, if it loops over
+        it, one iteration; at least 1.
+        """
+        return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
