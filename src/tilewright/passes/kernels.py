@@ -17,9 +17,9 @@ from tilewright.passes.launching import launched
 from tilewright.passes.outside import outside
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.general import Lowered, Lowering
-from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
 from tilewright.passes.tile.ordering import in_order
+from tilewright.passes.tile.roles import role_of
 from tilewright.plan.blocking import blocking_of
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice

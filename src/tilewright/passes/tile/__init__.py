@@ -7,8 +7,11 @@
 | normal       | a contraction as a program over its digits                                            |
 | values       | tiles that are not computed yet: a formula over named coordinates                     |
 | writer       | the block program as it grows: memory, views, maps                                    |
+| reports      | what a program tells of its run: faults, logs                                         |
 | accesses     | which elements a read or a write means: inside memory or not, by data or not          |
 | memory       | reads, writes, atomics, logs                                                          |
+| writing      | what writes and atomics share: the part, where it goes, under which conditions        |
+| roles        | what a program does with an argument: reads it, writes all of it                      |
 | forming      | element by element; other dimensions, other types, choices                            |
 | combining    | products, reductions, running sums, the largest few                                   |
 | lanes        | products by vectors along a dimension that both factors keep                          |
@@ -41,6 +44,7 @@
 | computed     | a factor that is computed in registers, a step of K at a time                         |
 | inplace      | factors read where they lie, taps out of bounds left out                              |
 | packing      | B in the order in which blocks of sums read it                                        |
+| orders       | the orders in which B is packed                                                       |
 | halo         | the part of a tensor that a padded read looks at, copied once                         |
 | windows      | products around a halo tile                                                           |
 | homes        | values between products in registers, dealt out to lanes                              |

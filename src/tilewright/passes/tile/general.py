@@ -34,10 +34,11 @@ from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
-from tilewright.passes.tile import accesses, combining, forming, fusing, grid, loops, masks, memory, moving
+from tilewright.passes.tile import accesses, combining, forming, fusing, grid, loops, masks, memory, moving, roles
 from tilewright.passes.tile.homes import home_of
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
-from tilewright.passes.tile.packing import Order, Pack
+from tilewright.passes.tile.orders import Order, Pack
+from tilewright.passes.tile.reports import Fault, Log
 from tilewright.passes.tile.tasks import Tasks
 from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, most, only_load, rewritten, weight
@@ -51,24 +52,6 @@ LONG = 60
 """The weight from which a formula is cut in two."""
 SIMPLE = ("add", "sub", "mul", "neg", "abs", "cast")
 """Operations whose results are computed again for each use."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What a number other than 0 among the program's faults means."""
-
-    what: str
-    op: Op
-
-
-@dataclass(frozen=True)
-class Log:
-    """A tensor that a debug_log keeps, and the names of its first dimensions where these are iterations."""
-
-    label: str
-    shape: tuple[int, ...]
-    dtype: DType
-    names: tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
@@ -488,7 +471,7 @@ class Lowering:
         found = self._arguments.get(arg)
         if found is None:
             if isinstance(arg.type, MemoryType):
-                shape, role = self.shapes[arg], memory.role_of(self.program, arg, self.walks, self._numbers)
+                shape, role = self.shapes[arg], roles.role_of(self.program, arg, self.walks, self._numbers)
                 role = "out" if arg in self.written else role
                 exact = all(self._numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
                 whole = self.workgroups is None and exact

@@ -25,7 +25,8 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.inplace import limits
-from tilewright.passes.tile.packing import LaneOrder, packed_before
+from tilewright.passes.tile.orders import LaneOrder
+from tilewright.passes.tile.packing import packed_before
 from tilewright.passes.tile.values import Load, Parts, Tile, most, only_load
 from tilewright.plan.microkernel import LaneKernel
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import reduce
-from operator import mul
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_rules import minimum
-from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
@@ -17,86 +15,20 @@ from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import access_form
-from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.places import Size
+from tilewright.ir.tile_formulas import call
 from tilewright.passes.tile import halo, inplace, moving
-from tilewright.passes.tile.accesses import TileAccess, access_of, is_outside, loose, outside, with_data
+from tilewright.passes.tile.accesses import TileAccess, access_of, is_outside, loose, outside
+from tilewright.passes.tile.reports import Log
 from tilewright.passes.tile.storing import through_shared
-from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
+from tilewright.passes.tile.values import Load, Parts, Tile, load
+from tilewright.passes.tile.writing import Write, bounds_of
 from tilewright.plan.boxes import WRITES
-from tilewright.plan.tiled import Walk
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
 
 # -- what holds of arguments ------------------------------------------------------------------------------
-
-
-def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> str:
-    """`in` for what is only read, `out` for what is written completely, `inout` for the rest.
-
-    `walks` are dimensions that go along lines; `number` gives an expression of sizes as far as these are known.
-    """
-    ops = list(program.walk())
-    if not any(op.name in WRITES and op.operands[1] is arg for op in ops):
-        return "in"
-    if any(op.name == "read" and op.operands[0] is arg for op in ops) or arg.type.extents is not None:
-        return "inout"
-    return "out" if _covers(program.body.ops, arg, (), walks, number) else "inout"
-
-
-def _covers(
-    ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]
-) -> bool:
-    """Whether one of the operations writes all of an argument, whatever happens."""
-    for op in ops:
-        if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:
-            if ("at" not in op.attrs or _everywhere(op, walks, number)) and all(
-                axis in op.operands[0].type.dims for axis in axes
-            ):
-                return True
-        elif op.name == "iterate" and not op.attrs.get("start"):
-            inner = (*axes, op.attrs["axis"])
-            if _covers(op.blocks[0].ops, arg, inner, walks, number):
-                return True
-    return False
-
-
-def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
-    """Whether a write with a mapping reaches every element: each coordinate counts through iterators of its own, or
-    neighbouring ones are the digits of one iterator.
-    """
-    over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
-    lines = Substitution({over[d]: walk.valid_position() for d, walk in walks.items() if d in over})
-    sized = {s: number(d) - 1 for d, s in over.items() if d not in walks and number(d).lo >= 1}
-    images = Substitution({s: symbol(s.name, 0, last) for s, last in sized.items()})
-    left = {s for e in over.values() for s in images(lines(e)).symbols}
-    places = zip(op.attrs["at"], op.operands[1].type.dims, strict=True)
-    for e, extent in _without_digits([(number(images(lines(e))), number(n)) for e, n in places]):
-        form = linear_form(e, e.symbols)
-        if form is None or form[1] is not ZERO or not e.symbols <= left:
-            return False
-        left -= e.symbols
-        reached = as_expr(1)
-        for s, factor in sorted(form[0].items(), key=lambda term: term[1].lo):
-            if factor is not reached or s.upper is None:
-                return False
-            reached = reached * (s.upper + 1)
-        if extent is not reached:
-            return False
-    return not op.attrs.get("lookups")
-
-
-def _without_digits(places: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
-    """(coordinate, extent) pairs, where neighbours that are the digits of one number are this number."""
-    found: list[tuple[Expr, Expr]] = []
-    for e, extent in places:
-        if found and found[-1][0].symbols == e.symbols and (e.lo, e.hi) == (0, extent.hi - 1):
-            found[-1] = found[-1][0] * extent + e, found[-1][1] * extent
-        else:
-            found.append((e, extent))
-    return found
 
 
 def is_aliased(program: Program) -> bool:
@@ -164,7 +96,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         found = low.held(tensor, kind.dims, parts).formula
     elif access.tensor.type.role != "in" and source not in low.in_place:  # what it holds now must be kept
         found = low.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
-    condition = _bounds(low, op, kind.dims)
+    condition = bounds_of(low, op, kind.dims)
     if condition is not None:
         found = call("select", condition, found, formulas.number(other, kind.dtype))
     return (Tile(kind.dtype, kind.dims, parts, found),)
@@ -214,144 +146,7 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
 # -- conditions -------------------------------------------------------------------------------------------
 
 
-def _bounds(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
-    """The condition that `bounds` states; None: there is none, or it always holds."""
-    found: Formula | None = None
-    for condition in _conditions(low, op, dims):
-        if not (isinstance(condition, Const) and condition.value):
-            one = condition if isinstance(condition, Formula) else Formula("index", (), condition)
-            found = one if found is None else Formula("and_", (_truth(found), _truth(one)))
-    return found
-
-
-def _truth(formula: Formula) -> Formula:
-    return Formula.cast(dtypes.bool_, formula)
-
-
-def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Expr | Formula]:
-    """For each entry of `bounds` an expression of the coordinates, or a formula where data decide."""
-    for dim, bound in op.attrs.get("bounds", ()):
-        if dim not in dims:
-            continue
-        data: dict[Symbol, Load] = {}
-        limit = with_data(low, low.expr(bound), data, dims, op)
-        condition = moving.coordinate(low, dim, data) < limit
-        values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
-        yield Formula("ne", (formulas.of_expr(condition, values), Formula.number(0))) if data else condition
-
-
 # -- writing ----------------------------------------------------------------------------------------------
-
-
-class Write:
-    """What writes and atomics share: the part that is written, where to, and under which conditions."""
-
-    def __init__(self, low: Lowering, op: Op):
-        source, target, *extra = op.operands
-        tile = low.env[source]
-        if "at" not in op.attrs:
-            tile = low.conform(tile, target.type.dims, op)
-        self.low, self.op, self.dims = low, op, tile.dims
-        self.parts = {d: self._part(tile, d) for d in tile.dims}
-        self.sizes = tuple(self.parts[d][1] for d in tile.dims)
-        self.empty = 0 in self.sizes or 0 in low.shapes[target]
-        if self.empty:
-            return
-        self.access = access_of(low, op, target, tile.dims, tuple(extra))
-        self.formula = converted(tile.formula, tile.dtype, target.type.dtype)
-        self.dtype = target.type.dtype
-        self.over, self.images = low.axes(self.dims, self.parts)
-        self.marks = list(loose(low, self.access, self.images))
-        self.at = [self.images(e) for e in self.access.at]
-        self.where = dict(self.access.data)
-        self._restrict()
-
-    def _part(self, tile: Tile, dim: Expr) -> Part:
-        """What is written of a dimension: inside a loop or a workgroup only the current part."""
-        current = self.low.part(dim)
-        return current if tile.filled else inner_part(dim, tile.parts[dim], current)
-
-    def _restrict(self) -> None:
-        """Conditions send what is not to be written outside memory."""
-        low = self.low
-        kept: list[Expr] = []
-        chosen: list[Formula] = []
-        for condition in _conditions(low, self.op, self.dims):
-            if isinstance(condition, Formula):
-                chosen.append(condition)
-            else:
-                kept.append(self.images(condition))
-        for mask in low.masks:
-            chosen.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
-        chosen += [inside for d in self.dims if (inside := moving.counts(low, d)) is not None]
-        for formula in chosen:
-            whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
-            _, found = low.load_of(whole)
-            s = symbol(low.w.fresh("d"))
-            self.where[s] = found
-            kept.append(s)
-        holds = [c for c in kept if not (isinstance(c, Const) and c.value)]
-        if not holds:
-            return
-        if not self.at:
-            raise ProgramError(f"{self.op.name} of a single number under a condition has no native form yet")
-        self.at[0] = reduce(mul, holds) * (self.at[0] + 1) - 1
-        self.marks[0] = True
-
-    def places(self) -> tuple[tuple[Expr, bool], ...]:
-        """The coordinates, with marks."""
-        return tuple(zip(self.at, self.marks, strict=True))
-
-    def target(self) -> Value:
-        """A view of what is written. Of a piece that goes past the end of its dimension nothing is stored there, not
-        even where memory goes on, or has no such dimension: a view of the dimension alone comes first, or of the lines
-        that a task walks."""
-        w, low = self.low.w, self.low
-        past = [d for d in self.dims if low.is_past(d)]
-        if not past:
-            return w.view(self.access.tensor, self.over, self.places())
-        walks = {d: walk for d, walk in low.walks.items() if self._is_in_memory(d)}
-        sizes: list[Size] = []
-        for d, n in zip(self.dims, self.sizes, strict=True):
-            walk = walks.get(d)
-            sizes += (walk.lines, walk.length) if walk is not None else (low.size(d) if d in past else n,)
-        exact = w.axes(sizes)
-        numbers = iter(exact)
-        known: dict[Expr, Expr] = {}
-        at: list[tuple[Expr, bool]] = []
-        for d, i in zip(self.dims, self.over, strict=True):
-            first = self.parts[d][0]
-            if (walk := walks.get(d)) is not None:
-                begin = low.tasks.begins[d]
-                known[d] = begin + walk.pitch * next(numbers) + next(numbers)
-                row = first - begin + i
-                at += [(row // walk.pitch, True), (row % walk.pitch, walk.pitch > walk.length)]
-            else:
-                known[d] = next(numbers) + (0 if d in past else first)
-                at.append((first + i, True) if d in past else (i, False))
-        images = Substitution({low.coordinate(d): e for d, e in known.items()})
-        marks = loose(low, self.access, images)
-        whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
-        return w.view(whole, self.over, at)
-
-    def _is_in_memory(self, dim: Expr) -> bool:
-        """Whether a coordinate depends on a dimension."""
-        return any(self.low.coordinate(dim) in e.symbols for e in self.access.at)
-
-    def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
-        """Where elements go, over these axes: places, and the numbers found in data of which they are."""
-        where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
-        at = tuple((images(e), mark) for e, mark in self.places())
-        return {"over": over, "where": tuple(where) or None, "at": at}
-
-    def memory(self) -> tuple[Value, ...]:
-        """What is written to, and the data in which numbers are found."""
-        return self.access.tensor, *(f.tensor for f in self.where.values())
-
-    def tile(self) -> Value:
-        """The elements to write, in memory."""
-        _, found = self.low.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
-        return self.low.w.viewed(found, self.over, self.images)
 
 
 def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -433,7 +228,6 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
         return ()
     if low.masks:
         raise ProgramError("debug_log inside a conditional has no native form yet", op.loc)
-    from tilewright.passes.tile.general import Log
 
     tile = low.env[op.operands[0]]
     label, dims = op.attrs["label"], op.attrs.get("to", tile.dims)

@@ -34,7 +34,8 @@ from tilewright.passes.tile.accesses import apart_along, marked
 from tilewright.passes.tile.computed import Computed
 from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.inplace import limits
-from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
+from tilewright.passes.tile.orders import BlockOrder
+from tilewright.passes.tile.packing import pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, loads, most, only_load, pieces
 from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word

@@ -21,7 +21,7 @@ from tilewright.plan.model import element_bytes
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
-    from tilewright.passes.tile.memory import Write
+    from tilewright.passes.tile.writing import Write
 
 
 def _leaving(low: Lowering) -> CopyAtom | None:
