@@ -8,7 +8,6 @@ mma %sums += %left * %slab_1_view using ATOM.ra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tilewright.algebra import Swizzle
 from tilewright.algebra.expr import Expr, Symbol
@@ -18,14 +17,12 @@ from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.accesses import marked
+from tilewright.passes.tile.atom_products import AtomProduct
 from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.storing import swizzle_of
 from tilewright.passes.tile.values import Load, Tile, load, loads, most, rewritten
 from tilewright.plan.computed import equal_neighbours
 from tilewright.plan.model import element_bytes
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.products import BlockedProduct
 
 
 @dataclass
@@ -42,7 +39,7 @@ class Computed(Factor):
     """What is brought step by step, and how many neighbours along K are one element of it."""
 
     @classmethod
-    def of(cls, product: BlockedProduct, tile: Tile) -> Computed:
+    def of(cls, product: AtomProduct, tile: Tile) -> Computed:
         """A factor, with room for a step of it."""
         how, axes, w, low = product.how, product.axes, product.w, product.low
         step = how.k_step_elements(most(product.width(axes.k)))
@@ -100,7 +97,7 @@ class Computed(Factor):
         return wide
 
 
-def _as_brought(product: BlockedProduct, each: Load, count: int) -> Swizzle | None:
+def _as_brought(product: AtomProduct, each: Load, count: int) -> Swizzle | None:
     """How rows of so many elements of an argument lie in shared memory, so that lanes which have neighbouring rows read
     other banks: as the machine's own copy can put them."""
     size, copies = element_bytes(each.tensor.type.dtype), product.low.machine.copies_between("global", "shared")

@@ -21,7 +21,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
-from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
@@ -31,19 +31,19 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.accesses import apart_along, marked
+from tilewright.passes.tile.atom_products import AtomProduct
 from tilewright.passes.tile.computed import Computed
 from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.orders import BlockOrder
 from tilewright.passes.tile.packing import pack_before, pack_here
-from tilewright.passes.tile.values import Load, Parts, Tile, divided, loads, most, only_load, pieces
+from tilewright.passes.tile.values import Load, Tile, divided, loads, most, only_load, pieces
 from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word
-from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import element_bytes, l2, stays_in_l1
 
 if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
+    pass
 
 NEAR = 4
 """B is read where it lies if what a block reads of it spans no more than this part of the second cache."""
@@ -82,26 +82,8 @@ def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
         yield Span(1, size, full * block, size != tail, as_expr(tail) >= 1)
 
 
-class BlockedProduct:
-    """One product, written: C += A * B, where C is a tensor over these dimensions and parts."""
-
-    def __init__(
-        self, low: Lowering, how: Microkernel, axes: Axes, parts: Parts, total: Value, c: tuple[Expr, ...], zero: bool
-    ):
-        self.low, self.w, self.how, self.axes, self.parts, self.total, self.c = low, low.w, how, axes, parts, total, c
-        self.zero = zero
-        """Whether C starts from zero, and has nothing in it yet."""
-        self.at: dict[Expr, Expr] = {}
-        """Where the loops around are, from the start of each dimension's part."""
-
-    @property
-    def taps(self) -> dict[Expr, int]:
-        """The dimensions beside K of which a step has several places, and how many."""
-        return {d: n for d, n in zip(self.axes.deep, self.how.taps, strict=False) if n > 1}
-
-    def width(self, dim: Expr) -> Size:
-        """How wide a dimension is here."""
-        return self.parts[dim][1]
+class BlockedProduct(AtomProduct):
+    """One product, written block by block of C."""
 
     def write(self, a: Tile, b: Tile) -> None:
         """All of it."""
@@ -163,21 +145,6 @@ class BlockedProduct:
         images = self.low.images(dims, self.parts, over)
         places = marked([images(e) for e in found.at], found.tensor.type.shape)
         return found.tensor.type.space == "shared" and not any(mark for _, mark in places)
-
-    def ends_in_zeros(self, there: Load) -> bool:
-        """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read.
-
-        What lies past the end of a part of K that ends before is there, and belongs to the next part.
-        """
-        k, width = self.axes.k, most(self.width(self.axes.k))
-        step = self.how.k_step_elements(width)
-        if width % step == 0 and k not in self.low.past:
-            return True
-        size = self.low.size(k)
-        if width % step and (self.parts[k][0] + width >= size) is not ONE:
-            return False
-        past = Substitution({self.low.coordinate(k): symbol("past", 0) + size})
-        return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 
     def panel(
         self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr, Size], deep: tuple[Expr, Size]
@@ -329,23 +296,6 @@ class BlockedProduct:
                 skip = left.skips or right.skips
                 w.emit("mma", (sums, *factors), atom=how.atom.name, skip=skip or None)
 
-    def multiply(self, sums: Value, a: Value, b: Value, e: Expr) -> None:
-        """The product of a slab of A by one of B, the e-th; where these hold several blocks, each by itself."""
-        w, how = self.w, self.how
-        if how.blocks == 1:
-            w.emit("mma", (sums, a, b), atom=how.atom.name)
-            return
-        n, slab = how.atom.shape[1], how.slab or 1
-        each = most(self.width(self.axes.k)) // how.blocks
-        deep = min(each, slab)
-        with w.loop("j", min(slab, each * how.blocks) // deep, unroll=True) as j:
-            block = (slab * e + deep * j) // each
-            i, c, f = w.axes((how.rows, deep, n))
-            left = w.view(a, (i, c), [(i, False), (deep * j + c, False)])
-            right = w.view(b, (c, f), [(deep * j + c, False), (n * block + f, False)])
-            total = w.columns(sums, (i, f), i, n * block + f)
-            w.emit("mma", (total, left, right), atom=how.atom.name)
-
     def _last(self, down: Span) -> Expr | None:
         """The last row that there is, where a block may have rows past it: those are any, and never stored."""
         width = self.width(self.axes.m)
@@ -452,7 +402,7 @@ class InRegisters(Factor):
     tensor: Value
 
     @classmethod
-    def of(cls, product: BlockedProduct, a: Tile) -> InRegisters:
+    def of(cls, product: AtomProduct, a: Tile) -> InRegisters:
         """A factor that was computed, put into registers."""
         how, axes, low = product.how, product.axes, product.low
         deep = most(product.width(axes.k))
@@ -495,7 +445,7 @@ class Staged(Factor):
     """Whether several slabs lie one behind the other along K."""
 
     @classmethod
-    def of(cls, product: BlockedProduct, tile: Tile, dim: Expr | None) -> Staged:
+    def of(cls, product: AtomProduct, tile: Tile, dim: Expr | None) -> Staged:
         """A factor, whose rows or columns lie along a dimension. What goes on to registers lies as B does."""
         wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
         given = _is_given(tile, wanted.dtype)

@@ -20,7 +20,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from itertools import product as every
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout, Swizzle
 from tilewright.algebra.expr import Expr, Symbol, as_expr
@@ -28,14 +27,11 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.machine import MemoryOperand, RegisterOperand
+from tilewright.passes.tile.atom_products import AtomProduct
 from tilewright.passes.tile.halo import Box, image_of
 from tilewright.passes.tile.values import Load, Tile, only_load, pieces
 from tilewright.passes.tile.writer import split
 from tilewright.plan.halo_windows import image_rows
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.products import BlockedProduct
-
 
 UNROLLED = 36
 """Products of a group's atoms that are written out, at most; of more only those along the last dimension."""
@@ -44,7 +40,7 @@ UNROLLED = 36
 class AroundHalo:
     """One product, written: C += A * B, all of C in registers, A in a halo tile."""
 
-    def __init__(self, product: BlockedProduct, a: Tile, b: Tile, offsets: int):
+    def __init__(self, product: AtomProduct, a: Tile, b: Tile, offsets: int):
         self.p, self.w, self.offsets = product, product.w, offsets
         self.a, self.b = self._given(a, "A"), self._given(b, "B")
         self.deep = list(product.axes.deep)
