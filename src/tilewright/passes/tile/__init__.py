@@ -6,6 +6,7 @@
 | tasks         | the tasks of a program, and the pieces by which each goes over its dimensions         |
 | normal        | a contraction as a program over its digits                                            |
 | values        | tiles that are not computed yet: a formula over named coordinates                     |
+| scope         | which part of each dimension is current, what symbols mean                            |
 | writer        | the block program as it grows: memory, views, maps                                    |
 | reports       | what a program tells of its run: faults, logs                                         |
 | accesses      | which elements a read or a write means: inside memory or not, by data or not          |

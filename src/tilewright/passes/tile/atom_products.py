@@ -43,12 +43,12 @@ class AtomProduct:
         """
         k, width = self.axes.k, most(self.width(self.axes.k))
         step = self.how.k_step_elements(width)
-        if width % step == 0 and k not in self.low.past:
+        if width % step == 0 and k not in self.low.scope.past:
             return True
-        size = self.low.size(k)
+        size = self.low.scope.size(k)
         if width % step and (self.parts[k][0] + width >= size) is not ONE:
             return False
-        past = Substitution({self.low.coordinate(k): symbol("past", 0) + size})
+        past = Substitution({self.low.scope.coordinate(k): symbol("past", 0) + size})
         return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 
     def multiply(self, sums: Value, a: Value, b: Value, e: Expr) -> None:

@@ -92,9 +92,9 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         inner |= {d: carried.parts[d] for d in kind.dims if d not in inner}
     if total is None:
         what = f"{op.name} over {dim}: there is nothing to combine"
-        if len(low.masks) != 1:
+        if len(low.scope.masks) != 1:
             raise ExecutionError(what, op.loc)
-        low.report(low.masks[0], what, op)  # it is a mistake only where the condition holds
+        low.report(low.scope.masks[0], what, op)  # it is a mistake only where the condition holds
         total = formulas.number(0, wide)
     return (rounded(dtype, kind.dims, inner, wide, total),)
 
@@ -163,7 +163,7 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
         add(part(as_expr(rounds - 1)), tile.formula)
     total = low.w.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
     left, sources = {**tile.parts, dim: (first + rounds * width, rest)}, [held]
-    own = low.coordinate(dim)
+    own = low.scope.coordinate(dim)
     if rest and any(each.at and own in each.at[-1].symbols for each in loads(tile.formula)):
         sources.append(low.load_of(low.stored(replace(tile, parts=left), name="rest"))[1])  # vectors end anywhere
     elif rest:
@@ -184,7 +184,7 @@ def _begins_anywhere(tile: Tile, machine: Machine) -> bool:
 def _ended(low: Lowering, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
     """The tile's elements where only so many count along a dimension, and a number after them, for which nothing is
     read."""
-    own, first = low.coordinate(dim), tile.parts[dim][0]
+    own, first = low.scope.coordinate(dim), tile.parts[dim][0]
     over, _ = low.axes(tile.dims, tile.parts)
 
     def brought(each: Load) -> Formula:
@@ -244,7 +244,7 @@ def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
         kind, before = start[0].accumulated
         if dim in start[0].dims:  # of a tile along the dimension, the last element counts
             first, width = start[0].parts[dim]
-            before = rewritten(before, Substitution({low.coordinate(dim): first + width - 1}))
+            before = rewritten(before, Substitution({low.scope.coordinate(dim): first + width - 1}))
         total = call("add", total, converted(before, kind, wide))
     return (Tile(tile.dtype, tile.dims, tile.parts, converted(total, wide, tile.dtype)),)
 
@@ -253,10 +253,10 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The largest elements along a dimension, and where they are: one after another, each time of those left."""
     tile = low.env[op.operands[0]]
     dim = op.attrs["dim"]
-    count, length = low.number(op.attrs["count"]), tile.parts[dim][1]
+    count, length = low.scope.number(op.attrs["count"]), tile.parts[dim][1]
     values, _ = op.results
     outer = tuple(d for d in tile.dims if d is not dim)
-    if isinstance(length, Expr) and not low.holds(length - count):
+    if isinstance(length, Expr) and not low.scope.holds(length - count):
         raise DimensionMismatch(
             f"topk over {dim}: k is {count}, and {dim} is dynamic and may be less; leave {dim} out of dynamic=, and "
             "each call checks it",
@@ -264,7 +264,7 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
         )
     if isinstance(length, int):
         require_elements(op, count, length)
-    parts = {d: tile.parts.get(d) or low.part(d) for d in values.type.dims}
+    parts = {d: tile.parts.get(d) or low.scope.part(d) for d in values.type.dims}
     if 0 in tile.sizes or count == 0:
         return tuple(Tile(v.type.dtype, v.type.dims, parts, formulas.number(0, v.type.dtype)) for v in op.results)
     made = [
@@ -272,7 +272,7 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
         for kind in (
             (dtypes.i32, formulas.number(1, dtypes.i32)),
             (tile.dtype, tile.formula),
-            (dtypes.i32, formulas.index(low.coordinate(dim), dtypes.i32)),
+            (dtypes.i32, formulas.index(low.scope.coordinate(dim), dtypes.i32)),
         )
     ]
     sizes = [parts[d][1] for d in outer]
@@ -318,7 +318,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     for d in single:
         if parts[d][1] != 1:
             raise ExecutionError(f"mma: {d} is in one factor only, but is {parts[d][1]} wide here", op.loc)
-    a, b = (low.conform(t.over(t.dims, parts), tuple(d for d in t.dims if d not in single), op) for t in (a, b))
+    a, b = (low.scope.conform(t.over(t.dims, parts), tuple(d for d in t.dims if d not in single), op) for t in (a, b))
     kind: TileType = op.results[0].type
     wide = summed_in(op, low.machine)
     inner = {d: parts[d] for d in acc.dims}
@@ -505,7 +505,7 @@ def _terms(low: Lowering, total: Value, dims: tuple[Expr, ...], parts: Parts, a:
     before = low.held(total, dims, parts).formula
     factors = [converted(t.formula, t.dtype, wide) for t in (a, b)]
     for term in every(*(range(most(a.parts[d][1])) for d in summed)):
-        images = Substitution({low.coordinate(d): a.parts[d][0] + n for d, n in zip(summed, term, strict=True)})
+        images = Substitution({low.scope.coordinate(d): a.parts[d][0] + n for d, n in zip(summed, term, strict=True)})
         now = tuple(rewritten(f, images) for f in factors)
         fused = wide.is_float  # there is an instruction
         low.put(
@@ -527,7 +527,7 @@ def _products(
     if outer:
         (d, (start, width)), *rest = outer
         with low.w.loop(f"k_{word(d)}", width) as k:
-            images = Substitution({low.coordinate(d): start + k})
+            images = Substitution({low.scope.coordinate(d): start + k})
             inner = (rewritten(left, images), rewritten(right, images))
             _products(low, total, dims, parts, [*rest, summed[-1]], *inner)
         return
@@ -537,7 +537,7 @@ def _products(
     def step(k: Expr, count: int) -> None:
         formula = before
         for n in range(count):
-            images = Substitution({low.coordinate(dim): first + k + n})
+            images = Substitution({low.scope.coordinate(dim): first + k + n})
             factors = (rewritten(left, images), rewritten(right, images))
             formula = Formula("fma", (*factors, formula)) if fused else call("add", formula, Formula("mul", factors))
         low.put(total, dims, parts, formula)

@@ -46,8 +46,8 @@ class Computed(Factor):
         held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.waves)
         tiles: dict[Load, tuple[Value, int]] = {}
         for x in dict.fromkeys(loads(tile.formula)):
-            alike = equal_neighbours(x.at, low.coordinate(axes.k), step)
-            if alike < step and any(low.coordinate(axes.m) in e.symbols for e in x.at):
+            alike = equal_neighbours(x.at, low.scope.coordinate(axes.k), step)
+            if alike < step and any(low.scope.coordinate(axes.m) in e.symbols for e in x.at):
                 shape = how.rows, step // alike
                 tiles[x] = w.alloc(x.tensor.type.dtype, shape, "slab", _as_brought(product, x, shape[1])), alike
         return cls(product, tile, held, tiles)
@@ -82,7 +82,9 @@ class Computed(Factor):
         """Coordinates at a row and a place along K, the others as they are."""
         p = self.product
         at = {**p.at, p.axes.m: row, p.axes.k: k}
-        return Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in at.items() if d in self.tile.dims})
+        return Substitution(
+            {p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in at.items() if d in self.tile.dims}
+        )
 
     def _of_rows(self, each: Load, i: Symbol, places: list[Expr], shape: tuple[int, int]) -> Value:
         """What there is one of for each row, as A has it: in all lanes that have the row."""

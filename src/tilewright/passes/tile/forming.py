@@ -169,19 +169,19 @@ def _other_width(low: Lowering, tile: Tile, kind: TileType) -> Tile:
     before = tile.dims[-1]
     parts = {d: tile.parts[d] for d in outer}
     start, width = tile.parts[before]
-    c, word = low.coordinate(last), _WORDS[kind.dtype.bits]
+    c, word = low.scope.coordinate(last), _WORDS[kind.dtype.bits]
     bits, narrow = tile.dtype.bits, word.bits < tile.dtype.bits
     if narrow:
         ratio = bits // word.bits
         parts[last] = start * ratio, width * ratio
-        whole = rewritten(tile.formula, Substitution({low.coordinate(before): c // ratio}))
+        whole = rewritten(tile.formula, Substitution({low.scope.coordinate(before): c // ratio}))
         formula = Formula.cast(word, Formula("shr", (whole, formulas.index(c % ratio * word.bits, tile.dtype))))
     else:
         ratio = word.bits // bits
         parts[last] = start / ratio, width // ratio
         pieces = []
         for n in range(ratio):
-            piece = rewritten(tile.formula, Substitution({low.coordinate(before): c * ratio + n}))
+            piece = rewritten(tile.formula, Substitution({low.scope.coordinate(before): c * ratio + n}))
             mask = formulas.number((1 << bits) - 1, word)
             clean = call("and_", Formula.cast(word, piece), mask)
             pieces.append(call("shl", clean, formulas.number(bits * n, word)) if n else clean)
@@ -195,8 +195,8 @@ def _halves(low: Lowering, tile: Tile, op: Op) -> Tile:
     last, before = kind.dims[-1], tile.dims[-1]
     start, width = tile.parts[before]
     parts = {**{d: tile.parts[d] for d in kind.dims[:-1]}, last: (start * 2, width * 2)}
-    c = low.coordinate(last)
-    whole = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({low.coordinate(before): c // 2})))
+    c = low.scope.coordinate(last)
+    whole = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({low.scope.coordinate(before): c // 2})))
 
     def number(n: float) -> Formula:
         return formulas.number(n, dtypes.i32)
@@ -218,7 +218,7 @@ def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
     dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
     start, width = tile.parts[dim]
     parts = {d: (start * times, width * times) if d is to else tile.parts[d] for d in kind.dims}
-    images = Substitution({low.coordinate(dim): low.coordinate(to) // times})
+    images = Substitution({low.scope.coordinate(dim): low.scope.coordinate(to) // times})
     return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, images)),)
 
 
@@ -226,14 +226,14 @@ def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The tile over more dimensions, or the same in another order."""
     tile = low.env[op.operands[0]]
     kind: TileType = op.results[0].type
-    return (Tile(kind.dtype, kind.dims, {d: tile.parts.get(d) or low.part(d) for d in kind.dims}, tile.formula),)
+    return (Tile(kind.dtype, kind.dims, {d: tile.parts.get(d) or low.scope.part(d) for d in kind.dims}, tile.formula),)
 
 
 def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The same elements, last dimension fastest, over other dimensions."""
     tile = low.env[op.operands[0]]
     kind: TileType = op.results[0].type
-    parts = {d: low.part(d) for d in kind.dims}
+    parts = {d: low.scope.part(d) for d in kind.dims}
     _refuse_open(op, {**tile.parts, **parts})
     sizes = tuple(parts[d][1] for d in kind.dims)
     if prod(sizes) != prod(tile.sizes):
@@ -242,7 +242,7 @@ def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
         tile = low.stored(tile)
     flat: Expr = as_expr(0)
     for d in kind.dims:
-        flat = flat * parts[d][1] + (low.coordinate(d) - parts[d][0])
+        flat = flat * parts[d][1] + (low.scope.coordinate(d) - parts[d][0])
     return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, Substitution(digits(low, tile, flat)))),)
 
 
@@ -265,7 +265,7 @@ def digits(low: Lowering, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
         start, width = tile.parts[d]
         step //= max(1, width)
         digit = flat // max(1, step)
-        images[low.coordinate(d)] = start + (digit % max(1, width) if place else digit)
+        images[low.scope.coordinate(d)] = start + (digit % max(1, width) if place else digit)
     return images
 
 
@@ -273,7 +273,7 @@ def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """One element."""
     tile = low.env[op.operands[0]]
     _refuse_open(op, tile.parts)
-    offsets = [low.number(e) for e in op.attrs["offset"]]
+    offsets = [low.scope.number(e) for e in op.attrs["offset"]]
     if len(offsets) == 1:
         size = prod(tile.sizes)
         if not -size <= offsets[0] < size:
@@ -281,7 +281,8 @@ def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
         images = digits(low, tile, as_expr(offsets[0] % size))
     else:
         images = {
-            low.coordinate(d): tile.parts[d][0] + n % tile.parts[d][1] for d, n in zip(tile.dims, offsets, strict=True)
+            low.scope.coordinate(d): tile.parts[d][0] + n % tile.parts[d][1]
+            for d, n in zip(tile.dims, offsets, strict=True)
         }
     return (Tile(tile.dtype, (), {}, rewritten(tile.formula, Substitution(images))),)
 
@@ -293,10 +294,10 @@ def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """A tile of one number."""
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
-    parts = {d: low.part(d) for d in kind.dims}
+    parts = {d: low.scope.part(d) for d in kind.dims}
     if isinstance(value, Expr):
-        given = low.workgroups is not None and value.symbols.isdisjoint(low.bound)
-        value = low.expr(value) if given else low.size(value)
+        given = low.workgroups is not None and value.symbols.isdisjoint(low.scope.bound)
+        value = low.scope.expr(value) if given else low.scope.size(value)
     found = formulas.index if isinstance(value, Expr) else formulas.number
     return (Tile(kind.dtype, kind.dims, parts, found(value, kind.dtype)),)
 
@@ -313,13 +314,13 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The coordinates along a dimension."""
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
-    if dim in low.walking:
-        found = converted(low.bound[dim].formula, low.bound[dim].dtype, kind.dtype)
-    elif dim in low.bases:
+    if dim in low.scope.walking:
+        found = converted(low.scope.bound[dim].formula, low.scope.bound[dim].dtype, kind.dtype)
+    elif dim in low.scope.bases:
         found = converted(moving.place(low, dim), dtypes.i64, kind.dtype)
     else:
-        found = formulas.index(low.coordinate(dim), kind.dtype)
-    return (Tile(kind.dtype, kind.dims, {dim: low.part(dim)}, found),)
+        found = formulas.index(low.scope.coordinate(dim), kind.dtype)
+    return (Tile(kind.dtype, kind.dims, {dim: low.scope.part(dim)}, found),)
 
 
 def apply(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -337,12 +338,14 @@ def _computed(
     dims: tuple[Expr, ...] | None = None,
 ) -> Tile:
     """An expression of elements: those of values by symbol, and those that set_symbol bound."""
-    numbers = {s: n for s, n in low.symbols.items() if s not in values and s not in low.bound}
+    numbers = {s: n for s, n in low.scope.symbols.items() if s not in values and s not in low.scope.bound}
     e = Substitution(numbers)(e)
     tiles: dict[Symbol, Tile] = {s: low.simple(v) for s, v in values.items() if s in e.symbols}
     for s in e.symbols:
-        if s in low.bound and s not in values:
-            tiles[s] = low.bound[s] if dims is None else moving.squeezed(low, low.bound[s], dims, str(s), op)
+        if s in low.scope.bound and s not in values:
+            tiles[s] = (
+                low.scope.bound[s] if dims is None else moving.squeezed(low, low.scope.bound[s], dims, str(s), op)
+            )
             low.require_range(s, op)
     found = list(tiles.values())
     if dims is None:
@@ -358,18 +361,18 @@ def _computed(
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Makes a symbol stand for the elements of a tile."""
     s = op.attrs["symbol"]
-    if op.operands[0] in low.program.args and s in low.symbols:  # a scalar argument that is known already
+    if op.operands[0] in low.program.args and s in low.scope.symbols:  # a scalar argument that is known already
         return ()
-    if low.masks:
+    if low.scope.masks:
         raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
-    if s in low.walking:
-        low.bound[s] = low.single(op.operands[0], op)
+    if s in low.scope.walking:
+        low.scope.bound[s] = low.single(op.operands[0], op)
     elif any(s in d.symbols for each in low.program.walk() for v in each.results for d in v.type.dims):
         if low.workgroups is None:
             raise ProgramError(
                 f"set_symbol of {s}, which is a dimension, has no native form outside of workgroups", op.loc
             )
-        low.bound[s] = low.ends[s] = low.single(op.operands[0], op)
+        low.scope.bound[s] = low.scope.ends[s] = low.single(op.operands[0], op)
     else:
-        low.bound[s] = low.simple(op.operands[0])
+        low.scope.bound[s] = low.simple(op.operands[0])
     return ()

@@ -95,7 +95,7 @@ def _is_same(op: Op) -> bool:
 def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
     """The operations as a group, where they go over more rows than the first cache holds; None otherwise."""
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
-    if machine.lanes is not None or low.masks or low.bases or low.ends or low.walking:
+    if machine.lanes is not None or low.scope.masks or low.scope.bases or low.scope.ends or low.scope.walking:
         return None
     values = {v for op in ops for v in (*op.operands, *op.results)}
     dims = {d for v in values for d in v.type.dims}
@@ -103,9 +103,11 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
     kept = [v.type for op in reductions for v in op.results]
     if not reductions or any(t.dtype.accumulator is not t.dtype for t in kept):
         return None
-    if not all(isinstance(d, Symbol) and low.is_known(d) for d in dims) or any(low.part(d)[1] == 0 for d in dims):
+    if not all(isinstance(d, Symbol) and low.scope.is_known(d) for d in dims) or any(
+        low.scope.part(d)[1] == 0 for d in dims
+    ):
         return None
-    wide = {d: width for d in dims if isinstance(width := low.part(d)[1], int)}
+    wide = {d: width for d in dims if isinstance(width := low.scope.part(d)[1], int)}
     if len(wide) < len(dims):
         return None
     common = [d for d in kept[0].dims if wide[d] > 1 and d not in reduced and all(d in t.dims for t in kept)]
@@ -127,7 +129,7 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
 
 def write(low: Lowering, group: FusedRows) -> None:
     """The operations of a group, some rows at a time."""
-    whole = {d: low.part(d) for op in group.ops for v in op.results for d in v.type.dims}
+    whole = {d: low.scope.part(d) for op in group.ops for v in op.results for d in v.type.dims}
     places: dict[Value, Value] = {}
     for op in group.ops:
         for value in group.outs.intersection(op.results):
@@ -135,7 +137,7 @@ def write(low: Lowering, group: FusedRows) -> None:
     first, length = whole[group.row]
 
     def rows(part: Part) -> None:
-        with low.at(group.row, part), low.scope():
+        with low.scope.at(group.row, part), low.nested():
             for value in group.given:
                 low.env[value] = _cut(low.env[value], group.row, part)
             for op in group.ops:
@@ -143,7 +145,7 @@ def write(low: Lowering, group: FusedRows) -> None:
                     if value not in places:
                         low.env[value] = low.kept(op, value, tile)
                         continue
-                    now = {d: low.part(d) for d in value.type.dims}
+                    now = {d: low.scope.part(d) for d in value.type.dims}
                     low.put(places[value], value.type.dims, now, tile.formula, whole)
                     held = low.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
                     low.env[value] = _cut(held, group.row, part)

@@ -13,14 +13,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf, prod
-from typing import Any
 
-import numpy as np
-
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution, evaluate, number_or, symbol_range
-from tilewright.check.inside import holds, shown
-from tilewright.errors import ExecutionError, ExpressionError, ProgramError
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution, symbol_range
+from tilewright.errors import ExpressionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.block import BLOCK
@@ -34,14 +30,15 @@ from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
-from tilewright.passes.tile import accesses, combining, forming, fusing, grid, loops, masks, memory, moving, roles
+from tilewright.passes.tile import combining, forming, fusing, grid, loops, masks, memory, moving, roles
 from tilewright.passes.tile.homes import home_of
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.orders import Order, Pack
 from tilewright.passes.tile.reports import Fault, Log
+from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.tasks import Tasks
 from tilewright.passes.tile.tiled import TiledTask
-from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, most, only_load, rewritten, weight
+from tilewright.passes.tile.values import Load, Parts, Tile, load, loads, most, only_load, weight
 from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import waves_of
@@ -126,9 +123,7 @@ class Lowering:
         opened: OpenSizes = CLOSED,
         written: Collection[Value] = (),
     ):
-        self.opened, self.written = opened, set(written)
-        self.facts: list[Expr] = []
-        """What is never negative here: the conditions of the branches around say so."""
+        self.scope, self.written = TileScope(symbols, opened), set(written)
         self.lenient, self.machine, self.cuts = lenient, machine, cuts
         self.shared: list[Expr] = list(self.cuts.blocks)
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
@@ -149,7 +144,6 @@ class Lowering:
         self.taken: list[Op] = []
         """Copies of results from shared memory to arguments."""
         self.program, self.free = program, set(free)
-        self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
         self.waves = max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
         lanes = None if machine.lanes is None else self.waves * machine.lanes
@@ -159,41 +153,19 @@ class Lowering:
         for arg in program.args:
             self.w.fresh(arg.name or "argument")
         self.env: ChainMap[Value, Tile] = ChainMap()
-        self.parts: Parts = {}
-        self.bound: dict[Symbol, Tile] = {}
-        self.masks: list[Tile] = []
         self.users = program.users()
         self.going_on: dict[Value, Value] = {}
         """Values that a loop carries, and sums that went on in their tensor: nothing else has looked at it."""
         self.logs: dict[str, tuple[Log, Value]] | None = {} if logs else None
         self.faults: list[Fault] = []
-        self.walking: set[Symbol] = set()
-        """The axes of the while loops around."""
-        self.ends: dict[Expr, Tile] = {}
-        """Dimensions that end where data say: a number of i64."""
-        self.past: dict[Expr, Size] = {}
-        """Axes of loops whose last tile goes past the end, and where that is: all tiles have the same width; and
-        dimensions of which a task in roles has all, and more."""
-        self.unseen: dict[Expr, Op | None] = {}
-        """Of these, axes past whose end nothing changes what a loop carries: since one of its operations gives -inf
-        there, or, None, since a selection of the program does."""
-        self.bases: dict[Expr, Tile] = {}
-        """Axes of loops that data move: where the current tile starts, a number of i64."""
-        self.iteration: dict[Expr, Expr] = {}
-        """How many tiles of each loop around have been done before."""
-        self.reach: dict[Expr, int] = {}
-        """Dimensions whose parts lie outside them in some workgroups: one past the last coordinate."""
         self.origins: dict[Value, tuple[Expr, ...]] = {}
         """Where memory of a workgroup's own starts along each of its dimensions."""
-        self._numbers = Substitution(self.symbols)
         if self.cuts.roles is not None:
             self.w.home = home_of(self.cuts.products, machine, self._task_width)
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
         logical = workgroups is None
         self.in_place = {a for a in program.args if logical and is_changed_in_place(program, a)}
         """Arguments whose elements are read where they are written, and need not be kept before that."""
-        self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
-        """By dimension, and how wide its tiles are in a loop that data move."""
         self.overhanging: set[Expr] = set()
         """Dimensions whose current piece goes past their end, beside those that are always extended."""
         self.packs: dict[tuple[Load, tuple[Expr, ...], Order], Pack] = {}
@@ -211,7 +183,7 @@ class Lowering:
 
     def _task_width(self, dim: Expr) -> int:
         """How wide a task is along a dimension: one that stays open is wider than 1."""
-        size = self.cuts.widths.get(dim) or self.size(dim)
+        size = self.cuts.widths.get(dim) or self.scope.size(dim)
         return size if isinstance(size, int) else 2
 
     def run(self) -> Lowered:
@@ -234,7 +206,7 @@ class Lowering:
             kind = TensorType("global", dtypes.i32, (as_expr(len(self.faults)),), role="inout")
             self._faults.type = kind
             args.append(self._faults)
-        made = Program(BLOCK, self.program.name, tuple(args), body, self.opened.records())
+        made = Program(BLOCK, self.program.name, tuple(args), body, self.scope.opened.records())
         if self.waves > 1:
             made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(self.waves)}))
         made.records.append(Op(BLOCK.records["machine"], (), {"name": self.machine.name}))
@@ -263,7 +235,7 @@ class Lowering:
         if rule is None:
             raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
         try:
-            moving.refuse(self, op)
+            self.scope.refuse_moved(op)
             return rule(self, op)
         except ProgramError as fault:
             raise type(fault)(fault.what, fault.location or op.loc) from None
@@ -289,25 +261,14 @@ class Lowering:
         return axes is not None and len(axes) == 1
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Within it, what is defined stays inside; the open block of the writer is another one."""
+    def nested(self) -> Iterator[None]:
+        """Within it, what is defined stays inside."""
         before, self.env = self.env, self.env.new_child()
-        bound, ends = dict(self.bound), dict(self.ends)
         try:
-            yield
+            with self.scope.nested():
+                yield
         finally:
-            self.env, self.bound, self.ends = before, bound, ends
-
-    @contextmanager
-    def at(self, dim: Expr, part: Part) -> Iterator[None]:
-        """Within it, this part of a dimension is current."""
-        before = self.parts.get(dim)
-        self.parts[dim] = part
-        yield
-        if before is None:
-            del self.parts[dim]
-        else:
-            self.parts[dim] = before
+            self.env = before
 
     @contextmanager
     def branch(self, condition: Expr) -> Iterator[None]:
@@ -315,129 +276,14 @@ class Lowering:
         if isinstance(condition, Const) and condition.value:
             yield
             return
-        inner, required, facts = Block(()), set(self.required), self.facts
-        self.facts = [*facts, *holds(condition)]
-        with self.w.inside(inner):
+        inner, required = Block(()), set(self.required)
+        with self.scope.given(condition), self.w.inside(inner):
             yield
-        self.required, self.facts = required, facts
+        self.required = required
         if inner.ops:
             self.w.emit("if", when=condition, blocks=(inner,))
 
     # -- sizes and coordinates ----------------------------------------------------------------------------
-
-    def is_inside(self, e: Expr, size: Size) -> bool:
-        """Whether a coordinate is shown to lie in 0..size-1."""
-        return self.holds(e) and self.holds(size - 1 - e)
-
-    def holds(self, e: Expr) -> bool:
-        """Whether an expression is shown to be never negative, by ranges or by the branches around."""
-        return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and shown(e, self.facts))
-
-    def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
-        """Makes symbols stand for numbers, or for expressions of workgroup ids."""
-        self.symbols = dict(symbols)
-        self._numbers = Substitution(self.symbols)
-
-    def size(self, e: Expr) -> Size:
-        """An expression of sizes: a number, or an expression of those that a call tells."""
-        found = self._numbers(e)
-        known = isinstance(found, Const) or found.symbols <= self.opened.symbols
-        if not known or not e.symbols.isdisjoint(self.bound):
-            raise ProgramError(f"{e} has no value before the program runs; natively it must have one")
-        return number_or(found)
-
-    def number(self, e: Expr) -> int:
-        """An expression of sizes that must be a number."""
-        found = self.size(e)
-        if isinstance(found, Expr):
-            named = ", ".join(sorted(s.name for s in e.symbols if self._numbers(s).symbols)) or str(e)
-            raise ProgramError(f"{e} must be a number here; {named} is dynamic, and only a call tells it")
-        return found
-
-    def expr(self, e: Expr) -> Expr:
-        """The expression with sizes as numbers; symbols that set_symbol bound stay."""
-        if not self.bound:
-            return self._numbers(e)
-        return Substitution({s: n for s, n in self.symbols.items() if s not in self.bound})(e)
-
-    def over_workgroups(self, e: Expr) -> Any:
-        """Every number that an expression of loops around and of workgroup ids may be, as an array."""
-        if isinstance(e, Const):
-            return np.asarray(e.value)
-        values = {s: np.arange(_limit(s.lo), _limit(s.hi) + 1) for s in e.symbols}
-        if prod(len(v) for v in values.values()) > accesses.TABLED:
-            raise ProgramError(f"{e} has more values than can be looked at")
-        return np.asarray(evaluate(e, dict(zip(values, np.ix_(*values.values()), strict=True))))
-
-    def conform(self, tile: Tile, dims: tuple[Expr, ...], op: Op) -> Tile:
-        """The tile over other dimensions: those left out or added must be one coordinate wide here."""
-        if set(tile.dims) == set(dims):
-            return tile
-        gone = [d for d in tile.dims if d not in dims]
-        parts = {d: part for d, part in tile.parts.items() if d not in gone}
-        parts |= {d: self.part(d) for d in dims if d not in parts}
-        for d in (*gone, *(d for d in dims if d not in tile.dims)):
-            width = tile.parts[d][1] if d in gone else parts[d][1]
-            if width != 1:
-                how = "left out" if d in gone else "added"
-                raise ExecutionError(f"{op.name}: {d} is {how}, but is {width} wide here", op.loc)
-        images = Substitution({self.coordinate(d): tile.parts[d][0] for d in gone})
-        wide = None if tile.wide is None else (tile.wide[0], rewritten(tile.wide[1], images))
-        found = tuple(d for d in tile.dims if d in dims) + tuple(d for d in dims if d not in tile.dims)
-        return Tile(tile.dtype, found, parts, rewritten(tile.formula, images), wide)
-
-    def coordinate(self, dim: Expr) -> Symbol:
-        """The symbol of a dimension's coordinate."""
-        walked = 1 if dim in self.walking else self.parts[dim][1] if dim in self.bases else 0
-        found = self._coordinates.get((dim, walked))
-        if found is None:
-            if walked:
-                found = self._coordinates[dim, walked] = symbol(f"at_{len(self._coordinates)}", 0, walked - 1)
-                return found
-            if isinstance(dim, Symbol) and dim in self.bound and dim not in self.reach:
-                raise ProgramError(f"set_symbol gives the dimension {dim} a size at run time, which is not native yet")
-            name = f"at_{len(self._coordinates)}"
-            if dim in self.reach or not dim.symbols.isdisjoint(self.reach):
-                found = symbol(name, 0, self.reach[dim] - 1 if dim in self.reach else None)
-            else:
-                size = self.size(dim)
-                found = symbol(name, 0, max(1, size) - 1 if isinstance(size, int) else size - 1)
-            self._coordinates[dim, walked] = found
-        return found
-
-    def part(self, dim: Expr) -> Part:
-        """The current part of a dimension."""
-        if dim in self.walking:  # one coordinate; which one, only data tell
-            return as_expr(0), 1
-        found = self.parts.get(dim)
-        if found is not None:
-            return found
-        cut = [s for s in dim.symbols if s in self.parts]
-        if not cut:
-            return as_expr(0), self.size(dim)
-        (s,) = cut
-        first, width = self.parts[s]
-        known: dict[Symbol, Expr | int] = dict(self.symbols)
-        low = Substitution({**known, s: first})(dim)
-        size = Substitution({**known, s: first + width})(dim) - low
-        if not isinstance(size, Const) and not (isinstance(width, Expr) and shown(size)):
-            raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
-        return low, number_or(size)
-
-    def is_known(self, dim: Expr) -> bool:
-        """Whether the current part of a dimension has a width before the program runs."""
-        if dim in self.walking or dim in self.parts:
-            return True
-        found = self._numbers(dim)
-        return dim.symbols.isdisjoint(self.bound) and (isinstance(found, Const) or found.symbols <= self.opened.symbols)
-
-    def width(self, dim: Expr) -> int:
-        """How wide the current part of a dimension is at most."""
-        return most(self.part(dim)[1])
-
-    def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
-        """Coordinates as expressions of the axes of an operation over these parts."""
-        return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
 
     def axes(
         self, dims: tuple[Expr, ...], parts: Parts, tensor: Value | None = None
@@ -449,20 +295,11 @@ class Lowering:
         held = dims if tensor is None else self.sums.get(tensor, dims)
         over = self.w.axes([parts[d][1] for d in held])
         along = dict(zip(held, over, strict=True))
-        return over, Substitution({self.coordinate(d): parts[d][0] + along.get(d, as_expr(0)) for d in dims})
+        return over, Substitution({self.scope.coordinate(d): parts[d][0] + along.get(d, as_expr(0)) for d in dims})
 
     def viewed(self, found: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
         """The elements of a load over these parts."""
         return self.w.viewed(found, *self.axes(dims, parts))
-
-    def is_past(self, dim: Expr) -> bool:
-        """Whether the current piece of a dimension may go past its end."""
-        if dim in self.overhanging or dim in self.walks:
-            return True
-        if dim not in self.cuts.extended:
-            return False
-        first, width = self.part(dim)
-        return not self.holds(as_expr(self.size(dim)) - first - width)
 
     # -- memory -------------------------------------------------------------------------------------------
 
@@ -471,9 +308,9 @@ class Lowering:
         found = self._arguments.get(arg)
         if found is None:
             if isinstance(arg.type, MemoryType):
-                shape, role = self.shapes[arg], roles.role_of(self.program, arg, self.walks, self._numbers)
+                shape, role = self.shapes[arg], roles.role_of(self.program, arg, self.walks, self.scope.numbers)
                 role = "out" if arg in self.written else role
-                exact = all(self._numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
+                exact = all(self.scope.numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
                 whole = self.workgroups is None and exact
                 if role == "out" and not whole:  # what is written need not be all of it
                     role = "inout"
@@ -521,7 +358,7 @@ class Lowering:
 
     def require_range(self, s: Symbol, op: Op) -> None:
         """Notes at run time that a symbol stands for a number that it cannot be."""
-        tile = self.bound[s]
+        tile = self.scope.bound[s]
         if self.lenient or (s, tile) in self.required or (s.lo == -inf and s.hi == inf):
             return
         self.required.add((s, tile))
@@ -578,7 +415,7 @@ class Lowering:
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
         """What a tensor over these parts holds."""
-        at = tuple(self.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
+        at = tuple(self.scope.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
         return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
 
     def simple(self, value: Value, light: int = 2) -> Tile:
@@ -636,13 +473,6 @@ class Lowering:
         there = only_load(made.formula)
         assert there is not None
         return made, there
-
-
-def _limit(limit: Any) -> int:
-    """A limit of a loop's variable, as a number."""
-    if not isinstance(limit, int):
-        raise ProgramError(f"a loop whose limit is {limit} has no native form here")
-    return limit
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:

@@ -50,7 +50,7 @@ def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], pa
         return None
     spare = inplace.rows_past_the_end(low, op, parts)
     over = low.w.axes([sizes[d] + spare.get(d, 0) for d in dims])
-    images = low.images(dims, parts, over)
+    images = low.scope.images(dims, parts, over)
     found = image_of([images(e) for e in access.at], over)
     return found if found is not None and prod(found.widths) < prod(sizes.values()) else None
 
@@ -88,7 +88,7 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
     if len(sizes) < len(moved) or low.cuts.terms is None:
         return None
     over = low.w.axes(sizes)
-    images = Substitution({low.coordinate(d): parts[d][0] + i for d, i in zip(moved, over, strict=True)})
+    images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(moved, over, strict=True)})
     at = [images(e) for e in access.at]
     axes, digits = split(over, at)
     found = image_of([digits(e) for e in at], axes)
@@ -115,13 +115,13 @@ def windowed(
     sizes = [*(parts[d][1] for d in own), *(box.widths[n] for n in long)]
     tensor = low.w.alloc(dtype, sizes, f"{access.tensor.name}_part")
     over = low.w.axes(sizes)
-    images = Substitution({low.coordinate(d): parts[d][0] + i for d, i in zip(own, over, strict=False)})
+    images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(own, over, strict=False)})
     within = dict(zip(long, over[len(own) :], strict=True))
     places = [images(first) + within.get(n, 0) for n, first in enumerate(box.first)]
     view = low.w.view(access.tensor, over, marked(places, access.shape))
     low.w.emit("copy", (view, tensor), otherwise=otherwise)
     at = [access.at[n] - box.first[n] for n in long]
-    return load(tensor, *(low.coordinate(d) - parts[d][0] for d in own), *at)
+    return load(tensor, *(low.scope.coordinate(d) - parts[d][0] for d in own), *at)
 
 
 def staged(low: Lowering, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:

@@ -29,7 +29,7 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
 
     Or as any factor, where steps of it are copied to shared memory: what is out of bounds is zero there.
     """
-    if op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
+    if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
     users, made = low.users.get(op.result, ()), _made_in_steps(low)
     return bool(users) and all(_is_left(low, x, op) or _is_staged(low, x, op) or x in made for x in users)
@@ -48,14 +48,14 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     if found is None or found[0].whole:
         return False
     how, axes = found
-    whole = low.part(axes.k)[1] % how.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
+    whole = low.scope.part(axes.k)[1] % how.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
     return how.group == 1 or (whole and _lies_along(read, axes.k) and not _may_leave(low, read, axes.k))
 
 
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
     """How a product is done at the current parts of its dimensions, with these and its types; None if by loops."""
-    how, known = low.cuts.products.get(op), all(low.is_known(d) for v in op.operands for d in v.type.dims)
-    axes = axes_in(op, low.width) if known else ""
+    how, known = low.cuts.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
+    axes = axes_in(op, low.scope.width) if known else ""
     if how is None or isinstance(axes, str):
         return None
     return how, how.oriented(axes), types_of(op, axes.swapped, low.machine)
@@ -94,7 +94,7 @@ def _made_in_steps(low: Lowering) -> set[Op]:
     found: set[Op] = set()
     for op, how in low.cuts.products.items():
         if how is not None and how.held_a and not how.at_once:
-            axes = axes_in(op, low.width)
+            axes = axes_in(op, low.scope.width)
             a = None if isinstance(axes, str) else how.oriented(axes).factors(op)[0]
             factor = None if a is None else computed_factor(low.program, a)
             found |= set(factor.ops) if isinstance(factor, ComputedFactor) else set()

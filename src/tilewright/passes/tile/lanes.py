@@ -81,16 +81,18 @@ class LaneProduct:
     ) -> tuple[Expr, Expr, tuple[bool, ...]]:
         """A loop over taps runs where the tensor is."""
         low = self.low
-        known = Substitution({low.coordinate(d): e for d, e in at.items()})
-        unknown = {low.coordinate(d) for d in (*inner, self.how.rows, self.how.along)}
+        known = Substitution({low.scope.coordinate(d): e for d, e in at.items()})
+        unknown = {low.scope.coordinate(d) for d in (*inner, self.how.rows, self.how.along)}
         shape = there.tensor.type.shape
-        return limits(there.at, shape, marks, low.coordinate(tap), self.parts[tap][1], known, unknown)
+        return limits(there.at, shape, marks, low.scope.coordinate(tap), self.parts[tap][1], known, unknown)
 
     def _packed(self, b: Tile, c: tuple[Expr, ...], summed: list[Expr]) -> tuple[Value, list[Expr]]:
         """B packed before the program, and its dimensions beside the neighbours: those of C, and what is summed."""
         low, along = self.low, self.how.along
         dims = [*(d for d in b.dims if d in c and d is not along), *summed]
-        order = LaneOrder(self.wide, tuple(map(low.number, dims)), low.number(along), low.cuts.blocks[along])
+        order = LaneOrder(
+            self.wide, tuple(map(low.scope.number, dims)), low.scope.number(along), low.cuts.blocks[along]
+        )
         found = packed_before(low, b, (*dims, along), order)
         if found is None:
             raise ProgramError("products by lanes pack a factor before the program; this one is no argument alone")
@@ -110,7 +112,7 @@ class LaneProduct:
         (first, rows), (begin, width) = self.parts[how.rows], self.parts[how.along]
         i, j = w.axes((rows, width))
         images = Substitution(
-            {low.coordinate(d): e for d, e in {**at, how.rows: first + i, how.along: begin + j}.items()}
+            {low.scope.coordinate(d): e for d, e in {**at, how.rows: first + i, how.along: begin + j}.items()}
         )
         taps = w.view(there.tensor, (i, j), list(zip(map(images, there.at), marks, strict=True)))
         if any(marks):

@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import evaluate
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
@@ -25,6 +28,7 @@ from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size
 from tilewright.passes.tile import combining, inplace, masks, memory, moving
+from tilewright.passes.tile.accesses import TABLED
 from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most, pieces
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 from tilewright.plan.sums import summed_in
@@ -40,7 +44,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
         return _while(low, op)
     if moving.is_moved(low, op, _limits(low, op)):
         return _moved(low, op)
-    first, length = low.part(axis)
+    first, length = low.scope.part(axis)
     tile = _tile(low, op, axis, length)
     carried = _all_carried(low, op, op.operands)
     begin, rounds, rests = _rounds(low, op, first, length, tile)
@@ -48,7 +52,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if low.w.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or open_end):
         # one body: its last tile goes past the end, or may
         rounds, rests = as_expr(pieces(length, tile)) if open_end else rounds + 1, []
-        low.past[axis] = low.size(axis)
+        low.scope.past[axis] = low.scope.size(axis)
         masks.hide_end(low, op)
     start, kept = as_expr(0), False
     if low.w.home is not None and isinstance(tile, int) and not rests:
@@ -62,14 +66,14 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
             _bring(low, op, axis, (begin, length), rounds is as_expr(1))
         name = f"k_{axis}" if str(axis).isidentifier() else "k"
         with low.w.loop(name, rounds, start, unroll=out, kept=kept) as k:
-            low.iteration[axis] = k
+            low.scope.iteration[axis] = k
             _round(low, op, carried, axis, (begin + tile * k, tile))
         if not isinstance(rounds, Const):  # perhaps there is none
             low.required = required
-    low.past.pop(axis, None)
-    low.unseen.pop(axis, None)
+    low.scope.past.pop(axis, None)
+    low.scope.unseen.pop(axis, None)
     for condition, rest in rests:
-        low.iteration[axis] = rounds
+        low.scope.iteration[axis] = rounds
         with low.branch(condition):
             _round(low, op, carried, axis, (begin + tile * rounds, rest))
     for inner in op.blocks[0].ops:
@@ -87,21 +91,38 @@ def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tup
         rounds, rest = divided(length, tile)
         return first, as_expr(rounds), [(as_expr(rest) >= 1, rest)] if rest != 0 else []
     end = first + length
-    begin = low.expr(limits["start"]) if "start" in limits else first
+    begin = low.scope.expr(limits["start"]) if "start" in limits else first
     fitting = (end - begin) // tile
-    count = low.expr(limits["iters"]) if "iters" in limits else -((begin - end) // tile)
+    count = low.scope.expr(limits["iters"]) if "iters" in limits else -((begin - end) // tile)
     for e in (begin, count):
-        if not e.symbols.isdisjoint(low.bound):
+        if not e.symbols.isdisjoint(low.scope.bound):
             raise ProgramError(f"{op_text(op)}: natively {e} must be known before the program runs", op.loc)
     whole = maximum(minimum(count, fitting), 0)
     left = (whole < count) * (end - begin - whole * tile)
-    starts, widths = low.over_workgroups(begin), low.over_workgroups(left)
+    starts, widths = _over_workgroups(begin), _over_workgroups(left)
     if starts.min() < 0:
         raise ProgramError(f"iterate over {op.attrs['axis']} starts at {starts.min()}", op.loc)
     found = sorted({int(n) for n in widths.reshape(-1) if n > 0})
     if isinstance(left, Const):
         return begin, whole, [(as_expr(1), n) for n in found]
     return begin, whole, [((left >= n) * (left <= n), n) for n in found]
+
+
+def _over_workgroups(e: Expr) -> Any:
+    """Every number that an expression of loops around and of workgroup ids may be, as an array."""
+    if isinstance(e, Const):
+        return np.asarray(e.value)
+    values = {s: np.arange(_end(s.lo), _end(s.hi) + 1) for s in e.symbols}
+    if prod(len(v) for v in values.values()) > TABLED:
+        raise ProgramError(f"{e} has more values than can be looked at")
+    return np.asarray(evaluate(e, dict(zip(values, np.ix_(*values.values()), strict=True))))
+
+
+def _end(limit: Any) -> int:
+    """A limit of a loop's variable, as a number."""
+    if not isinstance(limit, int):
+        raise ProgramError(f"a loop whose limit is {limit} has no native form here")
+    return limit
 
 
 def _tiling(low: Lowering, axis: Expr) -> dict[str, Any]:
@@ -132,7 +153,7 @@ def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
     """The tile size: what the program says where it is meaning, otherwise what is convenient."""
     if op in low.free:
         tile = _tiling(low, axis).get("tile")
-        if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.is_known(tile)):
+        if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.scope.is_known(tile)):
             return length
         return low.cuts.tiles.get(op) or (_least_one(length) if most(length) <= WHOLE else CHOSEN)
     stated = _stated(low, axis)
@@ -150,7 +171,7 @@ def _least_one(length: Size) -> Size:
 def _stated(low: Lowering, axis: Expr) -> int | None:
     """The tile size of a loop that its constraint states."""
     tile = _tiling(low, axis).get("tile")
-    return None if tile is None else low.number(tile)
+    return None if tile is None else low.scope.number(tile)
 
 
 Carried = tuple[Value | None, Tile]
@@ -210,8 +231,8 @@ def _bring(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
     Where there is one round, windows are brought before: nobody waits for both, one after the other.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
-    with low.at(axis, part):
-        sizes = {inner: prod(most(low.part(d)[1]) for d in inner.result.type.dims) for inner in reads}
+    with low.scope.at(axis, part):
+        sizes = {inner: prod(most(low.scope.part(d)[1]) for d in inner.result.type.dims) for inner in reads}
         if once and low.cuts.lane_box:
             first = max(reads, key=lambda inner: sizes[inner])
             (low.early[first],) = memory.read(low, first)
@@ -224,7 +245,7 @@ def _bring(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
 
 def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
     """The body for one tile, and what it yields put where it is carried."""
-    with low.at(axis, part), low.scope():
+    with low.scope.at(axis, part), low.nested():
         _body(low, op, carried)
 
 
@@ -237,20 +258,22 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
             low.env[arg] = combining.rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
             low.going_on[arg] = tensor
     found = low.block(body)
-    _store(low, carried, tuple(low.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True)))
+    _store(low, carried, tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True)))
 
 
 def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body as long as there are tiles, where data say how many, or where the first one is."""
     axis: Expr = op.attrs["axis"]
-    if low.masks or axis in low.parts or axis in low.bases:
+    if low.scope.masks or axis in low.scope.parts or axis in low.scope.bases:
         raise ProgramError(f"{op_text(op)}: natively, only a loop over whole of {axis} is moved by data", op.loc)
     limits, tile = _limits(low, op), _stated(low, axis)
     if tile is None:
         raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
     zero = formulas.number(0, dtypes.i64)
     step = formulas.number(tile, dtypes.i64)
-    end = low.ends[axis].formula if axis in low.ends else formulas.of_expr(as_expr(low.size(axis)), {})
+    end = (
+        low.scope.ends[axis].formula if axis in low.scope.ends else formulas.of_expr(as_expr(low.scope.size(axis)), {})
+    )
     place = low.stored(Tile(dtypes.i64, (), {}, moving.value(low, limits["start"], op) if "start" in limits else zero))
     last = end
     if "iters" in limits:
@@ -260,11 +283,11 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
     carried, required = _all_carried(low, op, op.operands), set(low.required)
 
     def one() -> None:
-        with low.scope():
-            low.bases[axis], low.ends[axis] = place, Tile(dtypes.i64, (), {}, end)
-            with low.at(axis, (as_expr(0), tile)):
+        with low.nested():
+            low.scope.bases[axis], low.scope.ends[axis] = place, Tile(dtypes.i64, (), {}, end)
+            with low.scope.at(axis, (as_expr(0), tile)):
                 _body(low, op, carried)
-            del low.bases[axis]
+            del low.scope.bases[axis]
         low.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
 
     _as_long_as(low, lambda: call("lt", place.formula, stop.formula), one)
@@ -293,16 +316,16 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     (body,) = op.blocks
     if not any(inner.name == "set_symbol" and inner.attrs["symbol"] is axis for inner in body.ops):
         raise ProgramError(f"while loop over {axis}: the body never sets it by tkw.set_symbol", op.loc)
-    if low.masks or axis in low.walking:
+    if low.scope.masks or axis in low.scope.walking:
         raise ProgramError(
             f"a while loop over {axis} inside another over it or a conditional has no native form yet", op.loc
         )
-    outside = low.bound.get(axis)
+    outside = low.scope.bound.get(axis)
     first = low.single(op.operands[0], op)
     place = low.stored(first, name=f"{axis}_now")
     carried = _all_carried(low, op, op.operands[1:])
-    low.walking.add(axis)
-    low.bound[axis] = place
+    low.scope.walking.add(axis)
+    low.scope.bound[axis] = place
 
     def truth() -> Formula:
         data = {axis: place.formula}
@@ -310,24 +333,24 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
             asked = symbol(f"GET_ITER_ARG_{n}")
             if asked in op.attrs["condition"].symbols and tensor is not None:
                 data[asked] = low.single(value, op, low.held(tensor, start.dims, start.parts)).formula
-        e = low.expr(op.attrs["condition"])
+        e = low.scope.expr(op.attrs["condition"])
         for s in e.symbols - data.keys():
-            if s in low.bound:
-                data[s] = converted(low.bound[s].formula, low.bound[s].dtype, dtypes.i64)
+            if s in low.scope.bound:
+                data[s] = converted(low.scope.bound[s].formula, low.scope.bound[s].dtype, dtypes.i64)
         return formulas.of_expr(e, data)
 
     def one() -> None:
-        with low.scope():
+        with low.nested():
             _body(low, op, carried)
-            following = low.bound[axis].formula
+            following = low.scope.bound[axis].formula
         low.put(place.formula.value.tensor, (), {}, following)
 
     _as_long_as(low, truth, one)
-    low.walking.discard(axis)
+    low.scope.walking.discard(axis)
     if outside is None:
-        del low.bound[axis]
+        del low.scope.bound[axis]
     else:
-        low.bound[axis] = outside
+        low.scope.bound[axis] = outside
     return _results(low, op, carried)
 
 
@@ -363,15 +386,15 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
     (body,) = op.blocks
     if "when" in op.attrs:
         otherwise = [low.env[v] for v in op.operands]
-        e = low.expr(op.attrs["when"])
+        e = low.scope.expr(op.attrs["when"])
         if isinstance(e, Const):
             if not e.value:
                 return tuple(otherwise)
-            with low.scope():
+            with low.nested():
                 found = low.block(body)
             return found if op.results else ()
-        tiles = {s: low.bound[s] for s in e.symbols if s in low.bound}
-        if not tiles and (low.workgroups is not None or e.symbols <= low.opened.symbols):
+        tiles = {s: low.scope.bound[s] for s in e.symbols if s in low.scope.bound}
+        if not tiles and (low.workgroups is not None or e.symbols <= low.scope.opened.symbols):
             return _by_workgroup(low, op, e, otherwise)
         if set(tiles) != set(e.symbols) and low.workgroups is None:
             raise ProgramError(f"{op_text(op)}: natively a condition is of sizes and of symbols set by tiles", op.loc)
@@ -386,12 +409,12 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in condition.sizes:  # it holds nowhere
         return tuple(otherwise)
     condition = low.stored(condition, name="condition")
-    low.masks.append(condition)
+    low.scope.masks.append(condition)
     try:
-        with low.scope():
+        with low.nested():
             found = low.block(body)
     finally:
-        low.masks.pop()
+        low.scope.masks.pop()
     results = []
     for yes, no in zip(found, otherwise, strict=True):
         parts = common_parts([yes, no, condition])
@@ -404,7 +427,7 @@ def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> t
     """The body in workgroups for which a condition holds; what it gives takes the place of what there was."""
     (body,) = op.blocks
     kept = [low.stored(t, name="otherwise") for t in otherwise]
-    with low.branch(when), low.scope():
+    with low.branch(when), low.nested():
         found = low.block(body)
         for yes, no in zip(found, kept, strict=True):
             if yes.parts != no.parts:

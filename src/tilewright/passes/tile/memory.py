@@ -50,7 +50,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         return (planned,)
     source, *extra = op.operands
     kind: TileType = op.results[0].type
-    parts = {d: low.part(d) for d in kind.dims}
+    parts = {d: low.scope.part(d) for d in kind.dims}
     if op in low.early:
         return (low.early[op].over(kind.dims, parts),)
     sizes = tuple(parts[d][1] for d in kind.dims)
@@ -61,7 +61,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     marks = loose(low, access, low.axes(kind.dims, parts)[1])
     surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
-        if access.data or low.masks or low.workgroups is not None:
+        if access.data or low.scope.masks or low.workgroups is not None:
             _report(low, op, access, kind.dims, parts)
         else:
             worst = outside(low, access, kind.dims, marks)
@@ -105,7 +105,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
     """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
     more = low.cuts.roles is not None or bool(low.cuts.extended)
-    lines = Substitution({low.coordinate(d): walk.valid_position() for d, walk in low.walks.items()})
+    lines = Substitution({low.scope.coordinate(d): walk.valid_position() for d, walk in low.walks.items()})
     return more and not access.data and not any(loose(low, access, lines))
 
 
@@ -129,14 +129,14 @@ def _gathered(
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
     """Notes at run time that a read leaves its memory."""
     wrong = is_outside(access)
-    for mask in low.masks:
+    for mask in low.scope.masks:
         wrong = Formula("and_", (wrong, moving.squeezed(low, mask, dims, "the condition", op).formula))
-    ended = [d for d in dims if d in low.ends]
+    ended = [d for d in dims if d in low.scope.ends]
     for d in ended:
         wrong = Formula("and_", (wrong, moving.counts(low, d) or wrong))
     places = [*access.at, *(e for found in access.data.values() for e in found.at)]
-    used = {d for d in dims if any(low.coordinate(d) in e.symbols for e in places)}
-    used |= {*ended, *(d for mask in low.masks for d in mask.dims)}
+    used = {d for d in dims if any(low.scope.coordinate(d) in e.symbols for e in places)}
+    used |= {*ended, *(d for mask in low.scope.masks for d in mask.dims)}
     over = tuple(d for d in dims if d in used)
     shape = " x ".join(map(str, access.shape))
     what = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
@@ -226,25 +226,25 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Keeps the tile in an argument of its own, if anybody asked for that: each part where its coordinates say."""
     if low.logs is None:
         return ()
-    if low.masks:
+    if low.scope.masks:
         raise ProgramError("debug_log inside a conditional has no native form yet", op.loc)
 
     tile = low.env[op.operands[0]]
     label, dims = op.attrs["label"], op.attrs.get("to", tile.dims)
-    counts = [(axis, low.number(count)) for axis, count in op.attrs.get("iterations", ())]
+    counts = [(axis, low.scope.number(count)) for axis, count in op.attrs.get("iterations", ())]
     if label not in low.logs:
-        shape = (*(count for _, count in counts), *map(low.number, dims))
+        shape = (*(count for _, count in counts), *map(low.scope.number, dims))
         log = Log(label, shape, tile.dtype, tuple(op.attrs.get("names", ())) if counts else ())
         kind = TensorType("global", tile.dtype, tuple(map(as_expr, shape)), role="inout")
         low.logs[label] = log, Value(kind, low.w.fresh(f"log_{len(low.logs)}"))
     log, value = low.logs[label]
     if 0 in tile.sizes or 0 in log.shape:
         return ()
-    slot = [minimum(low.iteration.get(axis, as_expr(0)), as_expr(count - 1)) for axis, count in counts]
-    at: list[Expr] = [low.coordinate(d) for d in dims]
+    slot = [minimum(low.scope.iteration.get(axis, as_expr(0)), as_expr(count - 1)) for axis, count in counts]
+    at: list[Expr] = [low.scope.coordinate(d) for d in dims]
     if "at" in op.attrs:
-        images = Substitution({i: low.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
-        at = [images(low.expr(e)) for e in op.attrs["at"]]
+        images = Substitution({i: low.scope.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
+        at = [images(low.scope.expr(e)) for e in op.attrs["at"]]
     access = TileAccess(value, log.shape, (*slot, *at), {})
     over, moved = low.axes(tile.dims, tile.parts)
     places = [(moved(e), mark) for e, mark in zip(access.at, loose(low, access, moved), strict=True)]

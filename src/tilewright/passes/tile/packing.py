@@ -42,7 +42,7 @@ def pack_here(
     held = low.w.part(low.w.alloc(tile.dtype, order.shape, "packed"), order.shape)
 
     def images(places: Sequence[Expr]) -> Substitution:
-        return Substitution({low.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
+        return Substitution({low.scope.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
 
     _copy(low.w, there, images, order, low.w.axes(order.shape), (), held)
     return held, order
@@ -52,14 +52,14 @@ def pack_before(
     low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
 ) -> tuple[Value, BlockOrder] | None:
     """All of B, packed before the program runs; None where that is not possible, or nothing is read twice."""
-    if any(d in low.bases or not d.symbols.isdisjoint(low.bound) for d in (*outer, axes.k, axes.n)):
+    if any(d in low.scope.bases or not d.symbols.isdisjoint(low.scope.bound) for d in (*outer, axes.k, axes.n)):
         return None  # only data tell how much there is of it
     first, width = parts[axes.k]
-    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.size(axes.k)
+    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.scope.size(axes.k)
     ends = width % deep in (0, ZERO) or first + width is as_expr(size)
     if depth is not ZERO or parts[axes.n][0] % how.columns is not ZERO or not ends:
         return None
-    order = _order(how, axes, outer, low.size)
+    order = _order(how, axes, outer, low.scope.size)
     packed = packed_before(low, b, (*outer, axes.k, axes.n), order)
     return None if packed is None else (packed, order)
 
@@ -70,11 +70,13 @@ def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) 
     source = None if there is None else low.argument_of(there.tensor)
     if there is None or source is None or there.tensor.type.role != "in" or not _is_shared(low, b):
         return None
-    coordinates = [low.coordinate(d) for d in dims]
-    if not all(e.symbols <= set(coordinates) for e in there.at) or any(d in low.bases or d in low.reach for d in dims):
+    coordinates = [low.scope.coordinate(d) for d in dims]
+    if not all(e.symbols <= set(coordinates) for e in there.at) or any(
+        d in low.scope.bases or d in low.scope.reach for d in dims
+    ):
         return None
     shape = low.shapes[source]
-    if not all(low.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
+    if not all(low.scope.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
         return None
     key = (there, dims, order)
     if key not in low.packs:
@@ -91,7 +93,7 @@ def _is_shared(low: Lowering, b: Tile) -> bool:
     """Whether tasks or loops go over something that B does not depend on, or memory of their own is scarce."""
     if low.cuts.packed or low.machine.spaces["shared"].bytes is not None:
         return True
-    moving = [d for d, (first, _) in low.parts.items() if not isinstance(first, Const)]
+    moving = [d for d, (first, _) in low.scope.parts.items() if not isinstance(first, Const)]
     return any(d not in b.dims for d in (*low.shared, *moving))
 
 
@@ -101,8 +103,8 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     extents = tuple(map(as_expr, order.shape))
     given = Value(kind, source.name)
     target = Value(TensorType("global", order.dtype, extents, role="out"), name)
-    w = BlockWriter(low.machine.lanes, low.opened.symbols, low.machine.limits)  # one wave
-    for taken in (source.name or "argument", name, *(s.name for s in low.opened.symbols)):
+    w = BlockWriter(low.machine.lanes, low.scope.opened.symbols, low.machine.limits)  # one wave
+    for taken in (source.name or "argument", name, *(s.name for s in low.scope.opened.symbols)):
         w.fresh(taken)
     names = [f"o{n}" for n in range(len(order.around))]
     ranges = tuple(Range.of(w.fresh(n), 0, e) for n, e in zip([*names, "f"], order.shape, strict=False))
@@ -119,7 +121,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     with w.inside(body):
         w.emit("tasks", ranges=ranges, blocks=(inner,))
     used = {s for e in (*extents, *kind.shape) for s in e.symbols}
-    records = low.opened.records() if used else []
+    records = low.scope.opened.records() if used else []
     made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body, records)
     verify(made)
     return Pack(made, source, Value(replace(target.type, role="in"), name))

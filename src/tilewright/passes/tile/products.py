@@ -142,7 +142,7 @@ class BlockedProduct(AtomProduct):
             return rows % unit in (0, ZERO)
         past = {self.axes.m: -(-rows // unit) * unit}
         over = self.w.axes([past.get(d) or self.width(d) for d in dims])
-        images = self.low.images(dims, self.parts, over)
+        images = self.low.scope.images(dims, self.parts, over)
         places = marked([images(e) for e in found.at], found.tensor.type.shape)
         return found.tensor.type.space == "shared" and not any(mark for _, mark in places)
 
@@ -158,7 +158,7 @@ class BlockedProduct(AtomProduct):
             self.w.emit("fill", (self.w.part(held, sizes),), value=0)
         target = self.w.view(held, over, [(s, False) for s in over])
         formula = converted(a.formula, a.dtype, dtype)
-        self.w.map(target, over, formula, self.low.images(dims, self.parts, over))
+        self.w.map(target, over, formula, self.low.scope.images(dims, self.parts, over))
         return held
 
     def right(self, b: Tile) -> Factor:
@@ -191,13 +191,13 @@ class BlockedProduct(AtomProduct):
         and the first one keeps it if it would keep it packed; or is read for one block of rows only: it is then not
         worth packing."""
         low, m = self.low, self.axes.m
-        if not m.symbols.isdisjoint(low.bound):
+        if not m.symbols.isdisjoint(low.scope.bound):
             return True
-        if most(low.size(m)) <= self.how.rows:
+        if most(low.scope.size(m)) <= self.how.rows:
             return True
         stride, between = 1, 0
         for e, n in reversed(list(zip(found.at, found.tensor.type.shape, strict=True))):
-            between += stride * (linear_step(e, low.coordinate(self.axes.k)) or 0)
+            between += stride * (linear_step(e, low.scope.coordinate(self.axes.k)) or 0)
             if not isinstance(n, Const):  # how far apart, only a call tells
                 return True
             stride *= n.value
@@ -325,13 +325,13 @@ class InPlace(Factor):
         p, whole = self.product, super().limits(dim)
         if not self.skips:
             return whole
-        tap = p.low.coordinate(dim)
+        tap = p.low.scope.coordinate(dim)
         known = {d: p.parts[d][0] + e for d, e in p.at.items()}
-        inner = {p.low.coordinate(d) for d in (p.axes.m, p.axes.k, *p.axes.deep) if d not in known}
+        inner = {p.low.scope.coordinate(d) for d in (p.axes.m, p.axes.k, *p.axes.deep) if d not in known}
         source = p.low.argument_of(self.found.tensor)
         if source is None or p.parts[dim][0] is not as_expr(0):
             return whole
-        images = Substitution({p.low.coordinate(d): e for d, e in known.items()})
+        images = Substitution({p.low.scope.coordinate(d): e for d, e in known.items()})
         shape = p.low.shapes[source]
         first, end, self.marks = limits(self.found.at, shape, self.marks, tap, p.width(dim), images, inner - {tap})
         return first, end, self.slides(dim)
@@ -339,13 +339,13 @@ class InPlace(Factor):
     def slides(self, dim: Expr) -> bool:
         """Whether a row may be out of bounds at some places along a dimension that is summed, and not at others."""
         p = self.product
-        both = {p.low.coordinate(dim), p.low.coordinate(p.axes.m)}
+        both = {p.low.scope.coordinate(dim), p.low.scope.coordinate(p.axes.m)}
         return any(m and both <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
         p = self.product
         known = {**p.at, **at}
-        images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in known.items()})
+        images = Substitution({p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in known.items()})
         places = [images(e) for e in self.found.at]
         marks = [*self.marks[:-1], self.marks[-1] or self.ragged]
         return p.w.view(self.found.tensor, over, list(zip(places, marks, strict=True)))
@@ -455,7 +455,7 @@ class Staged(Factor):
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
         whole = given and product.ends_in_zeros(there)
-        if not whole and product.axes.k in product.low.past:
+        if not whole and product.axes.k in product.low.scope.past:
             raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
         if not whole:
             over, images = product.low.axes(dims, product.parts)
@@ -536,7 +536,7 @@ class Staged(Factor):
         p = self.product
         at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
         if self.whole:
-            images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in at.items()})
+            images = Substitution({p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in at.items()})
             places = marked([images(e) for e in self.found.at], self.found.tensor.type.shape)
         else:
             places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]

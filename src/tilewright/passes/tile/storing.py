@@ -48,7 +48,7 @@ def through_shared(low: Lowering, to: Write) -> bool:
     if atom is None or any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n}):
         return False
     last = to.access.at[-1].symbols if to.access.at else frozenset()
-    if low.coordinate(m) in last and low.coordinate(n) not in last:
+    if low.scope.coordinate(m) in last and low.scope.coordinate(n) not in last:
         return _turned(low, to, atom, held)
     return _in_rows(low, to, atom, held)
 
@@ -116,7 +116,7 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
 
 def _images(low: Lowering, to: Write, moved: Mapping[Expr, Expr]) -> Substitution:
     """Where a write's dimensions are: so far from the start of its parts."""
-    return Substitution({low.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
+    return Substitution({low.scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
 
 
 def _leave(
@@ -152,10 +152,10 @@ def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
 def _need_outside(low: Lowering, to: Write) -> None:
     """That what tasks at the edges compute too much lies outside the argument, where it is not stored."""
     for d in to.dims:
-        width, extent = to.parts[d][1], low.size(d)
+        width, extent = to.parts[d][1], low.scope.size(d)
         if as_expr(extent % width) is as_expr(0):
             continue
-        past: dict[Expr, Expr] = {low.coordinate(d): symbol("past", extent)}
+        past: dict[Expr, Expr] = {low.scope.coordinate(d): symbol("past", extent)}
         images = Substitution(past)
         if not any((images(e) >= n) is ONE for e, n in zip(to.access.at, to.access.shape, strict=True)):
             raise ProgramError(f"what lies past the end of {d} cannot be shown to lie outside what is written")

@@ -82,26 +82,29 @@ class Tasks:
         if low.workgroups is not None:
             self.ranges = list(low.workgroups.tasks())
         for d, width in self.cuts.extended.items() if self.cuts.roles is not None else ():
-            low.parts[d], low.past[d] = (as_expr(0), width), low.number(d)  # columns past the end change nothing
+            low.scope.parts[d], low.scope.past[d] = (
+                (as_expr(0), width),
+                low.scope.number(d),
+            )  # columns past the end change nothing
         for d, width in self.cuts.widths.items():
             if (walk := low.walks.get(d)) is not None:
                 count = walk.extent // walk.width
                 self.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
-                low.parts[d] = self.begins[d], walk.walked
+                low.scope.parts[d] = self.begins[d], walk.walked
                 continue
             if self.cuts.roles is None and (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
                 self._deal(d, width // block)
                 continue
-            size = low.size(d)
+            size = low.scope.size(d)
             full, rest = divided(size, width)
             if self.cuts.roles is not None:
-                low.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
+                low.scope.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
                 low.shared.append(d)
             elif (full, rest) == (1, 0):  # whole: nothing to count
                 continue
             elif isinstance(size, Expr):  # where it ends, only a call tells
                 first = width * self._number(d, (size + width - 1) // width)
-                low.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
+                low.scope.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
             else:
                 last = full + bool(rest) - 1
                 number = self._number(d, last + 1)
@@ -110,7 +113,7 @@ class Tasks:
                     place = width * minimum(t, full - 1), width  # where this holds it is the same, and in bounds
                     cases.append([(d, place, t < full), (d, (as_expr(width * full), rest), t >= full)])
                 else:
-                    low.parts[d] = width * t, width
+                    low.scope.parts[d] = width * t, width
         return cases, counts
 
     def _number(self, dim: Expr, count: Expr | Size) -> Symbol:
@@ -149,9 +152,9 @@ class Tasks:
     def _begun(self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]) -> list[Range]:
         """Names where a task begins along each dimension, by its number there; gives the ranges that have several."""
         for d, place in places.items():
-            width, count = most(self.low.parts[d][1]), counts[d]
+            width, count = most(self.low.scope.parts[d][1]), counts[d]
             begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
-            self.low.parts[d] = begin, width
+            self.low.scope.parts[d] = begin, width
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
@@ -191,7 +194,7 @@ class Tasks:
         """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""
         if chosen:
             (dim, part, condition), *rest = chosen
-            with self.low.at(dim, part), self.low.branch(condition):
+            with self.low.scope.at(dim, part), self.low.branch(condition):
                 self._task(rest)
         else:
             self.pieces(list(self.cuts.blocks) if self.low.tiled is None else self.low.tiled.one_by_one)
@@ -200,7 +203,7 @@ class Tasks:
 
     def _deal(self, dim: Expr, per: int) -> None:
         """Gives every task so many pieces of a dimension; a smaller one at the end goes to the last of them."""
-        full, tail = self._counted(dim, self.low.size(dim))
+        full, tail = self._counted(dim, self.low.scope.size(dim))
         count = number_or(maximum(as_expr(pieces(full + self._last_apart(dim, tail), per)), 1))
         if count != 1:
             self.dealt[dim] = self._number(dim, count), per, count
@@ -227,24 +230,24 @@ class Tasks:
             low.tiled.write()
             return
         if not dims:
-            with low.scope():
+            with low.nested():
                 low.block(Block((), left))
             return
         dim, *rest = dims
         if self.cuts.roles is not None and ops is None:
             before = _independent(left, dim)
-            with low.scope():
+            with low.nested():
                 low.block(Block((), before))
                 self.pieces(dims, [op for op in left if op not in before])
             return
         width, edge = self.cuts.blocks[dim], self.edge
-        first, length = low.part(dim)
+        first, length = low.scope.part(dim)
         full, tail = self._counted(dim, length)
         slides = width > 1 and inplace.slides(low, dim)
 
         def one(n: Expr | Size, at_edge: bool, wide: Size = width) -> None:
             self.edge = at_edge if slides else edge
-            with low.at(dim, (first + width * n, wide)):
+            with low.scope.at(dim, (first + width * n, wide)):
                 self.pieces(rest, left)
             self.edge = edge
 

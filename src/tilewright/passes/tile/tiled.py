@@ -94,9 +94,9 @@ class TiledTask:
         """The blocks that the task has of a dimension; those of rows that are read in place, and end within the last
         one, in two parts."""
         low, width = self.low, self.low.cuts.blocks[dim]
-        full, tail = divided(low.part(dim)[1], width)
+        full, tail = divided(low.scope.part(dim)[1], width)
         if dim is not self.plan.axes.m or low.cuts.walk is not None:
-            full, tail = pieces(low.part(dim)[1], width), 0
+            full, tail = pieces(low.scope.part(dim)[1], width), 0
         task, per, count = low.tasks.dealt.get(dim, (as_expr(0), full, 1))
         if full != 0:
             end = per * (task + 1)
@@ -108,25 +108,25 @@ class TiledTask:
         """These blocks: their sums, then what they become."""
         low, w = self.low, self.low.w
         ranges: list[Range] = []
-        before = dict(low.parts)
+        before = dict(low.scope.parts)
         for dim, r in rounds.items():
             number = as_expr(r.first)
             if r.end - number is not ONE:
                 ranges.append(Range.of(w.fresh(f"b_{dim}"), r.first, r.end))
                 number = ranges[-1].symbol
             width = low.cuts.blocks[dim]
-            low.parts[dim] = low.part(dim)[0] + width * number, width
+            low.scope.parts[dim] = low.scope.part(dim)[0] + width * number, width
         low.overhanging = {d for d, r in rounds.items() if r.past}
         self.late = low.cuts.overlap == "delayed store" and bool(ranges) and not low.overhanging
         body, end = Block(()), Block(())
         ops = low.program.body.ops
-        with low.scope():
+        with low.nested():
             with w.inside(body):
                 low.block(Block((), [op for op in ops if op in self.summing]))
             with w.inside(end):
                 w.emit("copy", (self.sums, self.scratch))
                 low.block(Block((), [op for op in ops if op not in self.summing]))
-        low.parts, low.overhanging = before, set()
+        low.scope.parts, low.overhanging = before, set()
         if self.late:
             w.emit("for", ranges=tuple(ranges), overlap="defer", blocks=(body, end))
         elif ranges:
@@ -139,7 +139,7 @@ class TiledTask:
         if op is not self.read_of_a:
             return None
         low, kind = self.low, op.results[0].type
-        parts = {d: low.part(d) for d in kind.dims}
+        parts = {d: low.scope.part(d) for d in kind.dims}
         there = self.lines
         if there is None:
             access = access_of(low, op, op.operands[0], kind.dims, ())
@@ -180,7 +180,7 @@ class TileProduct(BlockedProduct):
         the block before are stored meanwhile: they go there."""
         self.w.emit("fill", (sums,), value=0)
         depth = self.how.atom.shape[2]
-        chunks, steps = int(pieces(self.low.number(self.axes.k), depth)), self.low.cuts.depth
+        chunks, steps = int(pieces(self.low.scope.number(self.axes.k), depth)), self.low.cuts.depth
         first, *rest = steps
         if isinstance(left, Stepped):  # one block of many: its loops stay loops
             self._steps(left, right, _as_loops(steps), as_expr(0), chunks)
@@ -203,7 +203,7 @@ class TileProduct(BlockedProduct):
                 if s.dim is self.axes.k:
                     chunk = base + loops.enter_context(w.loop("e", chunks, unroll=s.unrolled))
                 else:
-                    count = self.low.number(s.dim)
+                    count = self.low.scope.number(s.dim)
                     self.at[s.dim] = loops.enter_context(w.loop(f"k_{s.dim}", count, unroll=s.unrolled))
             rows = left.rows(how.rows, depth, as_expr(0), depth * chunk)
             w.emit("copy", (rows, task.left), stream=STREAM if task.plan.streams[0] else None)

@@ -92,7 +92,7 @@ class AroundHalo:
         p = self.p
         at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m)}
         at |= {d: p.parts[d][0] + e for d, e in (*p.at.items(), *known.items()) if d is not None}
-        images = Substitution({p.low.coordinate(d): e for d, e in at.items()})
+        images = Substitution({p.low.scope.coordinate(d): e for d, e in at.items()})
         return [images(e) for e in found.at]
 
     # -- copies -------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class AroundHalo:
     def b_dims(self) -> set[Expr]:
         """The dimensions that B is read over."""
         low, used = self.p.low, {s for e in self.b.at for s in e.symbols}
-        return {d for d in (self.p.axes.n, *self.p.axes.around) if low.coordinate(d) in used}
+        return {d for d in (self.p.axes.n, *self.p.axes.around) if low.scope.coordinate(d) in used}
 
     def _of_b(self, last: list[Expr], over: tuple[Symbol, ...], e: Expr) -> dict[Expr, Expr]:
         *offset, j, c = over
@@ -212,7 +212,7 @@ class AroundHalo:
     def _view(self, found: Load, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
         """A view of an argument; what may lie outside it is marked."""
         shape = found.tensor.type.shape
-        marks = [(x, not self.p.low.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
+        marks = [(x, not self.p.low.scope.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
         return self.w.view(found.tensor, over, marks)
 
     def _swizzle(self, operand: MemoryOperand | RegisterOperand) -> Swizzle | None:

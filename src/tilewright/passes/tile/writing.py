@@ -7,7 +7,7 @@ from functools import reduce
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, symbol
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
@@ -44,7 +44,7 @@ def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Exp
         if dim not in dims:
             continue
         data: dict[Symbol, Load] = {}
-        limit = with_data(low, low.expr(bound), data, dims, op)
+        limit = with_data(low, low.scope.expr(bound), data, dims, op)
         condition = moving.coordinate(low, dim, data) < limit
         values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
         yield Formula("ne", (formulas.of_expr(condition, values), Formula.number(0))) if data else condition
@@ -57,7 +57,7 @@ class Write:
         source, target, *extra = op.operands
         tile = low.env[source]
         if "at" not in op.attrs:
-            tile = low.conform(tile, target.type.dims, op)
+            tile = low.scope.conform(tile, target.type.dims, op)
         self.low, self.op, self.dims = low, op, tile.dims
         self.parts = {d: self._part(tile, d) for d in tile.dims}
         self.sizes = tuple(self.parts[d][1] for d in tile.dims)
@@ -75,7 +75,7 @@ class Write:
 
     def _part(self, tile: Tile, dim: Expr) -> Part:
         """What is written of a dimension: inside a loop or a workgroup only the current part."""
-        current = self.low.part(dim)
+        current = self.low.scope.part(dim)
         return current if tile.filled else inner_part(dim, tile.parts[dim], current)
 
     def _restrict(self) -> None:
@@ -88,7 +88,7 @@ class Write:
                 chosen.append(condition)
             else:
                 kept.append(self.images(condition))
-        for mask in low.masks:
+        for mask in low.scope.masks:
             chosen.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
         chosen += [inside for d in self.dims if (inside := moving.counts(low, d)) is not None]
         for formula in chosen:
@@ -114,14 +114,14 @@ class Write:
         even where memory goes on, or has no such dimension: a view of the dimension alone comes first, or of the lines
         that a task walks."""
         w, low = self.low.w, self.low
-        past = [d for d in self.dims if low.is_past(d)]
+        past = [d for d in self.dims if _is_past(low, d)]
         if not past:
             return w.view(self.access.tensor, self.over, self.places())
         walks = {d: walk for d, walk in low.walks.items() if self._is_in_memory(d)}
         sizes: list[Size] = []
         for d, n in zip(self.dims, self.sizes, strict=True):
             walk = walks.get(d)
-            sizes += (walk.lines, walk.length) if walk is not None else (low.size(d) if d in past else n,)
+            sizes += (walk.lines, walk.length) if walk is not None else (low.scope.size(d) if d in past else n,)
         exact = w.axes(sizes)
         numbers = iter(exact)
         known: dict[Expr, Expr] = {}
@@ -136,14 +136,14 @@ class Write:
             else:
                 known[d] = next(numbers) + (0 if d in past else first)
                 at.append((first + i, True) if d in past else (i, False))
-        images = Substitution({low.coordinate(d): e for d, e in known.items()})
+        images = Substitution({low.scope.coordinate(d): e for d, e in known.items()})
         marks = loose(low, self.access, images)
         whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
         return w.view(whole, self.over, at)
 
     def _is_in_memory(self, dim: Expr) -> bool:
         """Whether a coordinate depends on a dimension."""
-        return any(self.low.coordinate(dim) in e.symbols for e in self.access.at)
+        return any(self.low.scope.coordinate(dim) in e.symbols for e in self.access.at)
 
     def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
         """Where elements go, over these axes: places, and the numbers found in data of which they are."""
@@ -159,3 +159,13 @@ class Write:
         """The elements to write, in memory."""
         _, found = self.low.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
         return self.low.w.viewed(found, self.over, self.images)
+
+
+def _is_past(low: Lowering, dim: Expr) -> bool:
+    """Whether the current piece of a dimension may go past its end."""
+    if dim in low.overhanging or dim in low.walks:
+        return True
+    if dim not in low.cuts.extended:
+        return False
+    first, width = low.scope.part(dim)
+    return not low.scope.holds(as_expr(low.scope.size(dim)) - first - width)
