@@ -3,10 +3,14 @@
 | file          | subject                                                                               |
 |---------------|---------------------------------------------------------------------------------------|
 | general       | the walk over a program, and what each operation becomes                              |
+| lowering      | what rules share, and the table by which they are found                               |
 | tasks         | the tasks of a program, and the pieces by which each goes over its dimensions         |
 | normal        | a contraction as a program over its digits                                            |
 | values        | tiles that are not computed yet: a formula over named coordinates                     |
 | scope         | which part of each dimension is current, what symbols mean                            |
+| storage       | where values live: formulas of what lies in memory, registers, arguments              |
+| arguments     | what stands for the arguments of a tile program                                       |
+| keeping       | whether a value is computed again or kept                                             |
 | writer        | the block program as it grows: memory, views, maps                                    |
 | reports       | what a program tells of its run: faults, logs                                         |
 | accesses      | which elements a read or a write means: inside memory or not, by data or not          |

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +17,9 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.passes.places import Size, linear_step
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.moving import coordinate, squeezed
 from tilewright.passes.tile.values import Load, Parts, load
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 TABLED = 1 << 22
 """Elements whose coordinates are worked out one by one, where ranges do not tell enough."""
@@ -44,19 +41,19 @@ class TileAccess:
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
     """The access of a read or a write over these dimensions."""
-    tensor = low.argument(target)
-    shape = low.shapes[target]
+    tensor = low.arguments.tensor(target, low.scope, low.writer)
+    shape = low.arguments.shapes[target]
     data: dict[Symbol, Load] = {}
     if "at" not in op.attrs:
         at: tuple[Expr, ...] = tuple(coordinate(low, d, data) for d in target.type.dims)
-        if target in low.origins:
-            at = tuple(c - first for c, first in zip(at, low.origins[target], strict=True))
+        if target in low.arguments.origins:
+            at = tuple(c - first for c, first in zip(at, low.arguments.origins[target], strict=True))
         return TileAccess(tensor, shape, at, data)
     known: dict[Symbol, Expr] = {i: coordinate(low, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)}
     beside: dict[Symbol, Expr] = {i: low.scope.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
     for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
-        tile, found = low.load_of(low.env[value])
+        tile, found = low.storage.load_of(low.storage.env[value])
         places = {}
         for d, e in zip(tile.dims, at, strict=True):
             if isinstance(e, Symbol) and e in beside and d in low.scope.bases:  # the tile is relative to the base too
@@ -71,7 +68,7 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
                     op.loc,
                 )
             places[low.scope.coordinate(d)] = where
-        fresh = symbol(low.w.fresh("d"))
+        fresh = symbol(low.writer.fresh("d"))
         data[fresh] = Load(found.tensor, tuple(map(Substitution(places), found.at)))
         known[name] = fresh
         images = Substitution(known)
@@ -86,9 +83,9 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
         tile = low.scope.bound.get(s)
         if tile is None:
             continue
-        low.require_range(s, op)
-        _, found = low.load_of(squeezed(low, tile, dims, str(s), op))
-        images[s] = symbol(low.w.fresh("d"))
+        low.reports.require_range(s, op)
+        _, found = low.storage.load_of(squeezed(low, tile, dims, str(s), op))
+        images[s] = symbol(low.writer.fresh("d"))
         data[images[s]] = found  # type: ignore[index]
     return Substitution(images)(e) if images else e
 
@@ -152,7 +149,7 @@ def _unknown(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: t
 def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:
     """Whether an expression of the current coordinates lies in 0..size-1."""
     parts: Parts = {d: low.scope.part(d) for d in dims}
-    over = low.w.axes([1 if parts[d][1] == 0 else parts[d][1] for d in dims])
+    over = low.writer.axes([1 if parts[d][1] == 0 else parts[d][1] for d in dims])
     return low.scope.is_inside(low.scope.images(dims, parts, over)(e), size)
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilewright.algebra.expr import ONE, Expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Value
 from tilewright.passes.places import Size
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Load, Parts, most
 from tilewright.plan.microkernel import Axes, Microkernel
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 
 class AtomProduct:
@@ -21,7 +17,15 @@ class AtomProduct:
     def __init__(
         self, low: Lowering, how: Microkernel, axes: Axes, parts: Parts, total: Value, c: tuple[Expr, ...], zero: bool
     ):
-        self.low, self.w, self.how, self.axes, self.parts, self.total, self.c = low, low.w, how, axes, parts, total, c
+        self.low, self.w, self.how, self.axes, self.parts, self.total, self.c = (
+            low,
+            low.writer,
+            how,
+            axes,
+            parts,
+            total,
+            c,
+        )
         self.zero = zero
         """Whether C starts from zero, and has nothing in it yet."""
         self.at: dict[Expr, Expr] = {}

@@ -65,7 +65,7 @@ class Computed(Factor):
                 over = w.axes((rows, deep // alike))
                 there = self._images(row + over[0], k + alike * over[1])
                 view = w.view(each.tensor, over, marked([there(e) for e in each.at], each.tensor.type.shape))
-                p.low.brought[w.emit("copy", (view, held), otherwise=0)] = "ring"
+                p.low.storage.brought[w.emit("copy", (view, held), otherwise=0)] = "ring"
                 known[each] = load(held, i, c // alike)
             elif not any(c in e.symbols for e in places):
                 known[each] = load(self._of_rows(each, i, places, (rows, deep)), i, c)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +20,9 @@ from tilewright.ir.tile import union_dims
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.ir.tile_functions import is_composed
 from tilewright.passes.tile import masks, moving
+from tilewright.passes.tile.keeping import is_row, simple
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Parts, Tile, common_parts, load, loads, only_load, rewritten, weight
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 LOG2_E = 1.4426950408889634
 """By which an argument of e^x is multiplied to be one of 2^x."""
@@ -36,19 +34,19 @@ COARSE = 16
 
 def _tiles(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
     """The operands; dear ones that are repeated along other dimensions go to memory first."""
-    return [low.simple(v, 7) if set(low.env[v].dims) < set(dims) else low.env[v] for v in op.operands]
+    return [simple(low, v, 7) if set(low.storage.env[v].dims) < set(dims) else low.storage.env[v] for v in op.operands]
 
 
 def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """A function of one or two elements."""
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype
-    tiles = [low.simple(v) for v in op.operands] if is_composed(op.name, dtype) else _tiles(low, op, kind.dims)
+    tiles = [simple(low, v) for v in op.operands] if is_composed(op.name, dtype) else _tiles(low, op, kind.dims)
     parts = common_parts(tiles)
     if op.name == "exp" and _is_coarse(low, op):
         found = call("exp2", _scaled(low, tiles[0]))
-    elif op.name == "div" and _is_coarse(low, op) and low.is_row(tiles[1]) and not low.is_row(tiles[0]):
-        over = low.stored(Tile(dtypes.f32, tiles[1].dims, tiles[1].parts, call("reciprocal", tiles[1].formula)))
+    elif op.name == "div" and _is_coarse(low, op) and is_row(low.writer, tiles[1]) and not is_row(low.writer, tiles[0]):
+        over = low.storage.stored(Tile(dtypes.f32, tiles[1].dims, tiles[1].parts, call("reciprocal", tiles[1].formula)))
         found = call("mul", tiles[0].formula, over.formula)
     else:
         found = functions.elementwise(op.name, dtype, *(t.formula for t in tiles))
@@ -65,7 +63,7 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
     (value,) = op.results
     if value.type.dtype is not dtypes.f32:
         return False
-    if low.w.home is None:
+    if low.writer.home is None:
         return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low, value)
 
     def adds(value: Value, user: Op) -> bool:
@@ -94,16 +92,16 @@ def _ends_coarse(low: Lowering, value: Value) -> bool:
 
 def _scaled(low: Lowering, tile: Tile) -> Formula:
     """The argument of e^x as one of 2^x: its scale joins others, and what rows have is scaled once a row."""
-    formula, home = tile.formula, low.w.home
-    if low.is_row(tile) or formula.name != "sub" or home is None:
+    formula, home = tile.formula, low.writer.home
+    if is_row(low.writer, tile) or formula.name != "sub" or home is None:
         return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
     a, b = formula.parts
-    if not any(loads(b)) or any(low.sums.get(each.tensor) != (home.row,) for each in loads(b)):
+    if not any(loads(b)) or any(low.storage.sums.get(each.tensor) != (home.row,) for each in loads(b)):
         return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
     most = formulas.number(float(np.finfo(np.float32).max), dtypes.f32)  # -inf - b is -inf, whatever b
     down = call("minimum", call("mul", b, formulas.number(-LOG2_E, dtypes.f32)), most)
     dims = tuple(d for d in tile.dims if d is home.row or tile.parts[d][1] == 1)
-    row = low.stored(Tile(dtypes.f32, dims, {d: tile.parts[d] for d in dims}, down), name="down")
+    row = low.storage.stored(Tile(dtypes.f32, dims, {d: tile.parts[d] for d in dims}, down), name="down")
     inner, factor = formulas.scale_of(a)
     return Formula("fma", (inner, Formula.number(formulas.rounded(factor * LOG2_E, dtypes.f32)), row.formula))
 
@@ -124,7 +122,7 @@ def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The same numbers in another element type."""
     to = op.attrs["dtype"]
     (value,) = op.operands
-    tile = low.simple(value) if value.type.dtype.is_float and to.kind == "int" else low.env[value]
+    tile = simple(low, value) if value.type.dtype.is_float and to.kind == "int" else low.storage.env[value]
     return (Tile(to, tile.dims, tile.parts, formulas.cast(tile.formula, tile.dtype, to)),)
 
 
@@ -132,7 +130,7 @@ def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The same bits in another element type of the same width."""
     (value,) = op.operands
     to = op.attrs["dtype"]
-    tile = low.env[value]
+    tile = low.storage.env[value]
     if to.bits == tile.dtype.bits:
         return (_as_bits(low, tile, to),)
     if to is dtypes.f4e2m1fn and tile.dtype.bits in _WORDS:
@@ -154,12 +152,12 @@ def _as_bits(low: Lowering, tile: Tile, to: dtypes.DType) -> Tile:
         return tile
     found = only_load(tile.formula)
     if found is None or found.tensor.type.space != "shared":
-        tile = low.stored(tile)
+        tile = low.storage.stored(tile)
         found = only_load(tile.formula)
     if found is None:  # nothing to look at
         return Tile(to, tile.dims, tile.parts, formulas.number(0, to))
-    tensor = low.w.emit("bitcast", (found.tensor,), dtype=to).result
-    tensor.name = low.w.fresh(f"{found.tensor.name}_bits")
+    tensor = low.writer.emit("bitcast", (found.tensor,), dtype=to).result
+    tensor.name = low.writer.fresh(f"{found.tensor.name}_bits")
     return Tile(to, tile.dims, tile.parts, load(tensor, *found.at))
 
 
@@ -202,7 +200,7 @@ def _halves(low: Lowering, tile: Tile, op: Op) -> Tile:
         return formulas.number(n, dtypes.i32)
 
     code = call("and_", call("shr", whole, formulas.index(c % 2 * 4, dtypes.i32)), number(15))
-    code = low.stored(Tile(dtypes.i32, kind.dims, parts, code), name="codes").formula
+    code = low.storage.stored(Tile(dtypes.i32, kind.dims, parts, code), name="codes").formula
     size = call("and_", code, number(7))
     power = call("maximum", call("sub", call("shr", size, number(1)), number(1)), number(0))
     large = call("shl", call("add", call("and_", code, number(1)), number(2)), power)
@@ -213,7 +211,7 @@ def _halves(low: Lowering, tile: Tile, op: Op) -> Tile:
 
 def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Each element of a dimension several times in a row."""
-    tile = low.env[op.operands[0]]
+    tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
     start, width = tile.parts[dim]
@@ -224,14 +222,14 @@ def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The tile over more dimensions, or the same in another order."""
-    tile = low.env[op.operands[0]]
+    tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     return (Tile(kind.dtype, kind.dims, {d: tile.parts.get(d) or low.scope.part(d) for d in kind.dims}, tile.formula),)
 
 
 def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The same elements, last dimension fastest, over other dimensions."""
-    tile = low.env[op.operands[0]]
+    tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
     _refuse_open(op, {**tile.parts, **parts})
@@ -239,11 +237,11 @@ def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if prod(sizes) != prod(tile.sizes):
         raise ExecutionError(f"reshape of {tile.sizes} to {sizes}: the sizes differ", op.loc)
     if weight(tile.formula) >= 8 and any(loads(tile.formula)):
-        tile = low.stored(tile)
+        tile = low.storage.stored(tile)
     flat: Expr = as_expr(0)
     for d in kind.dims:
         flat = flat * parts[d][1] + (low.scope.coordinate(d) - parts[d][0])
-    return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, Substitution(digits(low, tile, flat)))),)
+    return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, Substitution(low.scope.digits(tile, flat)))),)
 
 
 def _refuse_open(op: Op, parts: Parts) -> None:
@@ -257,28 +255,16 @@ def _refuse_open(op: Op, parts: Parts) -> None:
             )
 
 
-def digits(low: Lowering, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
-    """The coordinates of an element, from its number within the tile."""
-    images: dict[Symbol, Expr] = {}
-    step = prod(tile.sizes)
-    for place, d in enumerate(tile.dims):
-        start, width = tile.parts[d]
-        step //= max(1, width)
-        digit = flat // max(1, step)
-        images[low.scope.coordinate(d)] = start + (digit % max(1, width) if place else digit)
-    return images
-
-
 def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """One element."""
-    tile = low.env[op.operands[0]]
+    tile = low.storage.env[op.operands[0]]
     _refuse_open(op, tile.parts)
     offsets = [low.scope.number(e) for e in op.attrs["offset"]]
     if len(offsets) == 1:
         size = prod(tile.sizes)
         if not -size <= offsets[0] < size:
             raise ExecutionError(f"extract of element {offsets[0]} of {size}", op.loc)
-        images = digits(low, tile, as_expr(offsets[0] % size))
+        images = low.scope.digits(tile, as_expr(offsets[0] % size))
     else:
         images = {
             low.scope.coordinate(d): tile.parts[d][0] + n % tile.parts[d][1]
@@ -296,7 +282,7 @@ def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
     value = op.attrs["value"]
     parts = {d: low.scope.part(d) for d in kind.dims}
     if isinstance(value, Expr):
-        given = low.workgroups is not None and value.symbols.isdisjoint(low.scope.bound)
+        given = low.in_grid and value.symbols.isdisjoint(low.scope.bound)
         value = low.scope.expr(value) if given else low.scope.size(value)
     found = formulas.index if isinstance(value, Expr) else formulas.number
     return (Tile(kind.dtype, kind.dims, parts, found(value, kind.dtype)),)
@@ -340,19 +326,19 @@ def _computed(
     """An expression of elements: those of values by symbol, and those that set_symbol bound."""
     numbers = {s: n for s, n in low.scope.symbols.items() if s not in values and s not in low.scope.bound}
     e = Substitution(numbers)(e)
-    tiles: dict[Symbol, Tile] = {s: low.simple(v) for s, v in values.items() if s in e.symbols}
+    tiles: dict[Symbol, Tile] = {s: simple(low, v) for s, v in values.items() if s in e.symbols}
     for s in e.symbols:
         if s in low.scope.bound and s not in values:
             tiles[s] = (
                 low.scope.bound[s] if dims is None else moving.squeezed(low, low.scope.bound[s], dims, str(s), op)
             )
-            low.require_range(s, op)
+            low.reports.require_range(s, op)
     found = list(tiles.values())
     if dims is None:
         dims = ()
         for tile in found:
             dims = union_dims(dims, tile.dims)
-    parts = common_parts([*found, *(low.env[v] for v in values.values())])
+    parts = common_parts([*found, *(low.storage.env[v] for v in values.values())])
     data = {s: converted(t.formula, t.dtype, dtypes.i64) for s, t in tiles.items()}
     formula = converted(formulas.of_expr(e, data), dtypes.i64, dtype)
     return Tile(dtype, dims, {d: parts[d] for d in dims}, formula)
@@ -366,13 +352,13 @@ def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if low.scope.masks:
         raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
     if s in low.scope.walking:
-        low.scope.bound[s] = low.single(op.operands[0], op)
+        low.scope.bound[s] = moving.single(low, op.operands[0], op)
     elif any(s in d.symbols for each in low.program.walk() for v in each.results for d in v.type.dims):
-        if low.workgroups is None:
+        if not low.in_grid:
             raise ProgramError(
                 f"set_symbol of {s}, which is a dimension, has no native form outside of workgroups", op.loc
             )
-        low.scope.bound[s] = low.scope.ends[s] = low.single(op.operands[0], op)
+        low.scope.bound[s] = low.scope.ends[s] = moving.single(low, op.operands[0], op)
     else:
-        low.scope.bound[s] = low.simple(op.operands[0])
+        low.scope.bound[s] = simple(low, op.operands[0])
     return ()

@@ -15,17 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
+from tilewright.passes.tile.keeping import kept
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.rewriting import within
 from tilewright.passes.tile.values import Part, Parts, Tile, loads
 from tilewright.plan.model import element_bytes, l1
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 _BY_ROWS = {*ELEMENTWISE, *REDUCTIONS, "select", "cast"}
 _EARLY = {"read", "fill", "scalar", "self_index", "broadcast", "permute"}
@@ -139,26 +137,26 @@ def write(low: Lowering, group: FusedRows) -> None:
     def rows(part: Part) -> None:
         with low.scope.at(group.row, part), low.nested():
             for value in group.given:
-                low.env[value] = _cut(low.env[value], group.row, part)
+                low.storage.env[value] = _cut(low.storage.env[value], group.row, part)
             for op in group.ops:
                 for value, tile in zip(op.results, low.done(op), strict=True):
                     if value not in places:
-                        low.env[value] = low.kept(op, value, tile)
+                        low.storage.env[value] = kept(low, op, value, tile)
                         continue
                     now = {d: low.scope.part(d) for d in value.type.dims}
-                    low.put(places[value], value.type.dims, now, tile.formula, whole)
-                    held = low.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
-                    low.env[value] = _cut(held, group.row, part)
+                    low.storage.put(places[value], value.type.dims, now, tile.formula, whole)
+                    held = low.storage.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
+                    low.storage.env[value] = _cut(held, group.row, part)
 
     assert isinstance(length, int)
     full, tail = divmod(length, group.at_once)
-    with low.w.loop("r", full) as r:
+    with low.writer.loop("r", full) as r:
         rows((first + group.at_once * r, group.at_once))
     if tail:
         rows((first + group.at_once * full, tail))
     for value, tensor in places.items():
-        low.env[value] = low.held(tensor, value.type.dims, {d: whole[d] for d in value.type.dims})
-        low.going_on[value] = tensor
+        low.storage.env[value] = low.storage.held(tensor, value.type.dims, {d: whole[d] for d in value.type.dims})
+        low.storage.going_on[value] = tensor
 
 
 def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
@@ -169,7 +167,7 @@ def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
 def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
     """The tensor of what a loop carries, where a value that others use takes the place of that."""
     for operand in op.operands if op.name not in REDUCTIONS else ():
-        tensor = low.going_on.get(operand)
+        tensor = low.storage.going_on.get(operand)
         if tensor is not None and len(low.users[operand]) == 1 and _is_alike(low, tensor, operand, value.type, whole):
             return tensor
     return None
@@ -177,11 +175,11 @@ def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
 
 def _is_alike(low: Lowering, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
     """Whether a tensor in memory holds a value element by element as it would hold one of a type."""
-    if tensor in low.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
+    if tensor in low.storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
         return False
-    own = low.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
+    own = low.storage.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
     shape = tuple(as_expr(whole[d][1]) for d in kind.dims)
-    return own.formula == low.env[holds].formula and low.room_of(tensor) == shape
+    return own.formula == low.storage.env[holds].formula and low.storage.room_of(tensor) == shape
 
 
 def _spent(low: Lowering, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
@@ -190,20 +188,20 @@ def _spent(low: Lowering, group: FusedRows, op: Op, whole: Parts, taken: list[Va
     (value,) = op.results
     kind: TileType = value.type
     for before in group.given if op.name not in REDUCTIONS else ():
-        tensor = low.going_on.get(before)
+        tensor = low.storage.going_on.get(before)
         if tensor is None or tensor in taken or not _is_alike(low, tensor, before, kind, whole):
             continue
-        own = all(v in group.around for v, held in low.going_on.items() if held is tensor)  # no loop carries it
+        own = all(v in group.around for v, held in low.storage.going_on.items() if held is tensor)  # no loop carries it
         if own and not _is_seen(low, group, op, tensor, before):
             return tensor
     shape = [whole[d][1] for d in kind.dims]
-    return low.w.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
+    return low.writer.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
 
 
 def _is_seen(low: Lowering, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
     """Whether anything looks at a tensor after an operation of the group, or it does at other elements."""
-    own, seen = low.env[holds].formula.value, set[Value]()
-    for value, tile in low.env.items():
+    own, seen = low.storage.env[holds].formula.value, set[Value]()
+    for value, tile in low.storage.env.items():
         found = [x for _, formula in (tile.accumulated, (None, tile.formula)) for x in loads(formula)]
         if any(x.tensor is tensor for x in found):
             seen.add(value)

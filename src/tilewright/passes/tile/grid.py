@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from functools import reduce
 from math import nan
 from operator import mul
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,12 +35,10 @@ from tilewright.ir.core import MemoryType, Op
 from tilewright.ir.tile import is_mapped
 from tilewright.lang.symbols import WORKGROUPS
 from tilewright.passes.places import Size
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.values import Part, Tile, pieces
 from tilewright.plan.boxes import WRITES, own_coordinate
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
@@ -163,10 +161,10 @@ class Workgroups:
         few = not self.opened and (0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST)
         if few or not independent(self):
             return ()
-        return tuple(Range.of(self.low.w.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
+        return tuple(Range.of(self.low.writer.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
 
-    def write(self, tasks: tuple[Range, ...] = ()) -> None:
-        """The program for all workgroups: in order, or for the ids of a task."""
+    def write(self, body: Callable[[], None], tasks: tuple[Range, ...] = ()) -> None:
+        """Writes the program for all workgroups, in order or for the ids of a task: `body` writes it for one."""
         if 0 in self.counts:
             return
         if not self.opened and len(self.forms) > MOST:
@@ -178,13 +176,13 @@ class Workgroups:
         with ExitStack() as loops:
             ids: tuple[Expr, ...] = tuple(r.symbol for r in reversed(tasks))
             for g, n in reversed(list(enumerate(self.counts if not tasks else ()))):
-                ids = (loops.enter_context(self.low.w.loop(f"w{g}", n)), *ids)
+                ids = (loops.enter_context(self.low.writer.loop(f"w{g}", n)), *ids)
             if self.opened:
-                self._body(ids)
+                self._workgroup(body, ids)
                 return
             for kind in range(len(self.forms)):
                 with self.low.branch(self._is_of(ids, kind)):
-                    self._body(self._limited(ids, kind), kind)
+                    self._workgroup(body, self._limited(ids, kind), kind)
 
     def _limited(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
         """The ids in workgroups of a kind, said so that their limits there are known."""
@@ -203,7 +201,7 @@ class Workgroups:
                 found += [width >= wanted, width <= wanted]
         return reduce(mul, found, as_expr(1))
 
-    def _body(self, ids: tuple[Expr, ...], kind: int | None = None) -> None:
+    def _workgroup(self, body: Callable[[], None], ids: tuple[Expr, ...], kind: int | None = None) -> None:
         """The program for workgroups of one kind; where sizes are open, whose parts are as wide as a call says."""
         low = self.low
         known = self._meanings(ids, _substituted)
@@ -216,7 +214,7 @@ class Workgroups:
             width = self._open_width(record, first) if kind is None else int(self.forms[kind, place])
             low.scope.parts[record.attrs["dim"]] = first, width
         with low.nested():
-            low.tasks.pieces(list(low.cuts.blocks))
+            body()
 
     def _open_width(self, record: Op, first: Expr) -> Size:
         """How wide a part is that begins there, of a dimension that a call may tell."""
@@ -265,7 +263,7 @@ def independent(groups: Workgroups) -> bool:
     coordinate at the same place of memory.
     """
     low, program = groups.low, groups.low.program
-    if groups.persistent is not None or low.logs is not None or is_ordered(program):
+    if groups.persistent is not None or low.reports.logs is not None or is_ordered(program):
         return False
     if not groups.opened and not _reordered(groups):
         return False
@@ -331,9 +329,9 @@ def allocate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     whole = any("at" in o.attrs for o in touching)
     parts: list[Part] = [(as_expr(0), low.scope.size(d)) if whole else low.scope.part(d) for d in kind.dims]
     shape = tuple(width for _, width in parts)
-    tensor = low.w.alloc(kind.dtype, [1 if n == 0 else n for n in shape], memory.name or "shared")
+    tensor = low.writer.alloc(kind.dtype, [1 if n == 0 else n for n in shape], memory.name or "shared")
     if 0 not in shape:
         poison = formulas.number(nan if kind.dtype.is_float else 0, kind.dtype)
-        low.w.map(tensor, low.w.axes(shape), poison, Substitution({}))
-    low.hold(memory, tensor, shape, tuple(first for first, _ in parts))
+        low.writer.map(tensor, low.writer.axes(shape), poison, Substitution({}))
+    low.arguments.hold(memory, tensor, shape, tuple(first for first, _ in parts))
     return ()

@@ -7,8 +7,6 @@ last blocks of a line are peeled off and the taps written out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
@@ -16,12 +14,10 @@ from tilewright.ir.core import Op, TileType
 from tilewright.ir.dtypes import DType
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.accesses import may_leave
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Parts
 from tilewright.plan.computed import ComputedFactor, computed_factor
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 
 def is_read_in_place(low: Lowering, op: Op) -> bool:
@@ -136,7 +132,7 @@ def _may_leave(low: Lowering, read: Op, dim: Expr) -> bool:
     """Whether a coordinate that depends on a dimension, and on others too, may be out of bounds."""
     kind: TileType = read.results[0].type
     own = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
-    for e, n in zip(read.attrs.get("at", ()), low.shapes[read.operands[0]], strict=False):
+    for e, n in zip(read.attrs.get("at", ()), low.arguments.shapes[read.operands[0]], strict=False):
         if own in e.symbols and e is not own and may_leave(e, n):
             return True
     return False

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tilewright.algebra import Layout
 from tilewright.algebra.expr import Expr, as_expr
@@ -25,13 +24,11 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.inplace import limits
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.orders import LaneOrder
 from tilewright.passes.tile.packing import packed_before
 from tilewright.passes.tile.values import Load, Parts, Tile, most, only_load
 from tilewright.plan.microkernel import LaneKernel
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 
 @dataclass
@@ -50,14 +47,14 @@ class LaneProduct:
         if there is None:
             raise ProgramError("products by lanes read their factors where they lie")
         sums = self._registers(self.wide, "sums")
-        low.sums[sums] = how.rows, how.along
+        low.storage.sums[sums] = how.rows, how.along
         if start == formulas.number(0, self.wide):
-            low.w.emit("fill", (sums,), value=0)
+            low.writer.emit("fill", (sums,), value=0)
         else:
-            low.put(sums, c, self.parts, start)
+            low.storage.put(sums, c, self.parts, start)
         summed = [s.dim for s in low.cuts.depth]
         packed = self._packed(b, c, summed)
-        marks = low.loose.get(there, (False,) * len(there.at))
+        marks = low.storage.loose.get(there, (False,) * len(there.at))
         at = {d: self.parts[d][0] for d in (*a.dims, *b.dims) if d not in (*summed, how.rows, how.along)}
         with ExitStack() as loops:
             for n, d in enumerate(summed):
@@ -65,7 +62,7 @@ class LaneProduct:
                 first, end = as_expr(0), as_expr(self.parts[d][1])
                 if not written:
                     first, end, marks = self._limits(there, marks, d, at, summed[n + 1 :])
-                at[d] = loops.enter_context(low.w.loop(f"k_{d}", end, first, unroll=written))
+                at[d] = loops.enter_context(low.writer.loop(f"k_{d}", end, first, unroll=written))
             self._tap(there, marks, a.dtype, packed, at, sums)
         return sums
 
@@ -74,7 +71,7 @@ class LaneProduct:
         rows, width = (most(self.parts[d][1]) for d in (self.how.rows, self.how.along))
         lanes = self.how.lanes
         layout = Layout((lanes, (rows, width // lanes)), (rows, (1, rows * lanes)))
-        return self.low.w.vectors(dtype, (rows, width), layout, name)
+        return self.low.writer.vectors(dtype, (rows, width), layout, name)
 
     def _limits(
         self, there: Load, marks: tuple[bool, ...], tap: Expr, at: dict[Expr, Expr], inner: list[Expr]
@@ -108,7 +105,7 @@ class LaneProduct:
         sums: Value,
     ) -> None:
         """The products of one tap."""
-        low, how, w = self.low, self.how, self.low.w
+        low, how, w = self.low, self.how, self.low.writer
         (first, rows), (begin, width) = self.parts[how.rows], self.parts[how.along]
         i, j = w.axes((rows, width))
         images = Substitution(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +29,10 @@ from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size
 from tilewright.passes.tile import combining, inplace, masks, memory, moving
 from tilewright.passes.tile.accesses import TABLED
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most, pieces
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 from tilewright.plan.sums import summed_in
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -49,27 +47,27 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     carried = _all_carried(low, op, op.operands)
     begin, rounds, rests = _rounds(low, op, first, length, tile)
     open_end = isinstance(length, Expr) and not _limits(low, op)
-    if low.w.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or open_end):
+    if low.writer.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or open_end):
         # one body: its last tile goes past the end, or may
         rounds, rests = as_expr(pieces(length, tile)) if open_end else rounds + 1, []
         low.scope.past[axis] = low.scope.size(axis)
         masks.hide_end(low, op)
     start, kept = as_expr(0), False
-    if low.w.home is not None and isinstance(tile, int) and not rests:
+    if low.writer.home is not None and isinstance(tile, int) and not rests:
         kept = rounds is not as_expr(1)  # what it brings is apart from what is brought before it
         start, rounds = masks.rounds(low, op, begin, tile, rounds)
     if rounds is not as_expr(0):
-        required = set(low.required)
+        required = set(low.reports.required)
         out = False
         if low.cuts.terms is not None:
             out = isinstance(rounds, Const) and rounds.value <= low.cuts.terms
             _bring(low, op, axis, (begin, length), rounds is as_expr(1))
         name = f"k_{axis}" if str(axis).isidentifier() else "k"
-        with low.w.loop(name, rounds, start, unroll=out, kept=kept) as k:
+        with low.writer.loop(name, rounds, start, unroll=out, kept=kept) as k:
             low.scope.iteration[axis] = k
             _round(low, op, carried, axis, (begin + tile * k, tile))
         if not isinstance(rounds, Const):  # perhaps there is none
-            low.required = required
+            low.reports.required = required
     low.scope.past.pop(axis, None)
     low.scope.unseen.pop(axis, None)
     for condition, rest in rests:
@@ -77,7 +75,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
         with low.branch(condition):
             _round(low, op, carried, axis, (begin + tile * rounds, rest))
     for inner in op.blocks[0].ops:
-        low.early.pop(inner, None)
+        low.storage.early.pop(inner, None)
     return _results(low, op, carried)
 
 
@@ -144,7 +142,7 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
         if tensor is None:
             results.append(Tile(kind.dtype, kind.dims, start.parts, start.formula))
             continue
-        held = low.held(tensor, start.dims, start.parts)
+        held = low.storage.held(tensor, start.dims, start.parts)
         results.append(Tile(kind.dtype, kind.dims, start.parts, converted(held.formula, held.dtype, kind.dtype)))
     return tuple(results)
 
@@ -179,7 +177,7 @@ Carried = tuple[Value | None, Tile]
 
 def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried]:
     """Memory for all that a loop carries, with these values in it."""
-    starts = zip((low.env[v] for v in values), op.blocks[0].args, strict=True)
+    starts = zip((low.storage.env[v] for v in values), op.blocks[0].args, strict=True)
     return [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(starts)]
 
 
@@ -197,12 +195,12 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     how = inplace.microkernel_of(low, product) if product is not None and product.name == "mma" else None
     if how is not None and how[2][2] is to and set(dims) == {how[1].n, how[1].m, *how[1].around} - {None}:
         held, empty = combining.room_for_sums(low, how[0], how[1], dims, start.parts, to, converted(formula, kind, to))
-        if empty and held in low.padded:
-            low.w.emit("fill", (held,), value=0)
+        if empty and held in low.storage.padded:
+            low.writer.emit("fill", (held,), value=0)
         elif empty:
-            low.put(held, dims, start.parts, formulas.number(0, to))
-        return held, low.held(held, dims, start.parts)
-    made = low.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")
+            low.storage.put(held, dims, start.parts, formulas.number(0, to))
+        return held, low.storage.held(held, dims, start.parts)
+    made = low.storage.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")
     (found,) = loads(made.formula)
     return found.tensor, made
 
@@ -235,12 +233,12 @@ def _bring(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
         sizes = {inner: prod(most(low.scope.part(d)[1]) for d in inner.result.type.dims) for inner in reads}
         if once and low.cuts.lane_box:
             first = max(reads, key=lambda inner: sizes[inner])
-            (low.early[first],) = memory.read(low, first)
+            (low.storage.early[first],) = memory.read(low, first)
         largest = low.machine.shared_memory.hoisted_elements
         for inner in [inner for inner in reads if sizes[inner] < max(sizes.values()) and sizes[inner] <= largest]:
             (tile,) = memory.read(low, inner)
             apart = (axis, *(d for d in tile.dims if d is not axis))
-            low.early[inner] = low.stored(tile, apart, name=f"{inner.operands[0].name}_terms")
+            low.storage.early[inner] = low.storage.stored(tile, apart, name=f"{inner.operands[0].name}_terms")
 
 
 def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
@@ -252,11 +250,11 @@ def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part
 def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
     (body,) = op.blocks
     for (tensor, start), arg in zip(carried, body.args, strict=True):
-        low.env[arg] = start
+        low.storage.env[arg] = start
         if tensor is not None:
-            held = low.held(tensor, start.dims, start.parts)
-            low.env[arg] = combining.rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
-            low.going_on[arg] = tensor
+            held = low.storage.held(tensor, start.dims, start.parts)
+            low.storage.env[arg] = combining.rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
+            low.storage.going_on[arg] = tensor
     found = low.block(body)
     _store(low, carried, tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True)))
 
@@ -274,13 +272,15 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
     end = (
         low.scope.ends[axis].formula if axis in low.scope.ends else formulas.of_expr(as_expr(low.scope.size(axis)), {})
     )
-    place = low.stored(Tile(dtypes.i64, (), {}, moving.value(low, limits["start"], op) if "start" in limits else zero))
+    place = low.storage.stored(
+        Tile(dtypes.i64, (), {}, moving.value(low, limits["start"], op) if "start" in limits else zero)
+    )
     last = end
     if "iters" in limits:
         span = call("mul", moving.value(low, limits["iters"], op), step)
         last = call("minimum", end, call("add", place.formula, span))
-    stop = low.stored(Tile(dtypes.i64, (), {}, last), name="stop")
-    carried, required = _all_carried(low, op, op.operands), set(low.required)
+    stop = low.storage.stored(Tile(dtypes.i64, (), {}, last), name="stop")
+    carried, required = _all_carried(low, op, op.operands), set(low.reports.required)
 
     def one() -> None:
         with low.nested():
@@ -288,26 +288,26 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
             with low.scope.at(axis, (as_expr(0), tile)):
                 _body(low, op, carried)
             del low.scope.bases[axis]
-        low.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
+        low.storage.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
 
     _as_long_as(low, lambda: call("lt", place.formula, stop.formula), one)
-    low.required = required
+    low.reports.required = required
     return _results(low, op, carried)
 
 
 def _as_long_as(low: Lowering, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
     """Rounds as long as something holds, which is looked at before each."""
-    going = low.w.register(dtypes.i32, "going")
+    going = low.writer.register(dtypes.i32, "going")
 
     def look() -> None:
-        low.put(going, (), {}, Formula.cast(dtypes.i32, truth()))
+        low.storage.put(going, (), {}, Formula.cast(dtypes.i32, truth()))
 
     look()
     inner = Block(())
-    with low.w.inside(inner):
+    with low.writer.inside(inner):
         one()
         look()
-    low.w.emit("while", (going,), (inner,))
+    low.writer.emit("while", (going,), (inner,))
 
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -321,8 +321,8 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
             f"a while loop over {axis} inside another over it or a conditional has no native form yet", op.loc
         )
     outside = low.scope.bound.get(axis)
-    first = low.single(op.operands[0], op)
-    place = low.stored(first, name=f"{axis}_now")
+    first = moving.single(low, op.operands[0], op)
+    place = low.storage.stored(first, name=f"{axis}_now")
     carried = _all_carried(low, op, op.operands[1:])
     low.scope.walking.add(axis)
     low.scope.bound[axis] = place
@@ -332,7 +332,7 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
         for n, ((tensor, start), value) in enumerate(zip(carried, op.operands[1:], strict=True)):
             asked = symbol(f"GET_ITER_ARG_{n}")
             if asked in op.attrs["condition"].symbols and tensor is not None:
-                data[asked] = low.single(value, op, low.held(tensor, start.dims, start.parts)).formula
+                data[asked] = moving.single(low, value, op, low.storage.held(tensor, start.dims, start.parts)).formula
         e = low.scope.expr(op.attrs["condition"])
         for s in e.symbols - data.keys():
             if s in low.scope.bound:
@@ -343,7 +343,7 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
         with low.nested():
             _body(low, op, carried)
             following = low.scope.bound[axis].formula
-        low.put(place.formula.value.tensor, (), {}, following)
+        low.storage.put(place.formula.value.tensor, (), {}, following)
 
     _as_long_as(low, truth, one)
     low.scope.walking.discard(axis)
@@ -362,20 +362,20 @@ def _store(low: Lowering, carried: list[Carried], found: tuple[Tile, ...]) -> No
             continue
         kind, formula = tile.accumulated if tensor.type.dtype is not tile.dtype else (tile.dtype, tile.formula)
         formula = converted(formula, kind, tensor.type.dtype)
-        if formula != low.held(tensor, start.dims, start.parts).formula:
+        if formula != low.storage.held(tensor, start.dims, start.parts).formula:
             pending.append((tensor, start, formula))
     ready = []
     for n, (tensor, start, formula) in enumerate(pending):
-        own = low.held(tensor, start.dims, start.parts).formula.value
+        own = low.storage.held(tensor, start.dims, start.parts).formula.value
         later = {each.tensor for _, _, other in pending[n + 1 :] for each in loads(other)}
         moved = any(each.tensor is tensor and each != own for each in loads(formula))
         if moved or tensor in later:
-            made = low.stored(start, as_type=(tensor.type.dtype, formula), name="next")
+            made = low.storage.stored(start, as_type=(tensor.type.dtype, formula), name="next")
             ready.append((tensor, start, made.formula, True))
         else:
             ready.append((tensor, start, formula, False))
     for tensor, start, formula, _ in sorted(ready, key=lambda entry: entry[3]):
-        low.put(tensor, start.dims, start.parts, formula)
+        low.storage.put(tensor, start.dims, start.parts, formula)
 
 
 # -- conditions -------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body, whose writes happen where the condition holds; what it gives, there too."""
     (body,) = op.blocks
     if "when" in op.attrs:
-        otherwise = [low.env[v] for v in op.operands]
+        otherwise = [low.storage.env[v] for v in op.operands]
         e = low.scope.expr(op.attrs["when"])
         if isinstance(e, Const):
             if not e.value:
@@ -394,21 +394,21 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
                 found = low.block(body)
             return found if op.results else ()
         tiles = {s: low.scope.bound[s] for s in e.symbols if s in low.scope.bound}
-        if not tiles and (low.workgroups is not None or e.symbols <= low.scope.opened.symbols):
+        if not tiles and (low.in_grid or e.symbols <= low.scope.opened.symbols):
             return _by_workgroup(low, op, e, otherwise)
-        if set(tiles) != set(e.symbols) and low.workgroups is None:
+        if set(tiles) != set(e.symbols) and not low.in_grid:
             raise ProgramError(f"{op_text(op)}: natively a condition is of sizes and of symbols set by tiles", op.loc)
         data = {s: converted(t.formula, t.dtype, dtypes.i64) for s, t in tiles.items()}
         parts = common_parts(list(tiles.values()))
         truth = call("ne", formulas.of_expr(e, data), formulas.number(0, dtypes.i64))
         condition = Tile(dtypes.bool_, tuple(parts), parts, truth)
     else:
-        condition, *otherwise = (low.env[v] for v in op.operands)
+        condition, *otherwise = (low.storage.env[v] for v in op.operands)
         truth = converted(condition.formula, condition.dtype, dtypes.bool_)
         condition = Tile(dtypes.bool_, condition.dims, condition.parts, truth)
     if 0 in condition.sizes:  # it holds nowhere
         return tuple(otherwise)
-    condition = low.stored(condition, name="condition")
+    condition = low.storage.stored(condition, name="condition")
     low.scope.masks.append(condition)
     try:
         with low.nested():
@@ -426,12 +426,12 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> tuple[Tile, ...]:
     """The body in workgroups for which a condition holds; what it gives takes the place of what there was."""
     (body,) = op.blocks
-    kept = [low.stored(t, name="otherwise") for t in otherwise]
+    kept = [low.storage.stored(t, name="otherwise") for t in otherwise]
     with low.branch(when), low.nested():
         found = low.block(body)
         for yes, no in zip(found, kept, strict=True):
             if yes.parts != no.parts:
                 raise ProgramError(f"{op_text(op)}: what it gives has another part than what it replaces", op.loc)
             if 0 not in no.sizes:
-                low.put(next(loads(no.formula)).tensor, no.dims, no.parts, yes.formula)
+                low.storage.put(next(loads(no.formula)).tensor, no.dims, no.parts, yes.formula)
     return tuple(kept) if op.results else ()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, isinf
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
@@ -21,11 +20,9 @@ from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import call, index, is_number, number, scale_of
 from tilewright.passes.tile import moving
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Parts, Tile
 from tilewright.plan.hiding import changes_nothing, last_maskable
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 _ARITHMETIC = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b}
 _DIFFERENCES = {
@@ -87,7 +84,7 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
     """A selection by coordinates between registers and a number, done in tiles where it is needed; None: elsewhere."""
     kind: TileType = op.results[0].type
     condition, chosen, other = tiles
-    home, wanted = low.w.home, condition_of(condition.formula)
+    home, wanted = low.writer.home, condition_of(condition.formula)
     if home is None or wanted is None or not other.filled or chosen.filled:
         return None
     axes = home.axes(kind.dims, parts)
@@ -110,13 +107,13 @@ def _seen(
     if not (scale > 0 and isinstance(value, float) and isinf(value)):
         inner, scale = tile.formula, 1.0
     parts = {d: tile.parts[d] for d in tile.dims}
-    tensor = low.room(tile.dtype, tile.dims, parts, "seen")
-    low.put(tensor, tile.dims, parts, inner)
-    held = low.held(tensor, tile.dims, parts)
+    tensor = low.storage.room(tile.dtype, tile.dims, parts, "seen")
+    low.storage.put(tensor, tile.dims, parts, inner)
+    held = low.storage.held(tensor, tile.dims, parts)
     with low.branch(least <= -1):
-        _, places = low.axes(tile.dims, parts, tensor)
+        _, places = low.storage.axes(tile.dims, parts, tensor)
         there = Formula("index", (), wanted(places) >= 0)  # one number of a lane, compared with others
-        low.put(tensor, tile.dims, parts, call("select", there, held.formula, other))
+        low.storage.put(tensor, tile.dims, parts, call("select", there, held.formula, other))
     if scale == 1:
         return held
     return Tile(tile.dtype, tile.dims, held.parts, call("mul", held.formula, number(scale, tile.dtype)))
@@ -156,7 +153,7 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
     axis = next((d for d, hidden in low.scope.unseen.items() if hidden is op), None)
     if axis is None:
         return tile
-    (first, width), last, home = tile.parts[axis], low.scope.past[axis] - 1, low.w.home
+    (first, width), last, home = tile.parts[axis], low.scope.past[axis] - 1, low.writer.home
     axes = None if home is None else home.axes(tile.dims, tile.parts)
     if axes is None or len(axes) < 2:  # it is held nowhere
         inside = call("le", moving.place(low, axis), index(as_expr(last), dtypes.i64))

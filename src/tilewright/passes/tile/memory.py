@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_rules import minimum
@@ -18,15 +17,12 @@ from tilewright.ir.tile import access_form
 from tilewright.ir.tile_formulas import call
 from tilewright.passes.tile import halo, inplace, moving
 from tilewright.passes.tile.accesses import TileAccess, access_of, is_outside, loose, outside
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.reports import Log
 from tilewright.passes.tile.storing import through_shared
 from tilewright.passes.tile.values import Load, Parts, Tile, load
 from tilewright.passes.tile.writing import Write, bounds_of
 from tilewright.plan.boxes import WRITES
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-
 
 # -- what holds of arguments ------------------------------------------------------------------------------
 
@@ -46,22 +42,22 @@ def is_aliased(program: Program) -> bool:
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The elements of memory that the access names."""
-    if low.tiled is not None and (planned := low.tiled.read(op)) is not None:
+    if low.planned is not None and (planned := low.planned.read(op)) is not None:
         return (planned,)
     source, *extra = op.operands
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
-    if op in low.early:
-        return (low.early[op].over(kind.dims, parts),)
+    if op in low.storage.early:
+        return (low.storage.early[op].over(kind.dims, parts),)
     sizes = tuple(parts[d][1] for d in kind.dims)
     other = formulas.rounded(op.attrs.get("otherwise", 0), kind.dtype)
     if 0 in sizes:
         return (Tile(kind.dtype, kind.dims, parts, formulas.number(0, kind.dtype)),)
     access = access_of(low, op, source, kind.dims, tuple(extra))
-    marks = loose(low, access, low.axes(kind.dims, parts)[1])
+    marks = loose(low, access, low.storage.axes(kind.dims, parts)[1])
     surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
-        if access.data or low.scope.masks or low.workgroups is not None:
+        if access.data or low.scope.masks or low.in_grid:
             _report(low, op, access, kind.dims, parts)
         else:
             worst = outside(low, access, kind.dims, marks)
@@ -82,20 +78,20 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     elif surplus and low.cuts.packed and inplace.is_right(low, op):
         pass  # it is packed with zeros past its end
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
-        low.loose[Load(access.tensor, access.at)] = marks
+        low.storage.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
         found = halo.staged(low, access, box, kind.dtype, other)
     elif any(marks):
-        tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
-        over, images = low.axes(kind.dims, parts, tensor)
+        tensor = low.storage.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
+        over, images = low.storage.axes(kind.dims, parts, tensor)
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
-        if low.cuts.terms is None and tensor not in low.sums:
-            low.w.copy(access.tensor, over, at, tensor, other)
+        if low.cuts.terms is None and tensor not in low.storage.sums:
+            low.writer.copy(access.tensor, over, at, tensor, other)
         else:  # element by element, as lanes have them
-            low.w.emit("copy", (low.w.view(access.tensor, over, at), tensor), otherwise=other)
-        found = low.held(tensor, kind.dims, parts).formula
-    elif access.tensor.type.role != "in" and source not in low.in_place:  # what it holds now must be kept
-        found = low.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
+            low.writer.emit("copy", (low.writer.view(access.tensor, over, at), tensor), otherwise=other)
+        found = low.storage.held(tensor, kind.dims, parts).formula
+    elif access.tensor.type.role != "in" and source not in low.arguments.in_place:  # what it holds now must be kept
+        found = low.storage.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
     condition = bounds_of(low, op, kind.dims)
     if condition is not None:
         found = call("select", condition, found, formulas.number(other, kind.dtype))
@@ -105,7 +101,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
     """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
     more = low.cuts.roles is not None or bool(low.cuts.extended)
-    lines = Substitution({low.scope.coordinate(d): walk.valid_position() for d, walk in low.walks.items()})
+    lines = Substitution({low.scope.coordinate(d): walk.valid_position() for d, walk in low.task.walks.items()})
     return more and not access.data and not any(loose(low, access, lines))
 
 
@@ -113,17 +109,17 @@ def _gathered(
     low: Lowering, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Formula:
     sizes = tuple(parts[d][1] for d in kind.dims)
-    over, images = low.axes(kind.dims, parts)
-    tensor = low.w.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
-    low.w.emit(
+    over, images = low.storage.axes(kind.dims, parts)
+    tensor = low.writer.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
+    low.writer.emit(
         "gather",
-        (low.w.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
+        (low.writer.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
         over=over,
         where=tuple((s, tuple(map(images, found.at))) for s, found in access.data.items()),
         at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
         otherwise=other if any(marks) else None,
     )
-    return low.held(tensor, kind.dims, parts).formula
+    return low.storage.held(tensor, kind.dims, parts).formula
 
 
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
@@ -140,7 +136,7 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
     over = tuple(d for d in dims if d in used)
     shape = " x ".join(map(str, access.shape))
     what = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
-    low.report(Tile(dtypes.bool_, over, {d: parts[d] for d in over}, wrong), what, op)
+    low.reports.report(Tile(dtypes.bool_, over, {d: parts[d] for d in over}, wrong), what, op)
 
 
 # -- conditions -------------------------------------------------------------------------------------------
@@ -155,11 +151,11 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if to.empty:
         return ()
     if to.where:
-        low.w.emit("scatter", (to.tile(), *to.memory()), **to.attrs(to.over))
+        low.writer.emit("scatter", (to.tile(), *to.memory()), **to.attrs(to.over))
         return ()
     if low.cuts.roles is not None and through_shared(low, to):
         return ()
-    low.w.map(to.target(), to.over, to.formula, to.images)
+    low.writer.map(to.target(), to.over, to.formula, to.images)
     return ()
 
 
@@ -184,11 +180,11 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
         raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)
     to = Write(low, op)
     if to.empty:
-        return (low.env[op.operands[0]],)
+        return (low.storage.env[op.operands[0]],)
     if _one_by_one(low.users, op):
         return (_in_order(low, op, to),)
-    low.w.emit("atomic", (to.tile(), *to.memory()), how=op.name.removeprefix("atomic_"), **to.attrs(to.over))
-    return (low.env[op.operands[0]],)
+    low.writer.emit("atomic", (to.tile(), *to.memory()), how=op.name.removeprefix("atomic_"), **to.attrs(to.over))
+    return (low.storage.env[op.operands[0]],)
 
 
 _STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
@@ -197,26 +193,26 @@ _STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
 def _in_order(low: Lowering, op: Op, to: Write) -> Tile:
     """One element after another: what is there is kept, combined and put back. The program is one task."""
     values = to.tile()
-    before = low.w.alloc(to.dtype, to.sizes, "before")
-    after = low.w.alloc(to.dtype, [1] * len(to.sizes), "after")
-    over = low.w.axes([1] * len(to.sizes))
+    before = low.writer.alloc(to.dtype, to.sizes, "before")
+    after = low.writer.alloc(to.dtype, [1] * len(to.sizes), "after")
+    over = low.writer.axes([1] * len(to.sizes))
 
     def nest(known: tuple[Expr, ...]) -> None:
         if len(known) < len(to.sizes):
-            with low.w.loop("e", to.sizes[len(known)]) as e:
+            with low.writer.loop("e", to.sizes[len(known)]) as e:
                 nest((*known, e))
             return
         here = [e + i for e, i in zip(known, over, strict=True)]
         images = Substitution(dict(zip(to.over, here, strict=True)))
-        old, new = (low.w.view(t, over, [(e, False) for e in here]) for t in (before, values))
+        old, new = (low.writer.view(t, over, [(e, False) for e in here]) for t in (before, values))
         attrs = to.attrs(over, images)
-        low.w.emit("gather", (old, *to.memory()), otherwise=0 if any(to.marks) else None, **attrs)
+        low.writer.emit("gather", (old, *to.memory()), otherwise=0 if any(to.marks) else None, **attrs)
         formula = Formula(_STEPS[op.name], (Formula.operand(1), Formula.operand(2)))
-        low.w.emit("map", (after, old, new), formula=formula)
-        low.w.emit("scatter", (after, *to.memory()), **attrs)
+        low.writer.emit("map", (after, old, new), formula=formula)
+        low.writer.emit("scatter", (after, *to.memory()), **attrs)
 
     nest(())
-    return low.held(before, to.dims, to.parts)
+    return low.storage.held(before, to.dims, to.parts)
 
 
 # -- looking ----------------------------------------------------------------------------------------------
@@ -224,20 +220,20 @@ def _in_order(low: Lowering, op: Op, to: Write) -> Tile:
 
 def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Keeps the tile in an argument of its own, if anybody asked for that: each part where its coordinates say."""
-    if low.logs is None:
+    if low.reports.logs is None:
         return ()
     if low.scope.masks:
         raise ProgramError("debug_log inside a conditional has no native form yet", op.loc)
 
-    tile = low.env[op.operands[0]]
+    tile = low.storage.env[op.operands[0]]
     label, dims = op.attrs["label"], op.attrs.get("to", tile.dims)
     counts = [(axis, low.scope.number(count)) for axis, count in op.attrs.get("iterations", ())]
-    if label not in low.logs:
+    if label not in low.reports.logs:
         shape = (*(count for _, count in counts), *map(low.scope.number, dims))
         log = Log(label, shape, tile.dtype, tuple(op.attrs.get("names", ())) if counts else ())
         kind = TensorType("global", tile.dtype, tuple(map(as_expr, shape)), role="inout")
-        low.logs[label] = log, Value(kind, low.w.fresh(f"log_{len(low.logs)}"))
-    log, value = low.logs[label]
+        low.reports.logs[label] = log, Value(kind, low.writer.fresh(f"log_{len(low.reports.logs)}"))
+    log, value = low.reports.logs[label]
     if 0 in tile.sizes or 0 in log.shape:
         return ()
     slot = [minimum(low.scope.iteration.get(axis, as_expr(0)), as_expr(count - 1)) for axis, count in counts]
@@ -246,7 +242,7 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
         images = Substitution({i: low.scope.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
         at = [images(low.scope.expr(e)) for e in op.attrs["at"]]
     access = TileAccess(value, log.shape, (*slot, *at), {})
-    over, moved = low.axes(tile.dims, tile.parts)
+    over, moved = low.storage.axes(tile.dims, tile.parts)
     places = [(moved(e), mark) for e, mark in zip(access.at, loose(low, access, moved), strict=True)]
-    low.w.map(low.w.view(value, over, places), over, tile.formula, moved)
+    low.writer.map(low.writer.view(value, over, places), over, tile.formula, moved)
     return ()

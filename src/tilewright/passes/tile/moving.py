@@ -16,8 +16,7 @@ are relative to the base, and accesses add it.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
-from typing import TYPE_CHECKING
+from math import inf, prod
 
 import numpy as np
 
@@ -26,15 +25,13 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.tile.values import Load, Tile, only_load, rewritten
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.values import Load, Tile, loads, only_load, rewritten
 
 
 def coordinate(low: Lowering, dim: Expr, data: dict[Symbol, Load]) -> Expr:
@@ -43,8 +40,8 @@ def coordinate(low: Lowering, dim: Expr, data: dict[Symbol, Load]) -> Expr:
     base = low.scope.bound[dim] if walked and isinstance(dim, Symbol) else low.scope.bases.get(dim)
     if base is None:
         return low.scope.coordinate(dim)
-    now = symbol(low.w.fresh("d"))
-    _, data[now] = low.load_of(base)
+    now = symbol(low.writer.fresh("d"))
+    _, data[now] = low.storage.load_of(base)
     return now if walked else low.scope.coordinate(dim) + now
 
 
@@ -84,13 +81,13 @@ def _ended(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
     argument = found is not None and found.is_given
     if low.scope.holds(end - first - width) or tile.filled or (argument and number == 0):
         return tile
-    tile, found = low.load_of(tile)
+    tile, found = low.storage.load_of(tile)
     inside = call("lt", place(low, dim), formulas.index(as_expr(end), dtypes.i64))
     formula = call("select", inside, tile.formula, formulas.number(number, tile.dtype))
-    if found.tensor not in low.sums:
+    if found.tensor not in low.storage.sums:
         return replace(tile, formula=formula, wide=None)
     with low.branch(first + width >= end + 1):
-        low.put(found.tensor, tile.dims, tile.parts, formula)
+        low.storage.put(found.tensor, tile.dims, tile.parts, formula)
     return tile
 
 
@@ -116,7 +113,7 @@ def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: O
     first = rewritten(tile.formula, images)
     if any(tile.parts[d][1] != 1 for d in gone) and not tile.filled:
         differs = Tile(dtypes.bool_, tile.dims, tile.parts, call("ne", tile.formula, first))
-        low.report(differs, f"{what} must have one value here, but differs from element to element", op)
+        low.reports.report(differs, f"{what} must have one value here, but differs from element to element", op)
     return Tile(tile.dtype, kept, {d: tile.parts[d] for d in kept}, first)
 
 
@@ -126,7 +123,7 @@ def value(low: Lowering, e: Expr, op: Op) -> Formula:
     data: dict[Symbol, Formula] = {}
     for s in sorted(found.symbols, key=lambda s: s.name):
         if s in low.scope.bound:
-            low.require_range(s, op)
+            low.reports.require_range(s, op)
             tile = squeezed(low, low.scope.bound[s], (), str(s), op)
             data[s] = converted(tile.formula, tile.dtype, dtypes.i64)
     return formulas.of_expr(found, data)
@@ -135,3 +132,12 @@ def value(low: Lowering, e: Expr, op: Op) -> Formula:
 def is_moved(low: Lowering, op: Op, limits: dict[str, Expr]) -> bool:
     """Whether data say where a loop starts, how often it goes or where it ends."""
     return op.attrs["axis"] in low.scope.ends or any(not e.symbols.isdisjoint(low.scope.bound) for e in limits.values())
+
+
+def single(low: Lowering, value: Value, op: Op, tile: Tile | None = None) -> Tile:
+    """The one value of a tile whose elements are all alike, as i64 without dimensions."""
+    tile = low.storage.env[value] if tile is None else tile
+    if prod(tile.sizes) > 1 and any(loads(tile.formula)):
+        tile = low.storage.stored(tile)
+    found = squeezed(low, tile, (), value.name or "a value", op)
+    return low.storage.stored(Tile(dtypes.i64, (), {}, formulas.converted(found.formula, tile.dtype, dtypes.i64)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
@@ -19,14 +18,11 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import converted
 from tilewright.ir.verifier import verify
 from tilewright.passes.places import Size
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.orders import BlockOrder, Order, Pack
 from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load
 from tilewright.passes.tile.writer import BlockWriter, extent
 from tilewright.plan.microkernel import Axes, Microkernel
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-
 
 Images = Callable[[Sequence[Expr]], Substitution]
 """What coordinates are at places along (outer, K, N)."""
@@ -36,15 +32,15 @@ def pack_here(
     low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
 ) -> tuple[Value, BlockOrder]:
     """The current part of B, packed in memory of the worker's own."""
-    tile, there = low.load_of(b, how.atom.b.dtype)
+    tile, there = low.storage.load_of(b, how.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
     order = _order(how, axes, outer, lambda d: parts[d][1])
-    held = low.w.part(low.w.alloc(tile.dtype, order.shape, "packed"), order.shape)
+    held = low.writer.part(low.writer.alloc(tile.dtype, order.shape, "packed"), order.shape)
 
     def images(places: Sequence[Expr]) -> Substitution:
         return Substitution({low.scope.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
 
-    _copy(low.w, there, images, order, low.w.axes(order.shape), (), held)
+    _copy(low.writer, there, images, order, low.writer.axes(order.shape), (), held)
     return held, order
 
 
@@ -67,7 +63,7 @@ def pack_before(
 def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) -> Value | None:
     """All of B over these dimensions in an order, packed before the program runs; None as above."""
     there = only_load(b.formula)
-    source = None if there is None else low.argument_of(there.tensor)
+    source = None if there is None else low.arguments.source(there.tensor)
     if there is None or source is None or there.tensor.type.role != "in" or not _is_shared(low, b):
         return None
     coordinates = [low.scope.coordinate(d) for d in dims]
@@ -75,13 +71,13 @@ def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) 
         d in low.scope.bases or d in low.scope.reach for d in dims
     ):
         return None
-    shape = low.shapes[source]
+    shape = low.arguments.shapes[source]
     if not all(low.scope.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
         return None
     key = (there, dims, order)
-    if key not in low.packs:
-        low.packs[key] = _program(low, there, source, coordinates, order)
-    return low.packs[key].packed
+    if key not in low.arguments.packs:
+        low.arguments.packs[key] = _program(low, there, source, coordinates, order)
+    return low.arguments.packs[key].packed
 
 
 def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> BlockOrder:
@@ -94,12 +90,12 @@ def _is_shared(low: Lowering, b: Tile) -> bool:
     if low.cuts.packed or low.machine.spaces["shared"].bytes is not None:
         return True
     moving = [d for d, (first, _) in low.scope.parts.items() if not isinstance(first, Const)]
-    return any(d not in b.dims for d in (*low.shared, *moving))
+    return any(d not in b.dims for d in (*low.task.shared, *moving))
 
 
 def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol], order: Order) -> Pack:
     """The program that packs an argument: a task for each block of N."""
-    name, kind = low.w.fresh(f"packed_{source.name}"), there.tensor.type
+    name, kind = low.writer.fresh(f"packed_{source.name}"), there.tensor.type
     extents = tuple(map(as_expr, order.shape))
     given = Value(kind, source.name)
     target = Value(TensorType("global", order.dtype, extents, role="out"), name)

@@ -183,7 +183,7 @@ class BlockedProduct(AtomProduct):
         """Whether B's vectors can be read: all are there, or they may end where their argument does."""
         wide = self.width(self.axes.n)
         if isinstance(wide, Expr):
-            return found.tensor.type.role == "in" and self.low.argument_of(found.tensor) is not None
+            return found.tensor.type.role == "in" and self.low.arguments.source(found.tensor) is not None
         return wide % n == 0
 
     def is_near(self, found: Load) -> bool:
@@ -213,12 +213,12 @@ class BlockedProduct(AtomProduct):
         """One block of C: its sums in registers while K is gone over."""
         w, how = self.w, self.how
         c, kind = how.atom.c.dtype, how.atom.name
-        if self.total in self.low.sums:  # all of C is there
+        if self.total in self.low.storage.sums:  # all of C is there
             self.summed(left, right, down, across, row, column, self.total)
             return
         sums = w.registers(c, (down.size, across.size), f"{kind}.c", "sums")
         i, j = w.axes((down.size, across.size))
-        room = self.total in self.low.padded
+        room = self.total in self.low.storage.padded
         at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in self.at.items()}
         at[self.axes.m] = (row + i, down.ragged and not room)
         at[self.axes.n] = (column + j, across.ragged and not room)
@@ -246,7 +246,7 @@ class BlockedProduct(AtomProduct):
         cuts = self.low.cuts
         order = [s.dim for s in cuts.depth if s.dim in self.axes.deep] or self.axes.deep
         written = {d for d, loop in cuts.summed.items() if loop.unrolled}
-        apart = [d for d in order if cuts.depth and d not in written and self.low.tasks.edge and left.slides(d)]
+        apart = [d for d in order if cuts.depth and d not in written and self.low.task.edge and left.slides(d)]
         with ExitStack() as loops:
             for d in (*apart, *(d for d in order if d not in apart)):
                 first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in apart
@@ -313,7 +313,7 @@ class InPlace(Factor):
 
     def begin(self) -> None:
         """Another block begins: coordinates may be out of bounds until loops see to it."""
-        self.marks = self.product.low.loose.get(self.found, (False,) * len(self.found.at))
+        self.marks = self.product.low.storage.loose.get(self.found, (False,) * len(self.found.at))
 
     @property
     def skips(self) -> bool:
@@ -328,11 +328,11 @@ class InPlace(Factor):
         tap = p.low.scope.coordinate(dim)
         known = {d: p.parts[d][0] + e for d, e in p.at.items()}
         inner = {p.low.scope.coordinate(d) for d in (p.axes.m, p.axes.k, *p.axes.deep) if d not in known}
-        source = p.low.argument_of(self.found.tensor)
+        source = p.low.arguments.source(self.found.tensor)
         if source is None or p.parts[dim][0] is not as_expr(0):
             return whole
         images = Substitution({p.low.scope.coordinate(d): e for d, e in known.items()})
-        shape = p.low.shapes[source]
+        shape = p.low.arguments.shapes[source]
         first, end, self.marks = limits(self.found.at, shape, self.marks, tap, p.width(dim), images, inner - {tap})
         return first, end, self.slides(dim)
 
@@ -407,12 +407,12 @@ class InRegisters(Factor):
         how, axes, low = product.how, product.axes, product.low
         deep = most(product.width(axes.k))
         shape = how.rows, -(-deep // how.k_step_elements(deep)) * how.k_step_elements(deep)
-        with low.w.before([product.parts[d][0] for d in a.dims]):  # once for all blocks of columns
-            held = low.w.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.waves)
-            low.sums[held] = axes.m, axes.k
-            low.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
+        with low.writer.before([product.parts[d][0] for d in a.dims]):  # once for all blocks of columns
+            held = low.writer.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.waves)
+            low.storage.sums[held] = axes.m, axes.k
+            low.storage.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
             if not how.at_once or low.cuts.blocks:  # before the first step: what it is made of takes more registers
-                low.w.emit("edge", (held,))
+                low.writer.emit("edge", (held,))
         return cls(product, held)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
@@ -449,7 +449,7 @@ class Staged(Factor):
         """A factor, whose rows or columns lie along a dimension. What goes on to registers lies as B does."""
         wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
         given = _is_given(tile, wanted.dtype)
-        tile, there = product.low.load_of(tile, wanted.dtype)
+        tile, there = product.low.storage.load_of(tile, wanted.dtype)
         on = isinstance(wanted, RegisterOperand)
         wanted = product.how.atom.b if on else wanted
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
@@ -458,7 +458,7 @@ class Staged(Factor):
         if not whole and product.axes.k in product.low.scope.past:
             raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
         if not whole:
-            over, images = product.low.axes(dims, product.parts)
+            over, images = product.low.storage.axes(dims, product.parts)
             view = product.w.view(there.tensor, over, marked([images(e) for e in there.at], there.tensor.type.shape))
             there = Load(view, ())
         assert isinstance(wanted, MemoryOperand)
@@ -541,7 +541,7 @@ class Staged(Factor):
         else:
             places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
         view = p.w.view(self.found.tensor, over, places)
-        p.low.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
+        p.low.storage.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """A's block."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import prod
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution, number_or
@@ -189,6 +190,17 @@ class TileScope:
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
         """Coordinates as expressions of the axes of an operation over these parts."""
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
+
+    def digits(self, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
+        """The coordinates of an element, from its number within the tile."""
+        images: dict[Symbol, Expr] = {}
+        step = prod(tile.sizes)
+        for place, d in enumerate(tile.dims):
+            start, width = tile.parts[d]
+            step //= max(1, width)
+            digit = flat // max(1, step)
+            images[self.coordinate(d)] = start + (digit % max(1, width) if place else digit)
+        return images
 
     def conform(self, tile: Tile, dims: tuple[Expr, ...], op: Op) -> Tile:
         """The tile over other dimensions: those left out or added must be one coordinate wide here."""

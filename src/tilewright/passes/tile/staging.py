@@ -11,23 +11,19 @@ staged apart, [tap][K / 32][rows][32]: an im2col panel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Value
 from tilewright.passes.tile.accesses import TileAccess, access_of, loose
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Load, pieces
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.tiled import Tiled, Walk
 
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-
 
 def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -> Load:
     """Copies the rows of a task, with zeros for what is not there; gives where an element of them then lies."""
-    w, kind, depth, axes = low.w, read.results[0].type, how.atom.shape[2], plan.axes
+    w, kind, depth, axes = low.writer, read.results[0].type, how.atom.shape[2], plan.axes
     own = [d for d in kind.dims if d in axes.deep and d not in plan.shifts]
     last = {d: low.scope.number(d) - 1 for d in plan.shifts}
     lines = walk.lines + sum(last[d] * down for d, (down, _) in plan.shifts.items())
@@ -64,7 +60,7 @@ def _in_chunks(
     Where K shares a dimension with others, a group or a tap, or is a part of one, other elements lie past its end: a
     view of K alone comes first, which they are outside of.
     """
-    w, deep, own = low.w, low.scope.number(k), low.scope.coordinate(k)
+    w, deep, own = low.writer, low.scope.number(k), low.scope.coordinate(k)
     chunk, c = over[-2:]
     count, depth = (int(s.hi) + 1 for s in (chunk, c))
     alone = any(e is own and n == deep for e, n in zip(access.at, access.shape, strict=True))

@@ -7,11 +7,9 @@ tasks t_M in 0..4 {                       tasks of 32 rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from itertools import product
 from math import gcd
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
@@ -20,13 +18,13 @@ from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, TileType, Value
 from tilewright.passes.places import Size
 from tilewright.passes.tile import inplace
+from tilewright.passes.tile.grid import Workgroups
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.rewriting import within
+from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import Part, divided, most, pieces
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.schedule import REVERSED
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 Case = tuple[Expr, Part, Expr]
 """A dimension, the part of it that a task has, and when that is so."""
@@ -35,43 +33,31 @@ Case = tuple[Expr, Part, Expr]
 class Tasks:
     """What tasks there are, what each has of every dimension, and how it goes over that."""
 
-    def __init__(self, low: Lowering):
-        self.low, self.w, self.cuts = low, low.w, low.cuts
+    def __init__(self, low: Lowering, workgroups: Workgroups | None = None, tiled: TiledTask | None = None):
+        """`workgroups` are those of a grid program, `tiled` is the task of one product in tile registers."""
+        self.low, self.w, self.cuts, self.task = low, low.writer, low.cuts, low.task
+        self.workgroups, self.tiled = workgroups, tiled
         self.ranges: list[Range] = []
-        self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
-        """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
-        self.edge = True
-        """Whether the current pieces may lie where some elements of a factor are out of bounds, and others are not."""
-        self.begins: dict[Expr, Expr] = {}
-        """Where the lines of a task begin."""
-        self._before = Block(())
-        """What is done before the first task."""
 
     def write(self) -> Block:
         """The program's body: its tasks, and what is done before them."""
-        low, body, inner = self.low, Block(()), Block(())
+        body, inner = Block(()), Block(())
         cases, counts = self._cut()
         with self.w.inside(inner):
             if self.cuts.roles is not None:
                 self.ranges = self._alike(counts)
-            if low.workgroups is None:
+            if self.workgroups is None:
                 for chosen in product(*cases):
                     self._task(list(chosen))
             else:
-                low.workgroups.write(tuple(self.ranges))
+                self.workgroups.write(lambda: self.pieces(list(self.cuts.blocks)), tuple(self.ranges))
         with self.w.inside(body):
             self.w.loc = None
-            body.ops.extend(self._before.ops)
+            body.ops.extend(self.task.before.ops)
             schedule = None if self.cuts.schedule in ("cyclic", REVERSED) else self.cuts.schedule
             ranges = tuple(self.ranges) or (Range.of("t", 0, 1),)
             self.w.emit("tasks", ranges=ranges, schedule=schedule, blocks=(inner,))
         return body
-
-    @contextmanager
-    def before(self) -> Iterator[None]:
-        """Within it, operations are done once, before the first task."""
-        with self.w.inside(self._before):
-            yield
 
     # -- which part each has ------------------------------------------------------------------------------
 
@@ -79,18 +65,18 @@ class Tasks:
         """Gives every task its part of each dimension; (the cases that there are of some, and of tasks that are all
         alike how many there are along each)."""
         low, cases, counts = self.low, list[list[Case]](), dict[Expr, Size]()
-        if low.workgroups is not None:
-            self.ranges = list(low.workgroups.tasks())
+        if self.workgroups is not None:
+            self.ranges = list(self.workgroups.tasks())
         for d, width in self.cuts.extended.items() if self.cuts.roles is not None else ():
             low.scope.parts[d], low.scope.past[d] = (
                 (as_expr(0), width),
                 low.scope.number(d),
             )  # columns past the end change nothing
         for d, width in self.cuts.widths.items():
-            if (walk := low.walks.get(d)) is not None:
+            if (walk := low.task.walks.get(d)) is not None:
                 count = walk.extent // walk.width
-                self.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
-                low.scope.parts[d] = self.begins[d], walk.walked
+                self.task.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
+                low.scope.parts[d] = self.task.begins[d], walk.walked
                 continue
             if self.cuts.roles is None and (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
                 self._deal(d, width // block)
@@ -99,7 +85,7 @@ class Tasks:
             full, rest = divided(size, width)
             if self.cuts.roles is not None:
                 low.scope.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
-                low.shared.append(d)
+                low.task.shared.append(d)
             elif (full, rest) == (1, 0):  # whole: nothing to count
                 continue
             elif isinstance(size, Expr):  # where it ends, only a call tells
@@ -119,7 +105,7 @@ class Tasks:
     def _number(self, dim: Expr, count: Expr | Size) -> Symbol:
         """A task's number along a dimension, of so many."""
         self.ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
-        self.low.shared.append(dim)
+        self.low.task.shared.append(dim)
         return self.ranges[-1].symbol
 
     def _alike(self, counts: Mapping[Expr, Size]) -> list[Range]:
@@ -197,7 +183,7 @@ class Tasks:
             with self.low.scope.at(dim, part), self.low.branch(condition):
                 self._task(rest)
         else:
-            self.pieces(list(self.cuts.blocks) if self.low.tiled is None else self.low.tiled.one_by_one)
+            self.pieces(list(self.cuts.blocks) if self.tiled is None else self.tiled.one_by_one)
 
     # -- piece by piece -----------------------------------------------------------------------------------
 
@@ -206,7 +192,7 @@ class Tasks:
         full, tail = self._counted(dim, self.low.scope.size(dim))
         count = number_or(maximum(as_expr(pieces(full + self._last_apart(dim, tail), per)), 1))
         if count != 1:
-            self.dealt[dim] = self._number(dim, count), per, count
+            self.task.dealt[dim] = self._number(dim, count), per, count
 
     def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
         """(whole pieces, what is left) of so much of a dimension."""
@@ -226,8 +212,8 @@ class Tasks:
         """
         low = self.low
         left = low.program.body.ops if ops is None else ops
-        if not dims and low.tiled is not None:
-            low.tiled.write()
+        if not dims and self.tiled is not None:
+            self.tiled.write()
             return
         if not dims:
             with low.nested():
@@ -240,16 +226,16 @@ class Tasks:
                 low.block(Block((), before))
                 self.pieces(dims, [op for op in left if op not in before])
             return
-        width, edge = self.cuts.blocks[dim], self.edge
+        width, edge = self.cuts.blocks[dim], self.task.edge
         first, length = low.scope.part(dim)
         full, tail = self._counted(dim, length)
         slides = width > 1 and inplace.slides(low, dim)
 
         def one(n: Expr | Size, at_edge: bool, wide: Size = width) -> None:
-            self.edge = at_edge if slides else edge
+            self.task.edge = at_edge if slides else edge
             with low.scope.at(dim, (first + width * n, wide)):
                 self.pieces(rest, left)
-            self.edge = edge
+            self.task.edge = edge
 
         def loop(start: Expr | int, end: Expr | int, at_edge: bool, peel: tuple[int, int] | None = None) -> None:
             with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start, peel=peel) as n:
@@ -258,8 +244,8 @@ class Tasks:
         ends = isinstance(full, Expr) and dim in self.cuts.extended  # somewhere in the last piece
         ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full not in (0, 1) else (0, int(ends)))
         last: Expr = as_expr(1)
-        if dim in self.dealt:
-            task, per, count = self.dealt[dim]
+        if dim in self.task.dealt:
+            task, per, count = self.task.dealt[dim]
             last, end = task >= count - 1, per * (task + 1)
             behind = 0 if slides else behind
             even = full % per == 0 == behind + self._last_apart(dim, tail)

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import ONE, Expr, as_expr
 from tilewright.algebra.expr_rules import minimum
@@ -27,15 +26,12 @@ from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, Value
 from tilewright.passes.tile.accesses import access_of, loose
 from tilewright.passes.tile.factors import Factor
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.products import BlockedProduct, InPlace, Span
 from tilewright.passes.tile.rewriting import needed
 from tilewright.passes.tile.staging import staged
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, load, only_load, pieces
 from tilewright.plan.tiled import Depth, Tiled
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-
 
 STREAM = as_expr(1)
 
@@ -77,12 +73,12 @@ class TiledTask:
         if low.cuts.walk is not None:
             self.lines = staged(low, self.plan, low.cuts.walk, self.read_of_a, self.how)
         atom, block = self.how.atom, (self.how.rows, self.how.columns)
-        self.scratch = low.w.alloc(atom.c.dtype, block, "scratch")
-        self.sums = low.w.registers(atom.c.dtype, block, f"{atom.name}.c", "sums")
-        self.left = low.w.registers(atom.a.dtype, (self.how.rows, atom.shape[2]), f"{atom.name}.a", "left")
-        self.right = low.w.registers(atom.b.dtype, (atom.shape[2], self.how.columns), f"{atom.name}.b", "right")
+        self.scratch = low.writer.alloc(atom.c.dtype, block, "scratch")
+        self.sums = low.writer.registers(atom.c.dtype, block, f"{atom.name}.c", "sums")
+        self.left = low.writer.registers(atom.a.dtype, (self.how.rows, atom.shape[2]), f"{atom.name}.a", "left")
+        self.right = low.writer.registers(atom.b.dtype, (atom.shape[2], self.how.columns), f"{atom.name}.b", "right")
         assert axes.m is not None
-        low.sums[self.scratch] = low.sums[self.sums] = axes.m, axes.n
+        low.storage.sums[self.scratch] = low.storage.sums[self.sums] = axes.m, axes.n
         dims = [d for d in low.cuts.blocks if d not in self.one_by_one]
         for chosen in product(*(list(self._rounds(d)) for d in dims)):
             with ExitStack() as branches:
@@ -97,7 +93,7 @@ class TiledTask:
         full, tail = divided(low.scope.part(dim)[1], width)
         if dim is not self.plan.axes.m or low.cuts.walk is not None:
             full, tail = pieces(low.scope.part(dim)[1], width), 0
-        task, per, count = low.tasks.dealt.get(dim, (as_expr(0), full, 1))
+        task, per, count = low.task.dealt.get(dim, (as_expr(0), full, 1))
         if full != 0:
             end = per * (task + 1)
             yield Rounds(per * task, end if full % per == 0 else minimum(end, full))
@@ -106,7 +102,7 @@ class TiledTask:
 
     def _blocks(self, rounds: dict[Expr, Rounds]) -> None:
         """These blocks: their sums, then what they become."""
-        low, w = self.low, self.low.w
+        low, w = self.low, self.low.writer
         ranges: list[Range] = []
         before = dict(low.scope.parts)
         for dim, r in rounds.items():
@@ -116,8 +112,8 @@ class TiledTask:
                 number = ranges[-1].symbol
             width = low.cuts.blocks[dim]
             low.scope.parts[dim] = low.scope.part(dim)[0] + width * number, width
-        low.overhanging = {d for d, r in rounds.items() if r.past}
-        self.late = low.cuts.overlap == "delayed store" and bool(ranges) and not low.overhanging
+        low.task.overhanging = {d for d, r in rounds.items() if r.past}
+        self.late = low.cuts.overlap == "delayed store" and bool(ranges) and not low.task.overhanging
         body, end = Block(()), Block(())
         ops = low.program.body.ops
         with low.nested():
@@ -126,7 +122,7 @@ class TiledTask:
             with w.inside(end):
                 w.emit("copy", (self.sums, self.scratch))
                 low.block(Block((), [op for op in ops if op not in self.summing]))
-        low.scope.parts, low.overhanging = before, set()
+        low.scope.parts, low.task.overhanging = before, set()
         if self.late:
             w.emit("for", ranges=tuple(ranges), overlap="defer", blocks=(body, end))
         elif ranges:
@@ -144,7 +140,7 @@ class TiledTask:
         if there is None:
             access = access_of(low, op, op.operands[0], kind.dims, ())
             there = Load(access.tensor, access.at)
-            low.loose[there] = loose(low, access, low.axes(kind.dims, parts)[1])
+            low.storage.loose[there] = loose(low, access, low.storage.axes(kind.dims, parts)[1])
         return Tile(kind.dtype, kind.dims, parts, load(there.tensor, *there.at))
 
     def multiply(self, a: Tile, b: Tile, c: tuple[Expr, ...], parts: Parts) -> Value:
@@ -168,7 +164,7 @@ class TileProduct(BlockedProduct):
         found = only_load(a.formula)
         if found is None:
             raise ProgramError("products in tile registers read A where it lies")
-        if not any(self.low.loose.get(found, ())):
+        if not any(self.low.storage.loose.get(found, ())):
             return InPlace(self, found)
         room = self.w.alloc(self.how.atom.a.dtype, (self.how.rows, self.how.atom.shape[2]), "step")
         return Stepped(self, found, room)

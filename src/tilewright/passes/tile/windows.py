@@ -55,7 +55,7 @@ class AroundHalo:
     def write(self) -> None:
         """All of it."""
         p = self.p
-        if p.total not in p.low.sums:
+        if p.total not in p.low.storage.sums:
             raise ProgramError("the sums of a task do not stay in registers")
         stays = self._all_of_b() if self.offsets == 0 else None
         streamed = self.deep if self.offsets == 1 else self.deep[:-1] if self.offsets else []
@@ -141,7 +141,7 @@ class AroundHalo:
         rows = self._each + (lines - walk.lines) * pitch + pitch - walk.length
         size = rows * slab if swizzle is None else -(-rows * slab // swizzle.size()) * swizzle.size()
         strides = [size * prod(outer[n + 1 :]) for n in range(len(outer))]
-        with p.low.tasks.before():
+        with p.low.before_tasks():
             held = self.w.alloc(p.how.atom.a.dtype, (*outer, rows, slab), "halo", swizzle, (*strides, slab, 1))
             if rows > lines * pitch:
                 *at, i, c = self.w.axes((*outer, rows - lines * pitch, slab))
@@ -171,7 +171,7 @@ class AroundHalo:
         if any(p.parts[d][0].symbols for d in (p.axes.n, *p.axes.around) if d in self.b_dims):
             raise ProgramError("which part of B a task reads depends on the task")
         counts = [int(pieces(p.width(p.axes.k), self.slab)), *(int(p.width(d)) for d in self.deep)]
-        with p.low.tasks.before():
+        with p.low.before_tasks():
             held = self.w.alloc(dtype, [*counts, p.how.columns, self.slab], "panel", self._swizzle(p.how.atom.b))
             last = self.deep[-1:]
             for e, *outer in every(*map(range, counts[:-1])):
@@ -207,7 +207,7 @@ class AroundHalo:
             images = Substitution({**dict(zip(others, same, strict=True)), c: k - self.slab * e})
             part = self._view(found, whole, [images(x) for x in places])
             view = self.w.view(part, over, [*((x, False) for x in others), (self.slab * e + c, True)])
-        self.p.low.brought[self.w.emit("copy", (view, target), otherwise=0)] = ring
+        self.p.low.storage.brought[self.w.emit("copy", (view, target), otherwise=0)] = ring
 
     def _view(self, found: Load, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
         """A view of an argument; what may lie outside it is marked."""

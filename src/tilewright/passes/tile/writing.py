@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import reduce
 from operator import mul
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
@@ -18,10 +18,8 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.passes.places import Size
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.accesses import access_of, loose, with_data
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Load, Part, Tile, inner_part, load
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 
 def bounds_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
@@ -55,19 +53,19 @@ class Write:
 
     def __init__(self, low: Lowering, op: Op):
         source, target, *extra = op.operands
-        tile = low.env[source]
+        tile = low.storage.env[source]
         if "at" not in op.attrs:
             tile = low.scope.conform(tile, target.type.dims, op)
         self.low, self.op, self.dims = low, op, tile.dims
         self.parts = {d: self._part(tile, d) for d in tile.dims}
         self.sizes = tuple(self.parts[d][1] for d in tile.dims)
-        self.empty = 0 in self.sizes or 0 in low.shapes[target]
+        self.empty = 0 in self.sizes or 0 in low.arguments.shapes[target]
         if self.empty:
             return
         self.access = access_of(low, op, target, tile.dims, tuple(extra))
         self.formula = converted(tile.formula, tile.dtype, target.type.dtype)
         self.dtype = target.type.dtype
-        self.over, self.images = low.axes(self.dims, self.parts)
+        self.over, self.images = low.storage.axes(self.dims, self.parts)
         self.marks = list(loose(low, self.access, self.images))
         self.at = [self.images(e) for e in self.access.at]
         self.where = dict(self.access.data)
@@ -93,8 +91,8 @@ class Write:
         chosen += [inside for d in self.dims if (inside := moving.counts(low, d)) is not None]
         for formula in chosen:
             whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
-            _, found = low.load_of(whole)
-            s = symbol(low.w.fresh("d"))
+            _, found = low.storage.load_of(whole)
+            s = symbol(low.writer.fresh("d"))
             self.where[s] = found
             kept.append(s)
         holds = [c for c in kept if not (isinstance(c, Const) and c.value)]
@@ -113,11 +111,11 @@ class Write:
         """A view of what is written. Of a piece that goes past the end of its dimension nothing is stored there, not
         even where memory goes on, or has no such dimension: a view of the dimension alone comes first, or of the lines
         that a task walks."""
-        w, low = self.low.w, self.low
+        w, low = self.low.writer, self.low
         past = [d for d in self.dims if _is_past(low, d)]
         if not past:
             return w.view(self.access.tensor, self.over, self.places())
-        walks = {d: walk for d, walk in low.walks.items() if self._is_in_memory(d)}
+        walks = {d: walk for d, walk in low.task.walks.items() if self._is_in_memory(d)}
         sizes: list[Size] = []
         for d, n in zip(self.dims, self.sizes, strict=True):
             walk = walks.get(d)
@@ -129,7 +127,7 @@ class Write:
         for d, i in zip(self.dims, self.over, strict=True):
             first = self.parts[d][0]
             if (walk := walks.get(d)) is not None:
-                begin = low.tasks.begins[d]
+                begin = low.task.begins[d]
                 known[d] = begin + walk.pitch * next(numbers) + next(numbers)
                 row = first - begin + i
                 at += [(row // walk.pitch, True), (row % walk.pitch, walk.pitch > walk.length)]
@@ -157,13 +155,13 @@ class Write:
 
     def tile(self) -> Value:
         """The elements to write, in memory."""
-        _, found = self.low.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
-        return self.low.w.viewed(found, self.over, self.images)
+        _, found = self.low.storage.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
+        return self.low.writer.viewed(found, self.over, self.images)
 
 
 def _is_past(low: Lowering, dim: Expr) -> bool:
     """Whether the current piece of a dimension may go past its end."""
-    if dim in low.overhanging or dim in low.walks:
+    if dim in low.task.overhanging or dim in low.task.walks:
         return True
     if dim not in low.cuts.extended:
         return False
