@@ -19,6 +19,7 @@ from tilewright.ir.printer import op_text
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.moving import coordinate, squeezed
+from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Load, Parts, load
 
 TABLED = 1 << 22
@@ -45,11 +46,13 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
     shape = low.arguments.shapes[target]
     data: dict[Symbol, Load] = {}
     if "at" not in op.attrs:
-        at: tuple[Expr, ...] = tuple(coordinate(low, d, data) for d in target.type.dims)
+        at: tuple[Expr, ...] = tuple(coordinate(low.storage, d, data) for d in target.type.dims)
         if target in low.arguments.origins:
             at = tuple(c - first for c, first in zip(at, low.arguments.origins[target], strict=True))
         return TileAccess(tensor, shape, at, data)
-    known: dict[Symbol, Expr] = {i: coordinate(low, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)}
+    known: dict[Symbol, Expr] = {
+        i: coordinate(low.storage, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)
+    }
     beside: dict[Symbol, Expr] = {i: low.scope.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
     for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
@@ -90,9 +93,9 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
     return Substitution(images)(e) if images else e
 
 
-def loose(low: Lowering, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
+def loose(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
     """Which of the memory coordinates may lie outside, over a part of the dimensions."""
-    return tuple(not low.scope.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
+    return tuple(not scope.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
 
 
 def may_leave(e: Expr, size: Size | Expr) -> bool:
@@ -105,27 +108,27 @@ def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[E
     return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
 
 
-def apart_along(low: Lowering, found: Load, dim: Expr) -> int | None:
+def apart_along(scope: TileScope, found: Load, dim: Expr) -> int | None:
     """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
-    c = low.scope.coordinate(dim)
+    c = scope.coordinate(dim)
     if any(c in e.symbols for e in found.at[:-1]) or not found.at:
         return None
     return linear_step(found.at[-1], c)
 
 
-def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
+def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
     """What the coordinates of an access without data reach, where one lies outside; empty if all lie inside.
 
     `marks` says which of them are not shown to.
     Ranges do not always tell; then the coordinates of all elements are worked out.
     """
-    sizes = tuple(low.scope.size(d) for d in dims)
+    sizes = tuple(scope.size(d) for d in dims)
     shape = tuple(n for n in sizes if isinstance(n, int))
     extents = [n for n in map(number_or, map(as_expr, access.shape)) if isinstance(n, int)]
     if len(shape) < len(sizes) or len(extents) < len(access.shape) or prod(shape) > TABLED:
-        raise ProgramError(_unknown(low, access, dims, marks))
+        raise ProgramError(_unknown(scope, access, dims, marks))
     grid = np.ogrid[tuple(slice(0, n) for n in shape)]
-    known = {low.scope.coordinate(d): g for d, g in zip(dims, grid, strict=True)}
+    known = {scope.coordinate(d): g for d, g in zip(dims, grid, strict=True)}
     worst, wrong = [], False
     for e, size in zip(access.at, access.shape, strict=True):
         c = np.asarray(evaluate(e, known))
@@ -134,16 +137,16 @@ def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tu
     return tuple(worst) if wrong else ()
 
 
-def _unknown(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
+def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
     """Which coordinate cannot be shown to lie inside memory, and what can be done about that."""
     place = marks.index(True)
-    at = Substitution({low.scope.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])
+    at = Substitution({scope.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])
     found = f"coordinate {place}, {at}, cannot be shown to be at least 0 and below {access.shape[place]}"
-    if low.scope.opened:
+    if scope.opened:
         found += (
             " for all values of the dynamic sizes: bind a size that follows from another, as in {S: (K + 31) // 32}"
         )
-    return f"{found}{', or' if low.scope.opened else ':'} add otherwise=0"
+    return f"{found}{', or' if scope.opened else ':'} add otherwise=0"
 
 
 def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:

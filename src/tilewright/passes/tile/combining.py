@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product as every
 from math import prod
@@ -24,6 +25,7 @@ from tilewright.passes.tile.keeping import fits, near
 from tilewright.passes.tile.lanes import LaneProduct
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.products import BlockedProduct
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import (
     Load,
     Part,
@@ -117,7 +119,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         low.writer.combine("reduce", there.tensor, total, 1, name)
         return low.storage.held(total, outer, source.parts).formula
     total = low.writer.alloc(wide, sizes, "total")
-    if apart_along(low, there, dim) == 1:
+    if apart_along(low.scope, there, dim) == 1:
         view = low.storage.viewed(there, source.dims, source.parts)
         low.writer.combine("reduce", view, low.writer.part(total, sizes), source.dims.index(dim), name)
     else:
@@ -168,7 +170,7 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
         )  # vectors end anywhere
     elif rest:
         last = part(as_expr(rounds))
-        add(last, _ended(low, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
+        add(last, _ended(low.storage, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
     for source in sources:
         low.writer.combine("reduce", source.tensor, total, tile.dims.index(dim), name, accumulate=source is not held)
     return total
@@ -181,23 +183,23 @@ def _begins_anywhere(tile: Tile, machine: Machine) -> bool:
     return any(not isinstance(x.shape[-1], Const) or x.shape[-1].value * x.dtype.bits % word for x in rows)
 
 
-def _ended(low: Lowering, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
+def _ended(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
     """The tile's elements where only so many count along a dimension, and a number after them, for which nothing is
     read."""
-    own, first = low.scope.coordinate(dim), tile.parts[dim][0]
-    over, _ = low.storage.axes(tile.dims, tile.parts)
+    own, first = storage.scope.coordinate(dim), tile.parts[dim][0]
+    over, _ = storage.axes(tile.dims, tile.parts)
 
     def brought(each: Load) -> Formula:
         if not any(own in e.symbols for e in each.at):
             return load(each.tensor, *each.at)
-        there = low.storage.viewed(each, tile.dims, {**tile.parts, dim: (first, count)})
-        room = low.writer.alloc(each.tensor.type.dtype, tile.sizes, "last")
+        there = storage.viewed(each, tile.dims, {**tile.parts, dim: (first, count)})
+        room = storage.writer.alloc(each.tensor.type.dtype, tile.sizes, "last")
         at = [(axis, d is dim) for d, axis in zip(tile.dims, over, strict=True)]
-        low.writer.copy(there, over, at, room, 0)
-        return low.storage.held(room, tile.dims, tile.parts).formula
+        storage.writer.copy(there, over, at, room, 0)
+        return storage.held(room, tile.dims, tile.parts).formula
 
     found = rewritten(tile.formula, lambda e: e, brought)
-    inside = call("lt", moving.place(low, dim), formulas.index(first + count, dtypes.i64))
+    inside = call("lt", moving.place(storage.scope, dim), formulas.index(first + count, dtypes.i64))
     return call("select", inside, found, formulas.number(number, tile.dtype))
 
 
@@ -334,7 +336,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32 and not rounds
     a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
     if tf32:
-        a, b = (_as_tf32(low, t) for t in (a, b))
+        a, b = (_as_tf32(low.storage, t) for t in (a, b))
     if op in low.cuts.lanes:
         sums = LaneProduct(low, low.cuts.lanes[op], parts, wide).write(a, b, acc.dims, start)
     elif low.planned is not None:
@@ -352,7 +354,7 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
     total = _place(low, op, acc, start, inner, along) or _taken_over(low, op, acc, start, inner, along)
     empty = False
     if total is None and found is not None:
-        held, empty = room_for_sums(low, found[0], found[1], acc.dims, inner, wide, start)
+        held, empty = room_for_sums(low.storage, found[0], found[1], acc.dims, inner, wide, start)
         _, total = low.storage.load_of(low.storage.held(held, acc.dims, inner))
     elif total is None:
         _, total = low.storage.load_of(low.storage.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc"))
@@ -361,16 +363,16 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
         how, axes, left, right = found
         BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
     elif low.cuts.lane_box:
-        _terms(low, total.tensor, acc.dims, inner, a, b)
+        _terms(low.storage, total.tensor, acc.dims, inner, a, b)
     else:
         last, summed = acc.dims[-1] if acc.dims else None, [d for d in a.dims if d in b.dims and d not in acc.dims]
-        factors = (_factor(low, t, wide, last) for t in (a, b))
+        factors = (_factor(low.storage, t, wide, last) for t in (a, b))
         _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], *factors)
     return total.tensor
 
 
 def room_for_sums(
-    low: Lowering, how: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
+    storage: Storage, how: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
 ) -> tuple[Value, bool]:
     """A tensor for a product's sum, with what it starts from in it; or empty, where that is zero.
 
@@ -382,24 +384,24 @@ def room_for_sums(
     m, n, _ = how.atom.shape
     one = rows <= how.rows and columns <= how.columns and rows % m == columns % n == 0 if known else False
     if single and one:
-        held = low.writer.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
-        low.storage.sums[held] = axes.m, axes.n
+        held = storage.writer.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
+        storage.sums[held] = axes.m, axes.n
         if zero:
-            low.writer.emit("fill", (held,), value=0)
+            storage.writer.emit("fill", (held,), value=0)
         else:
-            low.storage.put(held, c, parts, start)
+            storage.put(held, c, parts, start)
         return held, False
     m, n, _ = how.atom.shape
     units = {axes.m: m, axes.n: n} if how.whole and how.slab is None and known else {}
     sizes = [parts[d][1] for d in c]
     room = [-(-size // units[d]) * units[d] if d in units else size for size, d in zip(sizes, c, strict=True)]
-    held = low.writer.alloc(wide, room, "acc")
+    held = storage.writer.alloc(wide, room, "acc")
     if room != sizes:  # atoms read and write all of their rows and columns
-        low.storage.padded[held] = tuple(map(low.writer.room, sizes))
+        storage.padded[held] = tuple(map(storage.writer.room, sizes))
         if not zero:
-            low.writer.emit("fill", (held,), value=0)
+            storage.writer.emit("fill", (held,), value=0)
     if not zero:
-        low.storage.put(held, c, parts, start)
+        storage.put(held, c, parts, start)
     return held, zero
 
 
@@ -450,16 +452,16 @@ def _taken_over(
             low.storage.held(each.tensor, acc.dims, parts).formula
         )
         own = own and along in (None, low.storage.sums[each.tensor])
-        if own and len(low.storage.sums[each.tensor]) > 1 and any(_leads_to(low, v, op) for v in carried):
+        if own and len(low.storage.sums[each.tensor]) > 1 and any(_leads_to(low.users, v, op) for v in carried):
             low.storage.put(each.tensor, acc.dims, parts, start)
             return each
     return None
 
 
-def _leads_to(low: Lowering, value: Value, op: Op) -> bool:
+def _leads_to(users_of: Mapping[Value, Sequence[Op]], value: Value, op: Op) -> bool:
     """Whether a value is used once, by operations whose results are used once, until it is what a product adds to."""
     while True:
-        users = low.users.get(value, ())
+        users = users_of.get(value, ())
         if len(users) != 1:
             return False
         if users[0] is op:
@@ -469,48 +471,50 @@ def _leads_to(low: Lowering, value: Value, op: Op) -> bool:
         (value,) = users[0].results
 
 
-def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:
+def _factor(storage: Storage, tile: Tile, wide: DType, last: Expr | None) -> Formula:
     """A factor in the wide type, its elements side by side where vectors go."""
     found = only_load(tile.formula)
-    fits = found is not None and (last is None or last not in tile.dims or apart_along(low, found, last) == 1)
+    fits = found is not None and (last is None or last not in tile.dims or apart_along(storage.scope, found, last) == 1)
     if fits and tile.dtype is wide:
         return tile.formula
     dims = tuple(d for d in tile.dims if d is not last) + ((last,) if last in tile.dims else ())
-    return low.storage.stored(tile, dims, (wide, converted(tile.formula, tile.dtype, wide)), "factor").formula
+    return storage.stored(tile, dims, (wide, converted(tile.formula, tile.dtype, wide)), "factor").formula
 
 
-def _as_tf32(low: Lowering, tile: Tile) -> Tile:
+def _as_tf32(storage: Storage, tile: Tile) -> Tile:
     """A tile in memory of f32 with its numbers rounded to ten bits of fraction; one of another type as it is."""
     if tile.dtype is not dtypes.f32:
         return tile
-    tile = low.storage.stored(tile, name="factor")
+    tile = storage.stored(tile, name="factor")
     found = only_load(tile.formula)
     if found is None:  # nothing to look at
         return tile
-    bits = low.writer.emit("bitcast", (found.tensor,), dtype=dtypes.i32).result
-    bits.name = low.writer.fresh("bits")
-    word = low.storage.held(bits, tile.dims, tile.parts).formula
+    bits = storage.writer.emit("bitcast", (found.tensor,), dtype=dtypes.i32).result
+    bits.name = storage.writer.fresh("bits")
+    word = storage.held(bits, tile.dims, tile.parts).formula
     odd = Formula("and_", (Formula("shr", (word, Formula.number(13))), Formula.number(1)))
     near = Formula("add", (Formula("add", (word, Formula.number(0xFFF))), odd))
     cut = Formula("and_", (near, Formula.number(-0x2000)))
     finite = Formula("lt", (Formula("abs", (tile.formula,)), Formula.number(float("inf"))))
-    low.storage.put(bits, tile.dims, tile.parts, Formula("select", (finite, cut, word)))
+    storage.put(bits, tile.dims, tile.parts, Formula("select", (finite, cut, word)))
     return tile
 
 
-def _terms(low: Lowering, total: Value, dims: tuple[Expr, ...], parts: Parts, a: Tile, b: Tile) -> None:
+def _terms(storage: Storage, total: Value, dims: tuple[Expr, ...], parts: Parts, a: Tile, b: Tile) -> None:
     """total += a * b, term after term, each written out: what a lane takes from its window is known then.
 
     Factors are widened where they are multiplied: they lie narrow in registers.
     """
     wide, summed = total.type.dtype, [d for d in a.dims if d in b.dims and d not in dims]
-    before = low.storage.held(total, dims, parts).formula
+    before = storage.held(total, dims, parts).formula
     factors = [converted(t.formula, t.dtype, wide) for t in (a, b)]
     for term in every(*(range(most(a.parts[d][1])) for d in summed)):
-        images = Substitution({low.scope.coordinate(d): a.parts[d][0] + n for d, n in zip(summed, term, strict=True)})
+        images = Substitution(
+            {storage.scope.coordinate(d): a.parts[d][0] + n for d, n in zip(summed, term, strict=True)}
+        )
         now = tuple(rewritten(f, images) for f in factors)
         fused = wide.is_float  # there is an instruction
-        low.storage.put(
+        storage.put(
             total, dims, parts, Formula("fma", (*now, before)) if fused else call("add", before, Formula("mul", now))
         )
 

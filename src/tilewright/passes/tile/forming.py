@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from math import prod
 
@@ -22,6 +23,7 @@ from tilewright.ir.tile_functions import is_composed
 from tilewright.passes.tile import masks, moving
 from tilewright.passes.tile.keeping import is_row, simple
 from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Parts, Tile, common_parts, load, loads, only_load, rewritten, weight
 
 LOG2_E = 1.4426950408889634
@@ -32,19 +34,23 @@ COARSE = 16
 """Bits of a float at most that is rounded more coarsely than any function is computed."""
 
 
-def _tiles(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
+def _tiles(storage: Storage, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
     """The operands; dear ones that are repeated along other dimensions go to memory first."""
-    return [simple(low, v, 7) if set(low.storage.env[v].dims) < set(dims) else low.storage.env[v] for v in op.operands]
+    return [simple(storage, v, 7) if set(storage.env[v].dims) < set(dims) else storage.env[v] for v in op.operands]
 
 
 def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """A function of one or two elements."""
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype
-    tiles = [simple(low, v) for v in op.operands] if is_composed(op.name, dtype) else _tiles(low, op, kind.dims)
+    tiles = (
+        [simple(low.storage, v) for v in op.operands]
+        if is_composed(op.name, dtype)
+        else _tiles(low.storage, op, kind.dims)
+    )
     parts = common_parts(tiles)
     if op.name == "exp" and _is_coarse(low, op):
-        found = call("exp2", _scaled(low, tiles[0]))
+        found = call("exp2", _scaled(low.storage, tiles[0]))
     elif op.name == "div" and _is_coarse(low, op) and is_row(low.writer, tiles[1]) and not is_row(low.writer, tiles[0]):
         over = low.storage.stored(Tile(dtypes.f32, tiles[1].dims, tiles[1].parts, call("reciprocal", tiles[1].formula)))
         found = call("mul", tiles[0].formula, over.formula)
@@ -64,7 +70,7 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
     if value.type.dtype is not dtypes.f32:
         return False
     if low.writer.home is None:
-        return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low, value)
+        return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low.users, value)
 
     def adds(value: Value, user: Op) -> bool:
         return (user.name == "mma" or bool(user.attrs.get("acc"))) and user.operands[-1] is value
@@ -78,30 +84,30 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
     return all(map(coarse, low.users.get(value, ())))
 
 
-def _ends_coarse(low: Lowering, value: Value) -> bool:
+def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
     """Whether a value is rounded to 16 bits in the end, after sums, products and quotients alone."""
-    users = low.users.get(value, ())
+    users = users_of.get(value, ())
 
     def coarse(user: Op) -> bool:
         if user.name == "cast":
             return bool(user.attrs["dtype"].is_float and user.attrs["dtype"].bits <= COARSE)
-        return user.name in ("sum", "mul", "div") and len(user.results) == 1 and _ends_coarse(low, user.results[0])
+        return user.name in ("sum", "mul", "div") and len(user.results) == 1 and _ends_coarse(users_of, user.results[0])
 
     return bool(users) and all(map(coarse, users))
 
 
-def _scaled(low: Lowering, tile: Tile) -> Formula:
+def _scaled(storage: Storage, tile: Tile) -> Formula:
     """The argument of e^x as one of 2^x: its scale joins others, and what rows have is scaled once a row."""
-    formula, home = tile.formula, low.writer.home
-    if is_row(low.writer, tile) or formula.name != "sub" or home is None:
+    formula, home = tile.formula, storage.writer.home
+    if is_row(storage.writer, tile) or formula.name != "sub" or home is None:
         return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
     a, b = formula.parts
-    if not any(loads(b)) or any(low.storage.sums.get(each.tensor) != (home.row,) for each in loads(b)):
+    if not any(loads(b)) or any(storage.sums.get(each.tensor) != (home.row,) for each in loads(b)):
         return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
     most = formulas.number(float(np.finfo(np.float32).max), dtypes.f32)  # -inf - b is -inf, whatever b
     down = call("minimum", call("mul", b, formulas.number(-LOG2_E, dtypes.f32)), most)
     dims = tuple(d for d in tile.dims if d is home.row or tile.parts[d][1] == 1)
-    row = low.storage.stored(Tile(dtypes.f32, dims, {d: tile.parts[d] for d in dims}, down), name="down")
+    row = storage.stored(Tile(dtypes.f32, dims, {d: tile.parts[d] for d in dims}, down), name="down")
     inner, factor = formulas.scale_of(a)
     return Formula("fma", (inner, Formula.number(formulas.rounded(factor * LOG2_E, dtypes.f32)), row.formula))
 
@@ -109,7 +115,7 @@ def _scaled(low: Lowering, tile: Tile) -> Formula:
 def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """One tile where a condition holds, another elsewhere."""
     kind: TileType = op.results[0].type
-    tiles = _tiles(low, op, kind.dims)
+    tiles = _tiles(low.storage, op, kind.dims)
     parts = common_parts(tiles)
     seldom = masks.select(low, op, tiles, parts)
     if seldom is not None:
@@ -122,7 +128,7 @@ def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The same numbers in another element type."""
     to = op.attrs["dtype"]
     (value,) = op.operands
-    tile = simple(low, value) if value.type.dtype.is_float and to.kind == "int" else low.storage.env[value]
+    tile = simple(low.storage, value) if value.type.dtype.is_float and to.kind == "int" else low.storage.env[value]
     return (Tile(to, tile.dims, tile.parts, formulas.cast(tile.formula, tile.dtype, to)),)
 
 
@@ -132,75 +138,77 @@ def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     to = op.attrs["dtype"]
     tile = low.storage.env[value]
     if to.bits == tile.dtype.bits:
-        return (_as_bits(low, tile, to),)
+        return (_as_bits(low.storage, tile, to),)
     if to is dtypes.f4e2m1fn and tile.dtype.bits in _WORDS:
         bytes_ = Tile(dtypes.i8, tile.dims, tile.parts, tile.formula)
         if tile.dtype.bits != 8:
             raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet; go by i8", op.loc)
-        return (_halves(low, bytes_ if tile.dtype is dtypes.i8 else _as_bits(low, tile, dtypes.i8), op),)
+        return (
+            _halves(low.storage, bytes_ if tile.dtype is dtypes.i8 else _as_bits(low.storage, tile, dtypes.i8), op),
+        )
     if to.bits not in _WORDS or tile.dtype.bits not in _WORDS:
         raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet", op.loc)
-    return (_other_width(low, _as_bits(low, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
+    return (_other_width(low.storage, _as_bits(low.storage, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
 
 
 _WORDS = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
 
 
-def _as_bits(low: Lowering, tile: Tile, to: dtypes.DType) -> Tile:
+def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
     """The same bits as another type of the same width."""
     if tile.dtype is to:
         return tile
     found = only_load(tile.formula)
     if found is None or found.tensor.type.space != "shared":
-        tile = low.storage.stored(tile)
+        tile = storage.stored(tile)
         found = only_load(tile.formula)
     if found is None:  # nothing to look at
         return Tile(to, tile.dims, tile.parts, formulas.number(0, to))
-    tensor = low.writer.emit("bitcast", (found.tensor,), dtype=to).result
-    tensor.name = low.writer.fresh(f"{found.tensor.name}_bits")
+    tensor = storage.writer.emit("bitcast", (found.tensor,), dtype=to).result
+    tensor.name = storage.writer.fresh(f"{found.tensor.name}_bits")
     return Tile(to, tile.dims, tile.parts, load(tensor, *found.at))
 
 
-def _other_width(low: Lowering, tile: Tile, kind: TileType) -> Tile:
+def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
     """Words cut into smaller ones, or put together to larger ones, along the last dimension; the lowest bits first."""
     *outer, last = kind.dims
     before = tile.dims[-1]
     parts = {d: tile.parts[d] for d in outer}
     start, width = tile.parts[before]
-    c, word = low.scope.coordinate(last), _WORDS[kind.dtype.bits]
+    c, word = storage.scope.coordinate(last), _WORDS[kind.dtype.bits]
     bits, narrow = tile.dtype.bits, word.bits < tile.dtype.bits
     if narrow:
         ratio = bits // word.bits
         parts[last] = start * ratio, width * ratio
-        whole = rewritten(tile.formula, Substitution({low.scope.coordinate(before): c // ratio}))
+        whole = rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c // ratio}))
         formula = Formula.cast(word, Formula("shr", (whole, formulas.index(c % ratio * word.bits, tile.dtype))))
     else:
         ratio = word.bits // bits
         parts[last] = start / ratio, width // ratio
         pieces = []
         for n in range(ratio):
-            piece = rewritten(tile.formula, Substitution({low.scope.coordinate(before): c * ratio + n}))
+            piece = rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c * ratio + n}))
             mask = formulas.number((1 << bits) - 1, word)
             clean = call("and_", Formula.cast(word, piece), mask)
             pieces.append(call("shl", clean, formulas.number(bits * n, word)) if n else clean)
         formula = reduce(lambda a, b: Formula("or_", (a, b)), pieces)
-    return _as_bits(low, Tile(word, kind.dims, parts, formula), kind.dtype)
+    return _as_bits(storage, Tile(word, kind.dims, parts, formula), kind.dtype)
 
 
-def _halves(low: Lowering, tile: Tile, op: Op) -> Tile:
+def _halves(storage: Storage, tile: Tile, op: Op) -> Tile:
     """Bytes as two floats of four bits each, the lower half first: a sign, then 0, 0.5, 1, 1.5, 2, 3, 4 or 6."""
     kind: TileType = op.results[0].type
     last, before = kind.dims[-1], tile.dims[-1]
     start, width = tile.parts[before]
     parts = {**{d: tile.parts[d] for d in kind.dims[:-1]}, last: (start * 2, width * 2)}
-    c = low.scope.coordinate(last)
-    whole = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({low.scope.coordinate(before): c // 2})))
+    c = storage.scope.coordinate(last)
+    whole = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c // 2})))
 
     def number(n: float) -> Formula:
         return formulas.number(n, dtypes.i32)
 
     code = call("and_", call("shr", whole, formulas.index(c % 2 * 4, dtypes.i32)), number(15))
-    code = low.storage.stored(Tile(dtypes.i32, kind.dims, parts, code), name="codes").formula
+    code = storage.stored(Tile(dtypes.i32, kind.dims, parts, code), name="codes").formula
     size = call("and_", code, number(7))
     power = call("maximum", call("sub", call("shr", size, number(1)), number(1)), number(0))
     large = call("shl", call("add", call("and_", code, number(1)), number(2)), power)
@@ -303,7 +311,7 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if dim in low.scope.walking:
         found = converted(low.scope.bound[dim].formula, low.scope.bound[dim].dtype, kind.dtype)
     elif dim in low.scope.bases:
-        found = converted(moving.place(low, dim), dtypes.i64, kind.dtype)
+        found = converted(moving.place(low.scope, dim), dtypes.i64, kind.dtype)
     else:
         found = formulas.index(low.scope.coordinate(dim), kind.dtype)
     return (Tile(kind.dtype, kind.dims, {dim: low.scope.part(dim)}, found),)
@@ -326,7 +334,7 @@ def _computed(
     """An expression of elements: those of values by symbol, and those that set_symbol bound."""
     numbers = {s: n for s, n in low.scope.symbols.items() if s not in values and s not in low.scope.bound}
     e = Substitution(numbers)(e)
-    tiles: dict[Symbol, Tile] = {s: simple(low, v) for s, v in values.items() if s in e.symbols}
+    tiles: dict[Symbol, Tile] = {s: simple(low.storage, v) for s, v in values.items() if s in e.symbols}
     for s in e.symbols:
         if s in low.scope.bound and s not in values:
             tiles[s] = (
@@ -360,5 +368,5 @@ def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
             )
         low.scope.bound[s] = low.scope.ends[s] = moving.single(low, op.operands[0], op)
     else:
-        low.scope.bound[s] = simple(low, op.operands[0])
+        low.scope.bound[s] = simple(low.storage, op.operands[0])
     return ()

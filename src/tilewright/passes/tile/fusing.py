@@ -22,6 +22,7 @@ from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
 from tilewright.passes.tile.keeping import kept
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.rewriting import within
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Part, Parts, Tile, loads
 from tilewright.plan.model import element_bytes, l1
 
@@ -131,7 +132,7 @@ def write(low: Lowering, group: FusedRows) -> None:
     places: dict[Value, Value] = {}
     for op in group.ops:
         for value in group.outs.intersection(op.results):
-            places[value] = _place(low, op, value, whole) or _spent(low, group, op, whole, [*places.values()])
+            places[value] = _place(low, op, value, whole) or _spent(low.storage, group, op, whole, [*places.values()])
     first, length = whole[group.row]
 
     def rows(part: Part) -> None:
@@ -168,40 +169,44 @@ def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
     """The tensor of what a loop carries, where a value that others use takes the place of that."""
     for operand in op.operands if op.name not in REDUCTIONS else ():
         tensor = low.storage.going_on.get(operand)
-        if tensor is not None and len(low.users[operand]) == 1 and _is_alike(low, tensor, operand, value.type, whole):
+        if (
+            tensor is not None
+            and len(low.users[operand]) == 1
+            and _is_alike(low.storage, tensor, operand, value.type, whole)
+        ):
             return tensor
     return None
 
 
-def _is_alike(low: Lowering, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
+def _is_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
     """Whether a tensor in memory holds a value element by element as it would hold one of a type."""
-    if tensor in low.storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
+    if tensor in storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
         return False
-    own = low.storage.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
+    own = storage.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
     shape = tuple(as_expr(whole[d][1]) for d in kind.dims)
-    return own.formula == low.storage.env[holds].formula and low.storage.room_of(tensor) == shape
+    return own.formula == storage.env[holds].formula and storage.room_of(tensor) == shape
 
 
-def _spent(low: Lowering, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
+def _spent(storage: Storage, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
     """A tensor for what an operation makes that others use: where something lies that it is made of, element by
     element, and that nothing looks at after it; or a new one."""
     (value,) = op.results
     kind: TileType = value.type
     for before in group.given if op.name not in REDUCTIONS else ():
-        tensor = low.storage.going_on.get(before)
-        if tensor is None or tensor in taken or not _is_alike(low, tensor, before, kind, whole):
+        tensor = storage.going_on.get(before)
+        if tensor is None or tensor in taken or not _is_alike(storage, tensor, before, kind, whole):
             continue
-        own = all(v in group.around for v, held in low.storage.going_on.items() if held is tensor)  # no loop carries it
-        if own and not _is_seen(low, group, op, tensor, before):
+        own = all(v in group.around for v, held in storage.going_on.items() if held is tensor)  # no loop carries it
+        if own and not _is_seen(storage, group, op, tensor, before):
             return tensor
     shape = [whole[d][1] for d in kind.dims]
-    return low.writer.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
+    return storage.writer.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
 
 
-def _is_seen(low: Lowering, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
+def _is_seen(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
     """Whether anything looks at a tensor after an operation of the group, or it does at other elements."""
-    own, seen = low.storage.env[holds].formula.value, set[Value]()
-    for value, tile in low.storage.env.items():
+    own, seen = storage.env[holds].formula.value, set[Value]()
+    for value, tile in storage.env.items():
         found = [x for _, formula in (tile.accumulated, (None, tile.formula)) for x in loads(formula)]
         if any(x.tensor is tensor for x in found):
             seen.add(value)

@@ -26,7 +26,8 @@ from tilewright.passes.tile import inplace
 from tilewright.passes.tile.accesses import TileAccess, marked
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Parts, load
-from tilewright.passes.tile.writer import split
+from tilewright.passes.tile.writer import BlockWriter, split
+from tilewright.plan.general import Cuts
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
 
     It starts at expressions of the coordinates that tell lanes apart: dimensions of the sum beside the box.
     """
-    moved = [d for d in dims if is_in_window(low, d)]
+    moved = [d for d in dims if is_in_window(low.cuts, d)]
     sizes = [width for d in moved if isinstance(width := parts[d][1], int)]
     if len(sizes) < len(moved) or low.cuts.terms is None:
         return None
@@ -92,9 +93,9 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
     return found if found is not None and prod(found.widths) < prod(sizes) else None
 
 
-def is_in_window(low: Lowering, dim: Expr) -> bool:
+def is_in_window(cuts: Cuts, dim: Expr) -> bool:
     """Whether a lane goes over all of a dimension's part: that of its box of results, or what is summed."""
-    return dim in low.cuts.lane_box or dim not in low.cuts.widths
+    return dim in cuts.lane_box or dim not in cuts.widths
 
 
 def windowed(
@@ -107,7 +108,7 @@ def windowed(
     otherwise: float,
 ) -> Formula:
     """Copies the windows of all lanes; gives what the read is then."""
-    own = [d for d in dims if not is_in_window(low, d)]
+    own = [d for d in dims if not is_in_window(low.cuts, d)]
     long = [n for n, width in enumerate(box.widths) if width > 1]
     sizes = [*(parts[d][1] for d in own), *(box.widths[n] for n in long)]
     tensor = low.writer.alloc(dtype, sizes, f"{access.tensor.name}_part")
@@ -121,10 +122,10 @@ def windowed(
     return load(tensor, *(low.scope.coordinate(d) - parts[d][0] for d in own), *at)
 
 
-def staged(low: Lowering, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:
+def staged(writer: BlockWriter, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:
     """Copies a read's image; gives what the read is then."""
-    tensor = low.writer.alloc(dtype, box.widths, f"{access.tensor.name}_part")
-    over = low.writer.axes(box.widths)
+    tensor = writer.alloc(dtype, box.widths, f"{access.tensor.name}_part")
+    over = writer.axes(box.widths)
     places = [first + i for first, i in zip(box.first, over, strict=True)]
-    low.writer.copy(access.tensor, over, marked(places, access.shape), tensor, otherwise)
+    writer.copy(access.tensor, over, marked(places, access.shape), tensor, otherwise)
     return load(tensor, *(e - first for e, first in zip(access.at, box.first, strict=True)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from tilewright.errors import ProgramError
@@ -11,6 +11,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.passes.places import Size
 from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Tile, loads, most, only_load, weight
 from tilewright.passes.tile.writer import BlockWriter
 
@@ -36,11 +37,11 @@ def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
     return tile
 
 
-def simple(low: Lowering, value: Value, light: int = 2) -> Tile:
+def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
     """The value's tile, whose formula may stand in a formula several times: a load, a number, what is light."""
-    tile = low.storage.env[value]
+    tile = storage.env[value]
     if weight(tile.formula) > light and any(loads(tile.formula)):
-        low.storage.env[value] = tile = low.storage.stored(tile, name=value.name)
+        storage.env[value] = tile = storage.stored(tile, name=value.name)
     return tile
 
 
@@ -49,7 +50,7 @@ def near(low: Lowering, value: Value) -> Tile:
     tile, found = low.storage.env[value], only_load(low.storage.env[value].formula)
     there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
     tasks = low.machine.row_tasks
-    most = tasks.values if _is_reduced_twice(low, value) else tasks.most_values
+    most = tasks.values if _is_reduced_twice(low.users, value) else tasks.most_values
     if not there and len(low.users.get(value, ())) > 1 and fits(low, tile.sizes, most):
         low.storage.env[value] = tile = low.storage.stored(tile, name=value.name)
     return tile
@@ -72,11 +73,11 @@ def is_row(writer: BlockWriter, tile: Tile) -> bool:
     return axes is not None and len(axes) == 1
 
 
-def _is_reduced_twice(low: Lowering, value: Value) -> bool:
+def _is_reduced_twice(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
     """Whether something simple that is computed of a value is reduced too: lanes then have registers for both."""
     found = [value]
     for each in found:
-        for op in low.users.get(each, ()):
+        for op in users_of.get(each, ()):
             if op.name in REDUCTIONS and each is not value:
                 return True
             found += [v for v in op.results if op.name in SIMPLE and v not in found]

@@ -20,16 +20,18 @@ from tilewright.algebra.expr_use import evaluate
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
-from tilewright.ir.core import Block, Op, TileType, Value
+from tilewright.ir.core import Block, Op, Program, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
+from tilewright.machine import Machine
 from tilewright.passes.places import Size
 from tilewright.passes.tile import combining, inplace, masks, memory, moving
 from tilewright.passes.tile.accesses import TABLED
 from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most, pieces
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 from tilewright.plan.sums import summed_in
@@ -40,13 +42,13 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     axis: Expr = op.attrs["axis"]
     if op.attrs.get("start"):
         return _while(low, op)
-    if moving.is_moved(low, op, _limits(low, op)):
+    if moving.is_moved(low.scope, op, _limits(low.program, op)):
         return _moved(low, op)
     first, length = low.scope.part(axis)
     tile = _tile(low, op, axis, length)
     carried = _all_carried(low, op, op.operands)
     begin, rounds, rests = _rounds(low, op, first, length, tile)
-    open_end = isinstance(length, Expr) and not _limits(low, op)
+    open_end = isinstance(length, Expr) and not _limits(low.program, op)
     if low.writer.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or open_end):
         # one body: its last tile goes past the end, or may
         rounds, rests = as_expr(pieces(length, tile)) if open_end else rounds + 1, []
@@ -76,12 +78,12 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
             _round(low, op, carried, axis, (begin + tile * rounds, rest))
     for inner in op.blocks[0].ops:
         low.storage.early.pop(inner, None)
-    return _results(low, op, carried)
+    return _results(low.storage, op, carried)
 
 
 def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
     """Where a loop starts, how many tiles it takes whole, and the widths of what may follow, with their conditions."""
-    limits = {} if op in low.free else _limits(low, op)
+    limits = {} if op in low.free else _limits(low.program, op)
     if tile is length:
         return first, as_expr(1), []
     if not limits:
@@ -123,18 +125,18 @@ def _end(limit: Any) -> int:
     return limit
 
 
-def _tiling(low: Lowering, axis: Expr) -> dict[str, Any]:
+def _tiling(program: Program, axis: Expr) -> dict[str, Any]:
     """What the constraint of a loop states."""
-    tilings = [r.attrs for r in low.program.records if r.name == "tiling" and r.attrs["dim"] is axis]
+    tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
     return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
 
 
-def _limits(low: Lowering, op: Op) -> dict[str, Expr]:
+def _limits(program: Program, op: Op) -> dict[str, Expr]:
     """Start and count of a loop, as its constraint states them."""
-    return {name: e for name, e in _tiling(low, op.attrs["axis"]).items() if name in ("start", "iters")}
+    return {name: e for name, e in _tiling(program, op.attrs["axis"]).items() if name in ("start", "iters")}
 
 
-def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
+def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
     """What a loop gives: what it carried last, rounded."""
     results = []
     for (tensor, start), value in zip(carried, op.results, strict=True):
@@ -142,7 +144,7 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
         if tensor is None:
             results.append(Tile(kind.dtype, kind.dims, start.parts, start.formula))
             continue
-        held = low.storage.held(tensor, start.dims, start.parts)
+        held = storage.held(tensor, start.dims, start.parts)
         results.append(Tile(kind.dtype, kind.dims, start.parts, converted(held.formula, held.dtype, kind.dtype)))
     return tuple(results)
 
@@ -150,7 +152,7 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
     """The tile size: what the program says where it is meaning, otherwise what is convenient."""
     if op in low.free:
-        tile = _tiling(low, axis).get("tile")
+        tile = _tiling(low.program, axis).get("tile")
         if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.scope.is_known(tile)):
             return length
         return low.cuts.tiles.get(op) or (_least_one(length) if most(length) <= WHOLE else CHOSEN)
@@ -168,7 +170,7 @@ def _least_one(length: Size) -> Size:
 
 def _stated(low: Lowering, axis: Expr) -> int | None:
     """The tile size of a loop that its constraint states."""
-    tile = _tiling(low, axis).get("tile")
+    tile = _tiling(low.program, axis).get("tile")
     return None if tile is None else low.scope.number(tile)
 
 
@@ -183,7 +185,7 @@ def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried
 
 def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
     """Memory for what the loop carries, with the first value in it; None where there is nothing to hold."""
-    wide = _wide(low, op, place) or (start.wide[0] if start.wide is not None else None)
+    wide = _wide(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
     if op.attrs["axis"] in dims:
         raise ProgramError(f"iterate over {op.attrs['axis']}: a carried value has that dimension itself", op.loc)
@@ -194,7 +196,9 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     product = _made_by(op, place)
     how = inplace.microkernel_of(low, product) if product is not None and product.name == "mma" else None
     if how is not None and how[2][2] is to and set(dims) == {how[1].n, how[1].m, *how[1].around} - {None}:
-        held, empty = combining.room_for_sums(low, how[0], how[1], dims, start.parts, to, converted(formula, kind, to))
+        held, empty = combining.room_for_sums(
+            low.storage, how[0], how[1], dims, start.parts, to, converted(formula, kind, to)
+        )
         if empty and held in low.storage.padded:
             low.writer.emit("fill", (held,), value=0)
         elif empty:
@@ -211,14 +215,14 @@ def _made_by(op: Op, place: int) -> Op | None:
     return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
 
 
-def _wide(low: Lowering, op: Op, place: int) -> DType | None:
+def _wide(machine: Machine, op: Op, place: int) -> DType | None:
     """The type of the accumulator that a loop carries; None if what it carries is none."""
     value = op.blocks[0].ops[-1].operands[place]
     made = _made_by(op, place)
     if made is None or made.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
         return None
     if made.name == "mma":
-        return summed_in(made, low.machine)
+        return summed_in(made, machine)
     found: DType = value.type.dtype.accumulator
     return found
 
@@ -256,7 +260,11 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
             low.storage.env[arg] = combining.rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
             low.storage.going_on[arg] = tensor
     found = low.block(body)
-    _store(low, carried, tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True)))
+    _store(
+        low.storage,
+        carried,
+        tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True)),
+    )
 
 
 def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -264,7 +272,7 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
     axis: Expr = op.attrs["axis"]
     if low.scope.masks or axis in low.scope.parts or axis in low.scope.bases:
         raise ProgramError(f"{op_text(op)}: natively, only a loop over whole of {axis} is moved by data", op.loc)
-    limits, tile = _limits(low, op), _stated(low, axis)
+    limits, tile = _limits(low.program, op), _stated(low, axis)
     if tile is None:
         raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
     zero = formulas.number(0, dtypes.i64)
@@ -290,24 +298,24 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
             del low.scope.bases[axis]
         low.storage.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
 
-    _as_long_as(low, lambda: call("lt", place.formula, stop.formula), one)
+    _as_long_as(low.storage, lambda: call("lt", place.formula, stop.formula), one)
     low.reports.required = required
-    return _results(low, op, carried)
+    return _results(low.storage, op, carried)
 
 
-def _as_long_as(low: Lowering, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
+def _as_long_as(storage: Storage, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
     """Rounds as long as something holds, which is looked at before each."""
-    going = low.writer.register(dtypes.i32, "going")
+    going = storage.writer.register(dtypes.i32, "going")
 
     def look() -> None:
-        low.storage.put(going, (), {}, Formula.cast(dtypes.i32, truth()))
+        storage.put(going, (), {}, Formula.cast(dtypes.i32, truth()))
 
     look()
     inner = Block(())
-    with low.writer.inside(inner):
+    with storage.writer.inside(inner):
         one()
         look()
-    low.writer.emit("while", (going,), (inner,))
+    storage.writer.emit("while", (going,), (inner,))
 
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -345,16 +353,16 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
             following = low.scope.bound[axis].formula
         low.storage.put(place.formula.value.tensor, (), {}, following)
 
-    _as_long_as(low, truth, one)
+    _as_long_as(low.storage, truth, one)
     low.scope.walking.discard(axis)
     if outside is None:
         del low.scope.bound[axis]
     else:
         low.scope.bound[axis] = outside
-    return _results(low, op, carried)
+    return _results(low.storage, op, carried)
 
 
-def _store(low: Lowering, carried: list[Carried], found: tuple[Tile, ...]) -> None:
+def _store(storage: Storage, carried: list[Carried], found: tuple[Tile, ...]) -> None:
     """All at once: what is still to be read of the old values is read before they are overwritten."""
     pending: list[tuple[Value, Tile, Formula]] = []
     for (tensor, start), tile in zip(carried, found, strict=True):
@@ -362,20 +370,20 @@ def _store(low: Lowering, carried: list[Carried], found: tuple[Tile, ...]) -> No
             continue
         kind, formula = tile.accumulated if tensor.type.dtype is not tile.dtype else (tile.dtype, tile.formula)
         formula = converted(formula, kind, tensor.type.dtype)
-        if formula != low.storage.held(tensor, start.dims, start.parts).formula:
+        if formula != storage.held(tensor, start.dims, start.parts).formula:
             pending.append((tensor, start, formula))
     ready = []
     for n, (tensor, start, formula) in enumerate(pending):
-        own = low.storage.held(tensor, start.dims, start.parts).formula.value
+        own = storage.held(tensor, start.dims, start.parts).formula.value
         later = {each.tensor for _, _, other in pending[n + 1 :] for each in loads(other)}
         moved = any(each.tensor is tensor and each != own for each in loads(formula))
         if moved or tensor in later:
-            made = low.storage.stored(start, as_type=(tensor.type.dtype, formula), name="next")
+            made = storage.stored(start, as_type=(tensor.type.dtype, formula), name="next")
             ready.append((tensor, start, made.formula, True))
         else:
             ready.append((tensor, start, formula, False))
     for tensor, start, formula, _ in sorted(ready, key=lambda entry: entry[3]):
-        low.storage.put(tensor, start.dims, start.parts, formula)
+        storage.put(tensor, start.dims, start.parts, formula)
 
 
 # -- conditions -------------------------------------------------------------------------------------------

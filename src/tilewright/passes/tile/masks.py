@@ -21,6 +21,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import call, index, is_number, number, scale_of
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Parts, Tile
 from tilewright.plan.hiding import changes_nothing, last_maskable
 
@@ -65,9 +66,9 @@ def _integer(formula: Formula) -> Expr | None:
     return None
 
 
-def _limit(low: Lowering, e: Expr, dims: tuple[Expr, ...], parts: Parts, least: bool) -> Expr | None:
+def _limit(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, least: bool) -> Expr | None:
     """The least, or the greatest, that an expression of coordinates is over a tile; None where that is not seen."""
-    at = {low.scope.coordinate(d): parts[d] for d in dims}
+    at = {scope.coordinate(d): parts[d] for d in dims}
     form = linear_form(e, at)
     if form is None:
         return None
@@ -88,7 +89,7 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
     if home is None or wanted is None or not other.filled or chosen.filled:
         return None
     axes = home.axes(kind.dims, parts)
-    limits = [_limit(low, e, condition.dims, parts, True) for e in wanted]
+    limits = [_limit(low.scope, e, condition.dims, parts, True) for e in wanted]
     if axes is None or len(axes) < 2 or len(limits) != 1 or limits[0] is None:
         return None
     tile = Tile(kind.dtype, kind.dims, parts, chosen.formula)
@@ -128,24 +129,24 @@ def hide_end(low: Lowering, op: Op) -> None:
     axis: Expr = op.attrs["axis"]
     selections = [inner for inner in op.blocks[0].ops if inner.name == "select" and changes_nothing(op, inner)]
     hidden = last_maskable(op)
-    if any(_fails_past(low, e, dims, axis) for s in selections for e, dims in _over_tiles(low, op, s.operands[0])):
+    if any(
+        _fails_past(low.scope, e, dims, axis) for s in selections for e, dims in _over_tiles(low, op, s.operands[0])
+    ):
         low.scope.unseen[axis] = None
     elif hidden is not None:
         low.scope.unseen[axis] = hidden
 
 
-def _fails_past(low: Lowering, e: Expr, dims: tuple[Expr, ...], axis: Expr) -> bool:
+def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -> bool:
     """Whether an expression of coordinates is negative past the end of an axis, wherever the others are."""
-    if any(d in low.scope.walking or not d.symbols.isdisjoint(low.scope.bound) for d in dims):
+    if any(d in scope.walking or not d.symbols.isdisjoint(scope.bound) for d in dims):
         return False
-    form = linear_form(e, [low.scope.coordinate(axis)])
-    factor = None if form is None else form[0].get(low.scope.coordinate(axis))
-    parts: Parts = {
-        d: (as_expr(low.scope.past[axis]), 1) if d is axis else (as_expr(0), low.scope.size(d)) for d in dims
-    }
-    greatest = _limit(low, e, dims, parts, False)
+    form = linear_form(e, [scope.coordinate(axis)])
+    factor = None if form is None else form[0].get(scope.coordinate(axis))
+    parts: Parts = {d: (as_expr(scope.past[axis]), 1) if d is axis else (as_expr(0), scope.size(d)) for d in dims}
+    greatest = _limit(scope, e, dims, parts, False)
     falls = isinstance(factor, Const) and factor.value < 0  # the first one past it is the nearest to what counts
-    return falls and greatest is not None and low.scope.holds(-1 - greatest)
+    return falls and greatest is not None and scope.holds(-1 - greatest)
 
 
 def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
@@ -156,7 +157,7 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
     (first, width), last, home = tile.parts[axis], low.scope.past[axis] - 1, low.writer.home
     axes = None if home is None else home.axes(tile.dims, tile.parts)
     if axes is None or len(axes) < 2:  # it is held nowhere
-        inside = call("le", moving.place(low, axis), index(as_expr(last), dtypes.i64))
+        inside = call("le", moving.place(low.scope, axis), index(as_expr(last), dtypes.i64))
         return replace(tile, formula=call("select", inside, tile.formula, number(-inf, tile.dtype)), wide=None)
 
     def wanted(places: Callable[[Expr], Expr]) -> Expr:
@@ -179,7 +180,7 @@ def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[
         wanted = _over_tiles(low, op, inner.operands[0])
         for e, dims in wanted:
             parts = {d: (first + tile * k, tile) if d is axis else low.scope.part(d) for d in dims}
-            limit = _limit(low, e, dims, parts, False)
+            limit = _limit(low.scope, e, dims, parts, False)
             form = None if limit is None else linear_form(limit, [k])
             factor = None if form is None else form[0].get(k)
             if form is None or not isinstance(factor, Const):

@@ -19,6 +19,7 @@ from tilewright.passes.tile import halo, inplace, moving
 from tilewright.passes.tile.accesses import TileAccess, access_of, is_outside, loose, outside
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.reports import Log
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.storing import through_shared
 from tilewright.passes.tile.values import Load, Parts, Tile, load
 from tilewright.passes.tile.writing import Write, bounds_of
@@ -54,13 +55,13 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in sizes:
         return (Tile(kind.dtype, kind.dims, parts, formulas.number(0, kind.dtype)),)
     access = access_of(low, op, source, kind.dims, tuple(extra))
-    marks = loose(low, access, low.storage.axes(kind.dims, parts)[1])
+    marks = loose(low.scope, access, low.storage.axes(kind.dims, parts)[1])
     surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
         if access.data or low.scope.masks or low.in_grid:
             _report(low, op, access, kind.dims, parts)
         else:
-            worst = outside(low, access, kind.dims, marks)
+            worst = outside(low.scope, access, kind.dims, marks)
             if worst:
                 raise ExecutionError(
                     f"read leaves its tensor: its coordinates reach {', '.join(worst)}; say what lies outside with "
@@ -72,15 +73,15 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in access.shape:
         found = formulas.number(other, kind.dtype)
     elif access.data:
-        found = _gathered(low, access, kind, parts, marks, other)
+        found = _gathered(low.storage, access, kind, parts, marks, other)
     elif low.cuts.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
         found = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
-    elif surplus and low.cuts.packed and inplace.is_right(low, op):
+    elif surplus and low.cuts.packed and inplace.is_right(low.users, op):
         pass  # it is packed with zeros past its end
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
         low.storage.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
-        found = halo.staged(low, access, box, kind.dtype, other)
+        found = halo.staged(low.writer, access, box, kind.dtype, other)
     elif any(marks):
         tensor = low.storage.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
         over, images = low.storage.axes(kind.dims, parts, tensor)
@@ -102,24 +103,24 @@ def _is_surplus(low: Lowering, access: TileAccess) -> bool:
     """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
     more = low.cuts.roles is not None or bool(low.cuts.extended)
     lines = Substitution({low.scope.coordinate(d): walk.valid_position() for d, walk in low.task.walks.items()})
-    return more and not access.data and not any(loose(low, access, lines))
+    return more and not access.data and not any(loose(low.scope, access, lines))
 
 
 def _gathered(
-    low: Lowering, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
+    storage: Storage, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Formula:
     sizes = tuple(parts[d][1] for d in kind.dims)
-    over, images = low.storage.axes(kind.dims, parts)
-    tensor = low.writer.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
-    low.writer.emit(
+    over, images = storage.axes(kind.dims, parts)
+    tensor = storage.writer.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
+    storage.writer.emit(
         "gather",
-        (low.writer.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
+        (storage.writer.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
         over=over,
         where=tuple((s, tuple(map(images, found.at))) for s, found in access.data.items()),
         at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
         otherwise=other if any(marks) else None,
     )
-    return low.storage.held(tensor, kind.dims, parts).formula
+    return storage.held(tensor, kind.dims, parts).formula
 
 
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
@@ -129,7 +130,7 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
         wrong = Formula("and_", (wrong, moving.squeezed(low, mask, dims, "the condition", op).formula))
     ended = [d for d in dims if d in low.scope.ends]
     for d in ended:
-        wrong = Formula("and_", (wrong, moving.counts(low, d) or wrong))
+        wrong = Formula("and_", (wrong, moving.counts(low.scope, d) or wrong))
     places = [*access.at, *(e for found in access.data.values() for e in found.at)]
     used = {d for d in dims if any(low.scope.coordinate(d) in e.symbols for e in places)}
     used |= {*ended, *(d for mask in low.scope.masks for d in mask.dims)}
@@ -182,7 +183,7 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if to.empty:
         return (low.storage.env[op.operands[0]],)
     if _one_by_one(low.users, op):
-        return (_in_order(low, op, to),)
+        return (_in_order(low.storage, op, to),)
     low.writer.emit("atomic", (to.tile(), *to.memory()), how=op.name.removeprefix("atomic_"), **to.attrs(to.over))
     return (low.storage.env[op.operands[0]],)
 
@@ -190,29 +191,29 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
 _STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
 
 
-def _in_order(low: Lowering, op: Op, to: Write) -> Tile:
+def _in_order(storage: Storage, op: Op, to: Write) -> Tile:
     """One element after another: what is there is kept, combined and put back. The program is one task."""
     values = to.tile()
-    before = low.writer.alloc(to.dtype, to.sizes, "before")
-    after = low.writer.alloc(to.dtype, [1] * len(to.sizes), "after")
-    over = low.writer.axes([1] * len(to.sizes))
+    before = storage.writer.alloc(to.dtype, to.sizes, "before")
+    after = storage.writer.alloc(to.dtype, [1] * len(to.sizes), "after")
+    over = storage.writer.axes([1] * len(to.sizes))
 
     def nest(known: tuple[Expr, ...]) -> None:
         if len(known) < len(to.sizes):
-            with low.writer.loop("e", to.sizes[len(known)]) as e:
+            with storage.writer.loop("e", to.sizes[len(known)]) as e:
                 nest((*known, e))
             return
         here = [e + i for e, i in zip(known, over, strict=True)]
         images = Substitution(dict(zip(to.over, here, strict=True)))
-        old, new = (low.writer.view(t, over, [(e, False) for e in here]) for t in (before, values))
+        old, new = (storage.writer.view(t, over, [(e, False) for e in here]) for t in (before, values))
         attrs = to.attrs(over, images)
-        low.writer.emit("gather", (old, *to.memory()), otherwise=0 if any(to.marks) else None, **attrs)
+        storage.writer.emit("gather", (old, *to.memory()), otherwise=0 if any(to.marks) else None, **attrs)
         formula = Formula(_STEPS[op.name], (Formula.operand(1), Formula.operand(2)))
-        low.writer.emit("map", (after, old, new), formula=formula)
-        low.writer.emit("scatter", (after, *to.memory()), **attrs)
+        storage.writer.emit("map", (after, old, new), formula=formula)
+        storage.writer.emit("scatter", (after, *to.memory()), **attrs)
 
     nest(())
-    return low.storage.held(before, to.dims, to.parts)
+    return storage.held(before, to.dims, to.parts)
 
 
 # -- looking ----------------------------------------------------------------------------------------------
@@ -243,6 +244,6 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
         at = [images(low.scope.expr(e)) for e in op.attrs["at"]]
     access = TileAccess(value, log.shape, (*slot, *at), {})
     over, moved = low.storage.axes(tile.dims, tile.parts)
-    places = [(moved(e), mark) for e, mark in zip(access.at, loose(low, access, moved), strict=True)]
+    places = [(moved(e), mark) for e, mark in zip(access.at, loose(low.scope, access, moved), strict=True)]
     low.writer.map(low.writer.view(value, over, places), over, tile.formula, moved)
     return ()

@@ -31,31 +31,33 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.scope import TileScope
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Load, Tile, loads, only_load, rewritten
 
 
-def coordinate(low: Lowering, dim: Expr, data: dict[Symbol, Load]) -> Expr:
+def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
     """A dimension's coordinate in memory; where a loop walks by data, from the loop's base on, which is added."""
-    walked = dim in low.scope.walking
-    base = low.scope.bound[dim] if walked and isinstance(dim, Symbol) else low.scope.bases.get(dim)
+    walked = dim in storage.scope.walking
+    base = storage.scope.bound[dim] if walked and isinstance(dim, Symbol) else storage.scope.bases.get(dim)
     if base is None:
-        return low.scope.coordinate(dim)
-    now = symbol(low.writer.fresh("d"))
-    _, data[now] = low.storage.load_of(base)
-    return now if walked else low.scope.coordinate(dim) + now
+        return storage.scope.coordinate(dim)
+    now = symbol(storage.writer.fresh("d"))
+    _, data[now] = storage.load_of(base)
+    return now if walked else storage.scope.coordinate(dim) + now
 
 
-def place(low: Lowering, dim: Expr) -> Formula:
+def place(scope: TileScope, dim: Expr) -> Formula:
     """A dimension's coordinate as a formula of i64."""
-    relative = formulas.index(low.scope.coordinate(dim), dtypes.i64)
-    base = low.scope.bases.get(dim)
+    relative = formulas.index(scope.coordinate(dim), dtypes.i64)
+    base = scope.bases.get(dim)
     return relative if base is None else call("add", relative, base.formula)
 
 
-def counts(low: Lowering, dim: Expr) -> Formula | None:
+def counts(scope: TileScope, dim: Expr) -> Formula | None:
     """The formula that tells whether an element along a dimension counts; None: all do."""
-    end = low.scope.ends.get(dim)
-    return None if end is None else call("lt", place(low, dim), end.formula)
+    end = scope.ends.get(dim)
+    return None if end is None else call("lt", place(scope, dim), end.formula)
 
 
 def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) -> Tile:
@@ -63,7 +65,7 @@ def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) ->
     for d in dims:
         if d in low.scope.past and d not in low.scope.unseen:
             tile = _ended(low, tile, d, number)
-        inside = counts(low, d)
+        inside = counts(low.scope, d)
         if inside is not None:
             other = formulas.number(number, tile.dtype)
             tile = replace(tile, formula=call("select", inside, tile.formula, other), wide=None)
@@ -82,7 +84,7 @@ def _ended(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
     if low.scope.holds(end - first - width) or tile.filled or (argument and number == 0):
         return tile
     tile, found = low.storage.load_of(tile)
-    inside = call("lt", place(low, dim), formulas.index(as_expr(end), dtypes.i64))
+    inside = call("lt", place(low.scope, dim), formulas.index(as_expr(end), dtypes.i64))
     formula = call("select", inside, tile.formula, formulas.number(number, tile.dtype))
     if found.tensor not in low.storage.sums:
         return replace(tile, formula=formula, wide=None)
@@ -129,9 +131,9 @@ def value(low: Lowering, e: Expr, op: Op) -> Formula:
     return formulas.of_expr(found, data)
 
 
-def is_moved(low: Lowering, op: Op, limits: dict[str, Expr]) -> bool:
+def is_moved(scope: TileScope, op: Op, limits: dict[str, Expr]) -> bool:
     """Whether data say where a loop starts, how often it goes or where it ends."""
-    return op.attrs["axis"] in low.scope.ends or any(not e.symbols.isdisjoint(low.scope.bound) for e in limits.values())
+    return op.attrs["axis"] in scope.ends or any(not e.symbols.isdisjoint(scope.bound) for e in limits.values())
 
 
 def single(low: Lowering, value: Value, op: Op, tile: Tile | None = None) -> Tile:

@@ -20,6 +20,7 @@ from tilewright.ir.verifier import verify
 from tilewright.passes.places import Size
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.orders import BlockOrder, Order, Pack
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load
 from tilewright.passes.tile.writer import BlockWriter, extent
 from tilewright.plan.microkernel import Axes, Microkernel
@@ -29,18 +30,18 @@ Images = Callable[[Sequence[Expr]], Substitution]
 
 
 def pack_here(
-    low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
+    storage: Storage, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
 ) -> tuple[Value, BlockOrder]:
     """The current part of B, packed in memory of the worker's own."""
-    tile, there = low.storage.load_of(b, how.atom.b.dtype)
+    tile, there = storage.load_of(b, how.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
     order = _order(how, axes, outer, lambda d: parts[d][1])
-    held = low.writer.part(low.writer.alloc(tile.dtype, order.shape, "packed"), order.shape)
+    held = storage.writer.part(storage.writer.alloc(tile.dtype, order.shape, "packed"), order.shape)
 
     def images(places: Sequence[Expr]) -> Substitution:
-        return Substitution({low.scope.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
+        return Substitution({storage.scope.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
 
-    _copy(low.writer, there, images, order, low.writer.axes(order.shape), (), held)
+    _copy(storage.writer, there, images, order, storage.writer.axes(order.shape), (), held)
     return held, order
 
 

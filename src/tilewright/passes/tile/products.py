@@ -126,7 +126,7 @@ class BlockedProduct(AtomProduct):
         m, _, k = how.atom.shape
         found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
         whole = found is not None and self.width(axes.k) % k in (0, ZERO) and self.has_rows(found, a.dims, m)
-        if found is not None and whole and (k == 1 or apart_along(self.low, found, axes.k) == 1):
+        if found is not None and whole and (k == 1 or apart_along(self.low.scope, found, axes.k) == 1):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
         tall = self.width(axes.m)
@@ -167,7 +167,12 @@ class BlockedProduct(AtomProduct):
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
         whole = how.group == 1 and not self.low.cuts.packed
-        there = whole and found is not None and apart_along(self.low, found, axes.n) == 1 and self.is_readable(found, n)
+        there = (
+            whole
+            and found is not None
+            and apart_along(self.low.scope, found, axes.n) == 1
+            and self.is_readable(found, n)
+        )
         if there and found is not None and self.is_near(found):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
@@ -176,7 +181,7 @@ class BlockedProduct(AtomProduct):
             return Packed(self, *before, outer, {d: self.parts[d][0] for d in (*outer, axes.k, axes.n)})
         if there and found is not None:
             return InPlace(self, found)
-        held, order = pack_here(self.low, b, self.parts, axes, outer, how)
+        held, order = pack_here(self.low.storage, b, self.parts, axes, outer, how)
         return Packed(self, held, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
 
     def is_readable(self, found: Load, n: int) -> bool:

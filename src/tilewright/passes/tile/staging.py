@@ -67,7 +67,7 @@ def _in_chunks(
     whole = count * depth == deep or alone
     *rest, t = w.axes([*(int(s.hi) + 1 for s in over[:-2]), deep])
     images = Substitution({low.scope.coordinate(d): e for d, e in {**known, k: at if whole else t}.items()})
-    places = list(zip(map(images, access.at), loose(low, access, images), strict=True))
+    places = list(zip(map(images, access.at), loose(low.scope, access, images), strict=True))
     if whole:
         return w.view(access.tensor, over, places)
     part = w.view(access.tensor, (*rest, t), places)

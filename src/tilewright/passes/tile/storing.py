@@ -14,6 +14,7 @@ from tilewright.ir.formula import Formula
 from tilewright.machine import CopyAtom, Machine
 from tilewright.passes.tile.accesses import marked
 from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Tile, load, loads, most, rewritten
 from tilewright.passes.tile.writer import extent, split
 from tilewright.passes.tile.writing import Write
@@ -21,14 +22,14 @@ from tilewright.plan.halo_windows import image_rows
 from tilewright.plan.model import element_bytes
 
 
-def _leaving(low: Lowering) -> CopyAtom | None:
+def _leaving(machine: Machine) -> CopyAtom | None:
     """The copy of the machine's own that brings results from shared memory to arguments."""
-    return next((a for a in low.machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
+    return next((a for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
 
 
 def through_shared(low: Lowering, to: Write) -> bool:
     """Writes a result of sums in registers, some columns at a time; False where it is none."""
-    _need_outside(low, to)
+    _need_outside(low.scope, to)
     sums = {each.tensor for each in loads(to.formula) if each.tensor in low.storage.sums}
     if not sums:
         return False
@@ -42,7 +43,7 @@ def through_shared(low: Lowering, to: Write) -> bool:
     if len(low.storage.sums[held]) != 2:
         return False
     m, n = low.storage.sums[held]
-    atom = _leaving(low)
+    atom = _leaving(low.machine)
     if atom is None or any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n}):
         return False
     last = to.access.at[-1].symbols if to.access.at else frozenset()
@@ -78,10 +79,10 @@ def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
         *group, i, c = over = low.writer.axes(shape)
         place = sum(columns * g for g in group) + wide * j + c
         part = load(low.writer.columns(held, over, i, place), *over)
-        low.writer.map(tile, over, _looking_at(to.formula, held, part), _images(low, to, {m: i, n: place}))
+        low.writer.map(tile, over, _looking_at(to.formula, held, part), _images(low.scope, to, {m: i, n: place}))
         with low.writer.loop("g", across, unroll=True) as side:
             i, c = low.writer.axes((rows, wide))
-            images = _images(low, to, {m: i, n: columns * side + wide * j + c})
+            images = _images(low.scope, to, {m: i, n: columns * side + wide * j + c})
             _leave(low, to, (i, c), images, tile, [*([side] if group else []), i, c])
     return True
 
@@ -103,18 +104,18 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     with low.writer.loop("j", columns // count, unroll=True) as j:
         i, c = low.writer.axes((rows, count))
         goal = low.writer.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])
-        images = _images(low, to, {m: i, n: count * j + c})
+        images = _images(low.scope, to, {m: i, n: count * j + c})
         part = load(low.writer.columns(held, (i, c), i, count * j + c), i, c)
         low.writer.map(goal, (i, c), _looking_at(to.formula, held, part), images)
         with low.writer.loop("s", rows // wide, unroll=True) as s:
             c, i = low.writer.axes((count, wide))
-            _leave(low, to, (c, i), _images(low, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
+            _leave(low, to, (c, i), _images(low.scope, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
     return True
 
 
-def _images(low: Lowering, to: Write, moved: Mapping[Expr, Expr]) -> Substitution:
+def _images(scope: TileScope, to: Write, moved: Mapping[Expr, Expr]) -> Substitution:
     """Where a write's dimensions are: so far from the start of its parts."""
-    return Substitution({low.scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
+    return Substitution({scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
 
 
 def _leave(
@@ -147,13 +148,13 @@ def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
     return rewritten(formula, lambda e: e, lambda each: other if each.tensor is tensor else load(each.tensor, *each.at))
 
 
-def _need_outside(low: Lowering, to: Write) -> None:
+def _need_outside(scope: TileScope, to: Write) -> None:
     """That what tasks at the edges compute too much lies outside the argument, where it is not stored."""
     for d in to.dims:
-        width, extent = to.parts[d][1], low.scope.size(d)
+        width, extent = to.parts[d][1], scope.size(d)
         if as_expr(extent % width) is as_expr(0):
             continue
-        past: dict[Expr, Expr] = {low.scope.coordinate(d): symbol("past", extent)}
+        past: dict[Expr, Expr] = {scope.coordinate(d): symbol("past", extent)}
         images = Substitution(past)
         if not any((images(e) >= n) is ONE for e, n in zip(to.access.at, to.access.shape, strict=True)):
             raise ProgramError(f"what lies past the end of {d} cannot be shown to lie outside what is written")

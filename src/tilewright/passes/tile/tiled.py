@@ -140,7 +140,7 @@ class TiledTask:
         if there is None:
             access = access_of(low, op, op.operands[0], kind.dims, ())
             there = Load(access.tensor, access.at)
-            low.storage.loose[there] = loose(low, access, low.storage.axes(kind.dims, parts)[1])
+            low.storage.loose[there] = loose(low.scope, access, low.storage.axes(kind.dims, parts)[1])
         return Tile(kind.dtype, kind.dims, parts, load(there.tensor, *there.at))
 
     def multiply(self, a: Tile, b: Tile, c: tuple[Expr, ...], parts: Parts) -> Value:

@@ -43,7 +43,7 @@ def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Exp
             continue
         data: dict[Symbol, Load] = {}
         limit = with_data(low, low.scope.expr(bound), data, dims, op)
-        condition = moving.coordinate(low, dim, data) < limit
+        condition = moving.coordinate(low.storage, dim, data) < limit
         values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
         yield Formula("ne", (formulas.of_expr(condition, values), Formula.number(0))) if data else condition
 
@@ -66,7 +66,7 @@ class Write:
         self.formula = converted(tile.formula, tile.dtype, target.type.dtype)
         self.dtype = target.type.dtype
         self.over, self.images = low.storage.axes(self.dims, self.parts)
-        self.marks = list(loose(low, self.access, self.images))
+        self.marks = list(loose(low.scope, self.access, self.images))
         self.at = [self.images(e) for e in self.access.at]
         self.where = dict(self.access.data)
         self._restrict()
@@ -88,7 +88,7 @@ class Write:
                 kept.append(self.images(condition))
         for mask in low.scope.masks:
             chosen.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
-        chosen += [inside for d in self.dims if (inside := moving.counts(low, d)) is not None]
+        chosen += [inside for d in self.dims if (inside := moving.counts(low.scope, d)) is not None]
         for formula in chosen:
             whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
             _, found = low.storage.load_of(whole)
@@ -135,7 +135,7 @@ class Write:
                 known[d] = next(numbers) + (0 if d in past else first)
                 at.append((first + i, True) if d in past else (i, False))
         images = Substitution({low.scope.coordinate(d): e for d, e in known.items()})
-        marks = loose(low, self.access, images)
+        marks = loose(low.scope, self.access, images)
         whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
         return w.view(whole, self.over, at)
 
