@@ -42,7 +42,8 @@ class TileAccess:
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
     """The access of a read or a write over these dimensions."""
-    tensor = low.arguments.tensor(target, low.scope, low.writer)
+    scope = low.scope
+    tensor = low.arguments.tensor(target, scope, low.writer)
     shape = low.arguments.shapes[target]
     data: dict[Symbol, Load] = {}
     if "at" not in op.attrs:
@@ -53,16 +54,16 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
     known: dict[Symbol, Expr] = {
         i: coordinate(low.storage, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)
     }
-    beside: dict[Symbol, Expr] = {i: low.scope.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
+    beside: dict[Symbol, Expr] = {i: scope.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
     for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
         tile, found = low.storage.load_of(low.storage.env[value])
         places = {}
         for d, e in zip(tile.dims, at, strict=True):
-            if isinstance(e, Symbol) and e in beside and d in low.scope.bases:  # the tile is relative to the base too
+            if isinstance(e, Symbol) and e in beside and d in scope.bases:  # the tile is relative to the base too
                 where = beside[e]
             else:
-                where = images(with_data(low, low.scope.expr(e), data, dims, op))
+                where = images(with_data(low, scope.expr(e), data, dims, op))
             first, width = tile.parts[d]
             if where.symbols & data.keys() or not _inside(low, where - first, width, dims):
                 raise ProgramError(
@@ -70,12 +71,12 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
                     "that has no native form yet",
                     op.loc,
                 )
-            places[low.scope.coordinate(d)] = where
+            places[scope.coordinate(d)] = where
         fresh = symbol(low.writer.fresh("d"))
         data[fresh] = Load(found.tensor, tuple(map(Substitution(places), found.at)))
         known[name] = fresh
         images = Substitution(known)
-    places_of = tuple(images(with_data(low, low.scope.expr(e), data, dims, op)) for e in op.attrs["at"])
+    places_of = tuple(images(with_data(low, scope.expr(e), data, dims, op)) for e in op.attrs["at"])
     return TileAccess(tensor, shape, places_of, data)
 
 

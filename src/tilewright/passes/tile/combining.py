@@ -101,8 +101,9 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
     """The combination along one dimension, in memory: a load."""
+    storage, w = low.storage, low.writer
     inner, scale = scale_of(tile.formula)
-    if low.writer.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
+    if w.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
         # rounding keeps the order: the largest product is that of the largest
         found = _along(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
         return call("mul", found, formulas.number(scale, wide))
@@ -111,20 +112,20 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     sizes = [source.parts[d][1] for d in outer]
     name = next(n for n, s in STEPS.items() if s == step)
     if only_load(source.formula) is None and not fits(low, source.sizes, low.machine.row_tasks.values):
-        return low.storage.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
-    source, there = low.storage.load_of(source)
-    home = low.writer.home
-    if home is not None and low.storage.sums.get(there.tensor) == (home.row, dim):
-        total = low.storage.room(wide, outer, source.parts, "total")
-        low.writer.combine("reduce", there.tensor, total, 1, name)
-        return low.storage.held(total, outer, source.parts).formula
-    total = low.writer.alloc(wide, sizes, "total")
+        return storage.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
+    source, there = storage.load_of(source)
+    home = w.home
+    if home is not None and storage.sums.get(there.tensor) == (home.row, dim):
+        total = storage.room(wide, outer, source.parts, "total")
+        w.combine("reduce", there.tensor, total, 1, name)
+        return storage.held(total, outer, source.parts).formula
+    total = w.alloc(wide, sizes, "total")
     if apart_along(low.scope, there, dim) == 1:
-        view = low.storage.viewed(there, source.dims, source.parts)
-        low.writer.combine("reduce", view, low.writer.part(total, sizes), source.dims.index(dim), name)
+        view = storage.viewed(there, source.dims, source.parts)
+        w.combine("reduce", view, w.part(total, sizes), source.dims.index(dim), name)
     else:
         _blocks(low, source, there, dim, total, ("reduce", name))
-    return low.storage.held(total, outer, source.parts).formula
+    return storage.held(total, outer, source.parts).formula
 
 
 def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], name: str) -> Value:
@@ -135,6 +136,7 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     within words, which takes registers. What is left is added where it has rows of its own, and otherwise combined by
     itself.
     """
+    storage = low.storage
     first, length = tile.parts[dim]
     assert low.writer.lanes is not None
     assert isinstance(length, int)
@@ -148,11 +150,11 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     def part(place: Expr) -> Parts:
         return {**tile.parts, dim: (first + place * width, width)}
 
-    _, held = low.storage.load_of(low.storage.stored(replace(tile, parts=part(as_expr(0))), name="some"))
+    _, held = storage.load_of(storage.stored(replace(tile, parts=part(as_expr(0))), name="some"))
 
     def add(now: Parts, more: Formula) -> None:
-        so_far = low.storage.held(held.tensor, tile.dims, now).formula
-        low.storage.put(held.tensor, tile.dims, now, call(STEPS[name], so_far, more))
+        so_far = storage.held(held.tensor, tile.dims, now).formula
+        storage.put(held.tensor, tile.dims, now, call(STEPS[name], so_far, more))
 
     times, single = divmod(rounds - 1, at_once)
     if times:
@@ -166,11 +168,11 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     own = low.scope.coordinate(dim)
     if rest and any(each.at and own in each.at[-1].symbols for each in loads(tile.formula)):
         sources.append(
-            low.storage.load_of(low.storage.stored(replace(tile, parts=left), name="rest"))[1]
+            storage.load_of(storage.stored(replace(tile, parts=left), name="rest"))[1]
         )  # vectors end anywhere
     elif rest:
         last = part(as_expr(rounds))
-        add(last, _ended(low.storage, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
+        add(last, _ended(storage, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
     for source in sources:
         low.writer.combine("reduce", source.tensor, total, tile.dims.index(dim), name, accumulate=source is not held)
     return total
@@ -253,6 +255,7 @@ def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The largest elements along a dimension, and where they are: one after another, each time of those left."""
+    w = low.writer
     tile = low.storage.env[op.operands[0]]
     dim = op.attrs["dim"]
     count, length = low.scope.number(op.attrs["count"]), tile.parts[dim][1]
@@ -279,15 +282,15 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
     ]
     sizes = [parts[d][1] for d in outer]
     whole = [*sizes, tile.parts[dim][1]]
-    left, elements, indices = (low.writer.part(t.formula.value.tensor, whole) for t in made)
-    best = [low.writer.part(low.writer.alloc(t.type.dtype, sizes, "best"), sizes) for t in (left, elements, indices)]
-    found = [low.writer.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
-    with low.writer.loop("n", count) as n:
+    left, elements, indices = (w.part(t.formula.value.tensor, whole) for t in made)
+    best = [w.part(w.alloc(t.type.dtype, sizes, "best"), sizes) for t in (left, elements, indices)]
+    found = [w.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
+    with w.loop("n", count) as n:
         attrs = {"along": len(outer), "with": _LARGER}
-        low.writer.emit("reduce", (left, elements, indices, *best), (), **attrs)
-        over = low.writer.axes(sizes)
+        w.emit("reduce", (left, elements, indices, *best), (), **attrs)
+        over = w.axes(sizes)
         for target, source in zip(found, best[1:], strict=True):
-            low.writer.emit("copy", (source, low.writer.view(target, over, [*((s, False) for s in over), (n, False)])))
+            w.emit("copy", (source, w.view(target, over, [*((s, False) for s in over), (n, False)])))
         taken = low.storage.held(best[2], outer, parts).formula
         there = Formula("eq", (made[2].formula, taken))
         gone = Formula("select", (there, Formula.number(0), made[0].formula))
@@ -348,25 +351,26 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, start: Formula, wide: DType) -> Value:
     """A product over these parts, by an atom or by loops; gives where its sum is."""
+    storage = low.storage
     inner = {d: parts[d] for d in acc.dims}
     found = _by_atom(low, op, a, b, acc.dims)
     along = None if found is None else (found[1].m, found[1].n)
     total = _place(low, op, acc, start, inner, along) or _taken_over(low, op, acc, start, inner, along)
     empty = False
     if total is None and found is not None:
-        held, empty = room_for_sums(low.storage, found[0], found[1], acc.dims, inner, wide, start)
-        _, total = low.storage.load_of(low.storage.held(held, acc.dims, inner))
+        held, empty = room_for_sums(storage, found[0], found[1], acc.dims, inner, wide, start)
+        _, total = storage.load_of(storage.held(held, acc.dims, inner))
     elif total is None:
-        _, total = low.storage.load_of(low.storage.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc"))
-    low.storage.going_on[op.results[0]] = total.tensor
+        _, total = storage.load_of(storage.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc"))
+    storage.going_on[op.results[0]] = total.tensor
     if found is not None:
         how, axes, left, right = found
         BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
     elif low.cuts.lane_box:
-        _terms(low.storage, total.tensor, acc.dims, inner, a, b)
+        _terms(storage, total.tensor, acc.dims, inner, a, b)
     else:
         last, summed = acc.dims[-1] if acc.dims else None, [d for d in a.dims if d in b.dims and d not in acc.dims]
-        factors = (_factor(low.storage, t, wide, last) for t in (a, b))
+        factors = (_factor(storage, t, wide, last) for t in (a, b))
         _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], *factors)
     return total.tensor
 
@@ -446,14 +450,13 @@ def _taken_over(
 ) -> Load | None:
     """The registers of a loop's carried sum, with what a product adds to put there: it is made of what they held, each
     element of its own, and nothing else looks at that."""
+    storage = low.storage
     for each in loads(start):
-        carried = [v for v, tensor in low.storage.going_on.items() if tensor is each.tensor and v is not op.results[0]]
-        own = each.tensor in low.storage.sums and each == only_load(
-            low.storage.held(each.tensor, acc.dims, parts).formula
-        )
-        own = own and along in (None, low.storage.sums[each.tensor])
-        if own and len(low.storage.sums[each.tensor]) > 1 and any(_leads_to(low.users, v, op) for v in carried):
-            low.storage.put(each.tensor, acc.dims, parts, start)
+        carried = [v for v, tensor in storage.going_on.items() if tensor is each.tensor and v is not op.results[0]]
+        own = each.tensor in storage.sums and each == only_load(storage.held(each.tensor, acc.dims, parts).formula)
+        own = own and along in (None, storage.sums[each.tensor])
+        if own and len(storage.sums[each.tensor]) > 1 and any(_leads_to(low.users, v, op) for v in carried):
+            storage.put(each.tensor, acc.dims, parts, start)
             return each
     return None
 

@@ -134,21 +134,20 @@ def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The same bits in another element type of the same width."""
+    storage = low.storage
     (value,) = op.operands
     to = op.attrs["dtype"]
-    tile = low.storage.env[value]
+    tile = storage.env[value]
     if to.bits == tile.dtype.bits:
-        return (_as_bits(low.storage, tile, to),)
+        return (_as_bits(storage, tile, to),)
     if to is dtypes.f4e2m1fn and tile.dtype.bits in _WORDS:
         bytes_ = Tile(dtypes.i8, tile.dims, tile.parts, tile.formula)
         if tile.dtype.bits != 8:
             raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet; go by i8", op.loc)
-        return (
-            _halves(low.storage, bytes_ if tile.dtype is dtypes.i8 else _as_bits(low.storage, tile, dtypes.i8), op),
-        )
+        return (_halves(storage, bytes_ if tile.dtype is dtypes.i8 else _as_bits(storage, tile, dtypes.i8), op),)
     if to.bits not in _WORDS or tile.dtype.bits not in _WORDS:
         raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet", op.loc)
-    return (_other_width(low.storage, _as_bits(low.storage, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
+    return (_other_width(storage, _as_bits(storage, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
 
 
 _WORDS = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
@@ -306,15 +305,16 @@ def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The coordinates along a dimension."""
+    scope = low.scope
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
-    if dim in low.scope.walking:
-        found = converted(low.scope.bound[dim].formula, low.scope.bound[dim].dtype, kind.dtype)
-    elif dim in low.scope.bases:
-        found = converted(moving.place(low.scope, dim), dtypes.i64, kind.dtype)
+    if dim in scope.walking:
+        found = converted(scope.bound[dim].formula, scope.bound[dim].dtype, kind.dtype)
+    elif dim in scope.bases:
+        found = converted(moving.place(scope, dim), dtypes.i64, kind.dtype)
     else:
-        found = formulas.index(low.scope.coordinate(dim), kind.dtype)
-    return (Tile(kind.dtype, kind.dims, {dim: low.scope.part(dim)}, found),)
+        found = formulas.index(scope.coordinate(dim), kind.dtype)
+    return (Tile(kind.dtype, kind.dims, {dim: scope.part(dim)}, found),)
 
 
 def apply(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -354,19 +354,20 @@ def _computed(
 
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Makes a symbol stand for the elements of a tile."""
+    scope = low.scope
     s = op.attrs["symbol"]
-    if op.operands[0] in low.program.args and s in low.scope.symbols:  # a scalar argument that is known already
+    if op.operands[0] in low.program.args and s in scope.symbols:  # a scalar argument that is known already
         return ()
-    if low.scope.masks:
+    if scope.masks:
         raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
-    if s in low.scope.walking:
-        low.scope.bound[s] = moving.single(low, op.operands[0], op)
+    if s in scope.walking:
+        scope.bound[s] = moving.single(low, op.operands[0], op)
     elif any(s in d.symbols for each in low.program.walk() for v in each.results for d in v.type.dims):
         if not low.in_grid:
             raise ProgramError(
                 f"set_symbol of {s}, which is a dimension, has no native form outside of workgroups", op.loc
             )
-        low.scope.bound[s] = low.scope.ends[s] = moving.single(low, op.operands[0], op)
+        scope.bound[s] = scope.ends[s] = moving.single(low, op.operands[0], op)
     else:
-        low.scope.bound[s] = simple(low.storage, op.operands[0])
+        scope.bound[s] = simple(low.storage, op.operands[0])
     return ()

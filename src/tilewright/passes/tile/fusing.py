@@ -93,8 +93,9 @@ def _is_same(op: Op) -> bool:
 
 def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
     """The operations as a group, where they go over more rows than the first cache holds; None otherwise."""
+    scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
-    if machine.lanes is not None or low.scope.masks or low.scope.bases or low.scope.ends or low.scope.walking:
+    if machine.lanes is not None or scope.masks or scope.bases or scope.ends or scope.walking:
         return None
     values = {v for op in ops for v in (*op.operands, *op.results)}
     dims = {d for v in values for d in v.type.dims}
@@ -102,11 +103,9 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
     kept = [v.type for op in reductions for v in op.results]
     if not reductions or any(t.dtype.accumulator is not t.dtype for t in kept):
         return None
-    if not all(isinstance(d, Symbol) and low.scope.is_known(d) for d in dims) or any(
-        low.scope.part(d)[1] == 0 for d in dims
-    ):
+    if not all(isinstance(d, Symbol) and scope.is_known(d) for d in dims) or any(scope.part(d)[1] == 0 for d in dims):
         return None
-    wide = {d: width for d in dims if isinstance(width := low.scope.part(d)[1], int)}
+    wide = {d: width for d in dims if isinstance(width := scope.part(d)[1], int)}
     if len(wide) < len(dims):
         return None
     common = [d for d in kept[0].dims if wide[d] > 1 and d not in reduced and all(d in t.dims for t in kept)]
@@ -128,26 +127,27 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
 
 def write(low: Lowering, group: FusedRows) -> None:
     """The operations of a group, some rows at a time."""
+    storage = low.storage
     whole = {d: low.scope.part(d) for op in group.ops for v in op.results for d in v.type.dims}
     places: dict[Value, Value] = {}
     for op in group.ops:
         for value in group.outs.intersection(op.results):
-            places[value] = _place(low, op, value, whole) or _spent(low.storage, group, op, whole, [*places.values()])
+            places[value] = _place(low, op, value, whole) or _spent(storage, group, op, whole, [*places.values()])
     first, length = whole[group.row]
 
     def rows(part: Part) -> None:
         with low.scope.at(group.row, part), low.nested():
             for value in group.given:
-                low.storage.env[value] = _cut(low.storage.env[value], group.row, part)
+                storage.env[value] = _cut(storage.env[value], group.row, part)
             for op in group.ops:
                 for value, tile in zip(op.results, low.done(op), strict=True):
                     if value not in places:
-                        low.storage.env[value] = kept(low, op, value, tile)
+                        storage.env[value] = kept(low, op, value, tile)
                         continue
                     now = {d: low.scope.part(d) for d in value.type.dims}
-                    low.storage.put(places[value], value.type.dims, now, tile.formula, whole)
-                    held = low.storage.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
-                    low.storage.env[value] = _cut(held, group.row, part)
+                    storage.put(places[value], value.type.dims, now, tile.formula, whole)
+                    held = storage.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
+                    storage.env[value] = _cut(held, group.row, part)
 
     assert isinstance(length, int)
     full, tail = divmod(length, group.at_once)
@@ -156,8 +156,8 @@ def write(low: Lowering, group: FusedRows) -> None:
     if tail:
         rows((first + group.at_once * full, tail))
     for value, tensor in places.items():
-        low.storage.env[value] = low.storage.held(tensor, value.type.dims, {d: whole[d] for d in value.type.dims})
-        low.storage.going_on[value] = tensor
+        storage.env[value] = storage.held(tensor, value.type.dims, {d: whole[d] for d in value.type.dims})
+        storage.going_on[value] = tensor
 
 
 def _cut(tile: Tile, row: Expr, part: Part) -> Tile:

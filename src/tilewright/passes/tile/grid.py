@@ -203,16 +203,16 @@ class Workgroups:
 
     def _workgroup(self, body: Callable[[], None], ids: tuple[Expr, ...], kind: int | None = None) -> None:
         """The program for workgroups of one kind; where sizes are open, whose parts are as wide as a call says."""
-        low = self.low
+        low, scope = self.low, self.low.scope
         known = self._meanings(ids, _substituted)
-        low.scope.means(known)
-        low.scope.parts.clear()
-        for d in low.scope.reach.keys() & low.scope.symbols.keys() & _set_symbols(low):
-            low.scope.ends[d] = Tile(dtypes.i64, (), {}, formulas.number(low.scope.number(d), dtypes.i64))
+        scope.means(known)
+        scope.parts.clear()
+        for d in scope.reach.keys() & scope.symbols.keys() & _set_symbols(low):
+            scope.ends[d] = Tile(dtypes.i64, (), {}, formulas.number(scope.number(d), dtypes.i64))
         for place, record in enumerate(self.constraints):
             first = as_expr(self._first(record, known, _substituted))
             width = self._open_width(record, first) if kind is None else int(self.forms[kind, place])
-            low.scope.parts[record.attrs["dim"]] = first, width
+            scope.parts[record.attrs["dim"]] = first, width
         with low.nested():
             body()
 

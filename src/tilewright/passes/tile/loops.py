@@ -39,12 +39,13 @@ from tilewright.plan.sums import summed_in
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body once for each tile of the axis, in order."""
+    scope = low.scope
     axis: Expr = op.attrs["axis"]
     if op.attrs.get("start"):
         return _while(low, op)
-    if moving.is_moved(low.scope, op, _limits(low.program, op)):
+    if moving.is_moved(scope, op, _limits(low.program, op)):
         return _moved(low, op)
-    first, length = low.scope.part(axis)
+    first, length = scope.part(axis)
     tile = _tile(low, op, axis, length)
     carried = _all_carried(low, op, op.operands)
     begin, rounds, rests = _rounds(low, op, first, length, tile)
@@ -52,7 +53,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if low.writer.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or open_end):
         # one body: its last tile goes past the end, or may
         rounds, rests = as_expr(pieces(length, tile)) if open_end else rounds + 1, []
-        low.scope.past[axis] = low.scope.size(axis)
+        scope.past[axis] = scope.size(axis)
         masks.hide_end(low, op)
     start, kept = as_expr(0), False
     if low.writer.home is not None and isinstance(tile, int) and not rests:
@@ -66,14 +67,14 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
             _bring(low, op, axis, (begin, length), rounds is as_expr(1))
         name = f"k_{axis}" if str(axis).isidentifier() else "k"
         with low.writer.loop(name, rounds, start, unroll=out, kept=kept) as k:
-            low.scope.iteration[axis] = k
+            low.reports.iteration[axis] = k
             _round(low, op, carried, axis, (begin + tile * k, tile))
         if not isinstance(rounds, Const):  # perhaps there is none
             low.reports.required = required
-    low.scope.past.pop(axis, None)
-    low.scope.unseen.pop(axis, None)
+    scope.past.pop(axis, None)
+    scope.unseen.pop(axis, None)
     for condition, rest in rests:
-        low.scope.iteration[axis] = rounds
+        low.reports.iteration[axis] = rounds
         with low.branch(condition):
             _round(low, op, carried, axis, (begin + tile * rounds, rest))
     for inner in op.blocks[0].ops:
@@ -269,17 +270,16 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
 
 def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body as long as there are tiles, where data say how many, or where the first one is."""
+    scope = low.scope
     axis: Expr = op.attrs["axis"]
-    if low.scope.masks or axis in low.scope.parts or axis in low.scope.bases:
+    if scope.masks or axis in scope.parts or axis in scope.bases:
         raise ProgramError(f"{op_text(op)}: natively, only a loop over whole of {axis} is moved by data", op.loc)
     limits, tile = _limits(low.program, op), _stated(low, axis)
     if tile is None:
         raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
     zero = formulas.number(0, dtypes.i64)
     step = formulas.number(tile, dtypes.i64)
-    end = (
-        low.scope.ends[axis].formula if axis in low.scope.ends else formulas.of_expr(as_expr(low.scope.size(axis)), {})
-    )
+    end = scope.ends[axis].formula if axis in scope.ends else formulas.of_expr(as_expr(scope.size(axis)), {})
     place = low.storage.stored(
         Tile(dtypes.i64, (), {}, moving.value(low, limits["start"], op) if "start" in limits else zero)
     )
@@ -292,10 +292,10 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
     def one() -> None:
         with low.nested():
-            low.scope.bases[axis], low.scope.ends[axis] = place, Tile(dtypes.i64, (), {}, end)
-            with low.scope.at(axis, (as_expr(0), tile)):
+            scope.bases[axis], scope.ends[axis] = place, Tile(dtypes.i64, (), {}, end)
+            with scope.at(axis, (as_expr(0), tile)):
                 _body(low, op, carried)
-            del low.scope.bases[axis]
+            del scope.bases[axis]
         low.storage.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
 
     _as_long_as(low.storage, lambda: call("lt", place.formula, stop.formula), one)
@@ -320,20 +320,21 @@ def _as_long_as(storage: Storage, truth: Callable[[], Formula], one: Callable[[]
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body as long as a condition holds; it moves the axis itself, by set_symbol."""
+    scope = low.scope
     axis = op.attrs["axis"]
     (body,) = op.blocks
     if not any(inner.name == "set_symbol" and inner.attrs["symbol"] is axis for inner in body.ops):
         raise ProgramError(f"while loop over {axis}: the body never sets it by tkw.set_symbol", op.loc)
-    if low.scope.masks or axis in low.scope.walking:
+    if scope.masks or axis in scope.walking:
         raise ProgramError(
             f"a while loop over {axis} inside another over it or a conditional has no native form yet", op.loc
         )
-    outside = low.scope.bound.get(axis)
+    outside = scope.bound.get(axis)
     first = moving.single(low, op.operands[0], op)
     place = low.storage.stored(first, name=f"{axis}_now")
     carried = _all_carried(low, op, op.operands[1:])
-    low.scope.walking.add(axis)
-    low.scope.bound[axis] = place
+    scope.walking.add(axis)
+    scope.bound[axis] = place
 
     def truth() -> Formula:
         data = {axis: place.formula}
@@ -341,24 +342,24 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
             asked = symbol(f"GET_ITER_ARG_{n}")
             if asked in op.attrs["condition"].symbols and tensor is not None:
                 data[asked] = moving.single(low, value, op, low.storage.held(tensor, start.dims, start.parts)).formula
-        e = low.scope.expr(op.attrs["condition"])
+        e = scope.expr(op.attrs["condition"])
         for s in e.symbols - data.keys():
-            if s in low.scope.bound:
-                data[s] = converted(low.scope.bound[s].formula, low.scope.bound[s].dtype, dtypes.i64)
+            if s in scope.bound:
+                data[s] = converted(scope.bound[s].formula, scope.bound[s].dtype, dtypes.i64)
         return formulas.of_expr(e, data)
 
     def one() -> None:
         with low.nested():
             _body(low, op, carried)
-            following = low.scope.bound[axis].formula
+            following = scope.bound[axis].formula
         low.storage.put(place.formula.value.tensor, (), {}, following)
 
     _as_long_as(low.storage, truth, one)
-    low.scope.walking.discard(axis)
+    scope.walking.discard(axis)
     if outside is None:
-        del low.scope.bound[axis]
+        del scope.bound[axis]
     else:
-        low.scope.bound[axis] = outside
+        scope.bound[axis] = outside
     return _results(low.storage, op, carried)
 
 
@@ -391,18 +392,19 @@ def _store(storage: Storage, carried: list[Carried], found: tuple[Tile, ...]) ->
 
 def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body, whose writes happen where the condition holds; what it gives, there too."""
+    scope = low.scope
     (body,) = op.blocks
     if "when" in op.attrs:
         otherwise = [low.storage.env[v] for v in op.operands]
-        e = low.scope.expr(op.attrs["when"])
+        e = scope.expr(op.attrs["when"])
         if isinstance(e, Const):
             if not e.value:
                 return tuple(otherwise)
             with low.nested():
                 found = low.block(body)
             return found if op.results else ()
-        tiles = {s: low.scope.bound[s] for s in e.symbols if s in low.scope.bound}
-        if not tiles and (low.in_grid or e.symbols <= low.scope.opened.symbols):
+        tiles = {s: scope.bound[s] for s in e.symbols if s in scope.bound}
+        if not tiles and (low.in_grid or e.symbols <= scope.opened.symbols):
             return _by_workgroup(low, op, e, otherwise)
         if set(tiles) != set(e.symbols) and not low.in_grid:
             raise ProgramError(f"{op_text(op)}: natively a condition is of sizes and of symbols set by tiles", op.loc)
@@ -417,12 +419,12 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in condition.sizes:  # it holds nowhere
         return tuple(otherwise)
     condition = low.storage.stored(condition, name="condition")
-    low.scope.masks.append(condition)
+    scope.masks.append(condition)
     try:
         with low.nested():
             found = low.block(body)
     finally:
-        low.scope.masks.pop()
+        scope.masks.pop()
     results = []
     for yes, no in zip(found, otherwise, strict=True):
         parts = common_parts([yes, no, condition])

@@ -43,19 +43,20 @@ def is_aliased(program: Program) -> bool:
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The elements of memory that the access names."""
+    storage = low.storage
     if low.planned is not None and (planned := low.planned.read(op)) is not None:
         return (planned,)
     source, *extra = op.operands
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
-    if op in low.storage.early:
-        return (low.storage.early[op].over(kind.dims, parts),)
+    if op in storage.early:
+        return (storage.early[op].over(kind.dims, parts),)
     sizes = tuple(parts[d][1] for d in kind.dims)
     other = formulas.rounded(op.attrs.get("otherwise", 0), kind.dtype)
     if 0 in sizes:
         return (Tile(kind.dtype, kind.dims, parts, formulas.number(0, kind.dtype)),)
     access = access_of(low, op, source, kind.dims, tuple(extra))
-    marks = loose(low.scope, access, low.storage.axes(kind.dims, parts)[1])
+    marks = loose(low.scope, access, storage.axes(kind.dims, parts)[1])
     surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
         if access.data or low.scope.masks or low.in_grid:
@@ -73,26 +74,26 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in access.shape:
         found = formulas.number(other, kind.dtype)
     elif access.data:
-        found = _gathered(low.storage, access, kind, parts, marks, other)
+        found = _gathered(storage, access, kind, parts, marks, other)
     elif low.cuts.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
         found = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
     elif surplus and low.cuts.packed and inplace.is_right(low.users, op):
         pass  # it is packed with zeros past its end
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
-        low.storage.loose[Load(access.tensor, access.at)] = marks
+        storage.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
         found = halo.staged(low.writer, access, box, kind.dtype, other)
     elif any(marks):
-        tensor = low.storage.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
-        over, images = low.storage.axes(kind.dims, parts, tensor)
+        tensor = storage.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
+        over, images = storage.axes(kind.dims, parts, tensor)
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
-        if low.cuts.terms is None and tensor not in low.storage.sums:
+        if low.cuts.terms is None and tensor not in storage.sums:
             low.writer.copy(access.tensor, over, at, tensor, other)
         else:  # element by element, as lanes have them
             low.writer.emit("copy", (low.writer.view(access.tensor, over, at), tensor), otherwise=other)
-        found = low.storage.held(tensor, kind.dims, parts).formula
+        found = storage.held(tensor, kind.dims, parts).formula
     elif access.tensor.type.role != "in" and source not in low.arguments.in_place:  # what it holds now must be kept
-        found = low.storage.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
+        found = storage.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
     condition = bounds_of(low, op, kind.dims)
     if condition is not None:
         found = call("select", condition, found, formulas.number(other, kind.dtype))
@@ -138,9 +139,6 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
     shape = " x ".join(map(str, access.shape))
     what = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
     low.reports.report(Tile(dtypes.bool_, over, {d: parts[d] for d in over}, wrong), what, op)
-
-
-# -- conditions -------------------------------------------------------------------------------------------
 
 
 # -- writing ----------------------------------------------------------------------------------------------
@@ -221,29 +219,30 @@ def _in_order(storage: Storage, op: Op, to: Write) -> Tile:
 
 def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Keeps the tile in an argument of its own, if anybody asked for that: each part where its coordinates say."""
+    scope = low.scope
     if low.reports.logs is None:
         return ()
-    if low.scope.masks:
+    if scope.masks:
         raise ProgramError("debug_log inside a conditional has no native form yet", op.loc)
 
     tile = low.storage.env[op.operands[0]]
     label, dims = op.attrs["label"], op.attrs.get("to", tile.dims)
-    counts = [(axis, low.scope.number(count)) for axis, count in op.attrs.get("iterations", ())]
+    counts = [(axis, scope.number(count)) for axis, count in op.attrs.get("iterations", ())]
     if label not in low.reports.logs:
-        shape = (*(count for _, count in counts), *map(low.scope.number, dims))
+        shape = (*(count for _, count in counts), *map(scope.number, dims))
         log = Log(label, shape, tile.dtype, tuple(op.attrs.get("names", ())) if counts else ())
         kind = TensorType("global", tile.dtype, tuple(map(as_expr, shape)), role="inout")
         low.reports.logs[label] = log, Value(kind, low.writer.fresh(f"log_{len(low.reports.logs)}"))
     log, value = low.reports.logs[label]
     if 0 in tile.sizes or 0 in log.shape:
         return ()
-    slot = [minimum(low.scope.iteration.get(axis, as_expr(0)), as_expr(count - 1)) for axis, count in counts]
-    at: list[Expr] = [low.scope.coordinate(d) for d in dims]
+    slot = [minimum(low.reports.iteration.get(axis, as_expr(0)), as_expr(count - 1)) for axis, count in counts]
+    at: list[Expr] = [scope.coordinate(d) for d in dims]
     if "at" in op.attrs:
-        images = Substitution({i: low.scope.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
-        at = [images(low.scope.expr(e)) for e in op.attrs["at"]]
+        images = Substitution({i: scope.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
+        at = [images(scope.expr(e)) for e in op.attrs["at"]]
     access = TileAccess(value, log.shape, (*slot, *at), {})
     over, moved = low.storage.axes(tile.dims, tile.parts)
-    places = [(moved(e), mark) for e, mark in zip(access.at, loose(low.scope, access, moved), strict=True)]
+    places = [(moved(e), mark) for e, mark in zip(access.at, loose(scope, access, moved), strict=True)]
     low.writer.map(low.writer.view(value, over, places), over, tile.formula, moved)
     return ()

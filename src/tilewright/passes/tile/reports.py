@@ -45,6 +45,8 @@ class Reports:
         self.storage, self.lenient = storage, lenient
         self.scope, self.writer = storage.scope, storage.writer
         self.logs: dict[str, tuple[Log, Value]] | None = {} if logged else None
+        self.iteration: dict[Expr, Expr] = {}
+        """How many tiles of each loop around have been done before: a log keeps those of each."""
         self.faults: list[Fault] = []
         self.required: set[tuple[Symbol, Tile]] = set()
         """Symbols whose range is looked after already, with what they stand for."""

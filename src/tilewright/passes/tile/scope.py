@@ -62,8 +62,6 @@ class TileScope:
         self.unseen: dict[Expr, Op | None] = {}
         """Of these, axes past whose end nothing changes what a loop carries: since one of its operations gives -inf
         there, or, None, since a selection of the program does."""
-        self.iteration: dict[Expr, Expr] = {}
-        """How many tiles of each loop around have been done before."""
         self.reach: dict[Expr, int] = {}
         """Dimensions whose parts lie outside them in some workgroups: one past the last coordinate."""
         self._coordinates: dict[tuple[Expr, Size], Symbol] = {}

@@ -23,14 +23,15 @@ from tilewright.plan.tiled import Tiled, Walk
 
 def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -> Load:
     """Copies the rows of a task, with zeros for what is not there; gives where an element of them then lies."""
+    scope = low.scope
     w, kind, depth, axes = low.writer, read.results[0].type, how.atom.shape[2], plan.axes
     own = [d for d in kind.dims if d in axes.deep and d not in plan.shifts]
-    last = {d: low.scope.number(d) - 1 for d in plan.shifts}
+    last = {d: scope.number(d) - 1 for d in plan.shifts}
     lines = walk.lines + sum(last[d] * down for d, (down, _) in plan.shifts.items())
     along = sum(last[d] * further for d, (_, further) in plan.shifts.items())
     count = lines * walk.pitch
     past = how.rows + along - (walk.pitch - walk.length) if plan.shifts else -count % how.rows
-    outer = [*map(low.scope.number, own), int(pieces(low.scope.number(axes.k), depth))]
+    outer = [*map(scope.number, own), int(pieces(scope.number(axes.k), depth))]
     held = w.alloc(kind.dtype, (*outer, count + past, depth), "staged")
     if past:  # rows that blocks read behind the last line
         *before, i, c = w.axes((*outer, past, depth))
@@ -38,18 +39,18 @@ def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -
         w.emit("fill", (behind,), value=0)
     over = w.axes((lines, walk.pitch, *outer, depth))
     line, place, *taps, chunk, c = over
-    first, row = low.scope.part(axes.m)[0], walk.pitch * line + place
-    known: dict[Expr, Expr] = {d: low.scope.part(d)[0] for d in kind.dims} | dict.fromkeys(plan.shifts, as_expr(0))
+    first, row = scope.part(axes.m)[0], walk.pitch * line + place
+    known: dict[Expr, Expr] = {d: scope.part(d)[0] for d in kind.dims} | dict.fromkeys(plan.shifts, as_expr(0))
     known |= {axes.m: first + row, **dict(zip(own, taps, strict=True))}
     access = access_of(low, read, read.operands[0], kind.dims, ())
     source = _in_chunks(low, access, known, axes.k, over, depth * chunk + c)
     goal = w.view(held, over, [(e, False) for e in (*taps, chunk, row, c)])
     w.emit("copy", (source, goal), otherwise=0)
-    at = low.scope.coordinate(axes.m) - first
+    at = scope.coordinate(axes.m) - first
     for d, (down, further) in plan.shifts.items():
-        at = at + (down * walk.pitch + further) * low.scope.coordinate(d)
-    k = low.scope.coordinate(axes.k)
-    return Load(held, (*map(low.scope.coordinate, own), k // depth, at, k % depth))
+        at = at + (down * walk.pitch + further) * scope.coordinate(d)
+    k = scope.coordinate(axes.k)
+    return Load(held, (*map(scope.coordinate, own), k // depth, at, k % depth))
 
 
 def _in_chunks(

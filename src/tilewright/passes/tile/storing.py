@@ -66,22 +66,23 @@ def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle
 def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     """Writes sums whose rows are rows of the argument: tiles have all rows, and some columns of each, where several
     groups of waves have columns some of each group's."""
+    w = low.writer
     m, n = low.storage.sums[held]
-    across = 1 if low.writer.home is None else low.writer.home.waves[1]
+    across = 1 if w.home is None else w.home.waves[1]
     rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]) // across, element_bytes(to.dtype)
     row = _row(atom, columns * size)
     if row is None:
         return False
     wide = row // size
     shape = (across, rows, wide)[across == 1 :]
-    tile = low.writer.alloc(to.dtype, shape, "result", swizzle_of(atom, row, size, low.machine))
-    with low.writer.loop("j", columns // wide, unroll=True) as j:
-        *group, i, c = over = low.writer.axes(shape)
+    tile = w.alloc(to.dtype, shape, "result", swizzle_of(atom, row, size, low.machine))
+    with w.loop("j", columns // wide, unroll=True) as j:
+        *group, i, c = over = w.axes(shape)
         place = sum(columns * g for g in group) + wide * j + c
-        part = load(low.writer.columns(held, over, i, place), *over)
-        low.writer.map(tile, over, _looking_at(to.formula, held, part), _images(low.scope, to, {m: i, n: place}))
-        with low.writer.loop("g", across, unroll=True) as side:
-            i, c = low.writer.axes((rows, wide))
+        part = load(w.columns(held, over, i, place), *over)
+        w.map(tile, over, _looking_at(to.formula, held, part), _images(low.scope, to, {m: i, n: place}))
+        with w.loop("g", across, unroll=True) as side:
+            i, c = w.axes((rows, wide))
             images = _images(low.scope, to, {m: i, n: columns * side + wide * j + c})
             _leave(low, to, (i, c), images, tile, [*([side] if group else []), i, c])
     return True
@@ -90,6 +91,7 @@ def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
 def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     """Writes sums whose columns are rows of the argument: tiles have some of these, and all that the sums have along
     them, in slabs as wide as a row of shared memory may be."""
+    w = low.writer
     m, n = low.storage.sums[held]
     rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]), element_bytes(to.dtype)
     row = _row(atom, rows * size)
@@ -100,15 +102,15 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     count = next((x for x in range(min(columns, wide) // unit * unit, 0, -unit) if columns % x == 0), None)
     if count is None:
         return False
-    tile = low.writer.alloc(to.dtype, (rows // wide, count, wide), "result", swizzle_of(atom, row, size, low.machine))
-    with low.writer.loop("j", columns // count, unroll=True) as j:
-        i, c = low.writer.axes((rows, count))
-        goal = low.writer.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])
+    tile = w.alloc(to.dtype, (rows // wide, count, wide), "result", swizzle_of(atom, row, size, low.machine))
+    with w.loop("j", columns // count, unroll=True) as j:
+        i, c = w.axes((rows, count))
+        goal = w.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])
         images = _images(low.scope, to, {m: i, n: count * j + c})
-        part = load(low.writer.columns(held, (i, c), i, count * j + c), i, c)
-        low.writer.map(goal, (i, c), _looking_at(to.formula, held, part), images)
-        with low.writer.loop("s", rows // wide, unroll=True) as s:
-            c, i = low.writer.axes((count, wide))
+        part = load(w.columns(held, (i, c), i, count * j + c), i, c)
+        w.map(goal, (i, c), _looking_at(to.formula, held, part), images)
+        with w.loop("s", rows // wide, unroll=True) as s:
+            c, i = w.axes((count, wide))
             _leave(low, to, (c, i), _images(low.scope, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
     return True
 

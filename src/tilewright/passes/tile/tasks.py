@@ -64,33 +64,33 @@ class Tasks:
     def _cut(self) -> tuple[list[list[Case]], dict[Expr, Size]]:
         """Gives every task its part of each dimension; (the cases that there are of some, and of tasks that are all
         alike how many there are along each)."""
-        low, cases, counts = self.low, list[list[Case]](), dict[Expr, Size]()
+        scope, cases, counts = self.low.scope, list[list[Case]](), dict[Expr, Size]()
         if self.workgroups is not None:
             self.ranges = list(self.workgroups.tasks())
         for d, width in self.cuts.extended.items() if self.cuts.roles is not None else ():
-            low.scope.parts[d], low.scope.past[d] = (
+            scope.parts[d], scope.past[d] = (
                 (as_expr(0), width),
-                low.scope.number(d),
+                scope.number(d),
             )  # columns past the end change nothing
         for d, width in self.cuts.widths.items():
-            if (walk := low.task.walks.get(d)) is not None:
+            if (walk := self.task.walks.get(d)) is not None:
                 count = walk.extent // walk.width
                 self.task.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
-                low.scope.parts[d] = self.task.begins[d], walk.walked
+                scope.parts[d] = self.task.begins[d], walk.walked
                 continue
             if self.cuts.roles is None and (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
                 self._deal(d, width // block)
                 continue
-            size = low.scope.size(d)
+            size = scope.size(d)
             full, rest = divided(size, width)
             if self.cuts.roles is not None:
-                low.scope.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
-                low.task.shared.append(d)
+                scope.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
+                self.task.shared.append(d)
             elif (full, rest) == (1, 0):  # whole: nothing to count
                 continue
             elif isinstance(size, Expr):  # where it ends, only a call tells
                 first = width * self._number(d, (size + width - 1) // width)
-                low.scope.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
+                scope.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
             else:
                 last = full + bool(rest) - 1
                 number = self._number(d, last + 1)
@@ -99,7 +99,7 @@ class Tasks:
                     place = width * minimum(t, full - 1), width  # where this holds it is the same, and in bounds
                     cases.append([(d, place, t < full), (d, (as_expr(width * full), rest), t >= full)])
                 else:
-                    low.scope.parts[d] = width * t, width
+                    scope.parts[d] = width * t, width
         return cases, counts
 
     def _number(self, dim: Expr, count: Expr | Size) -> Symbol:
