@@ -167,9 +167,8 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     left, sources = {**tile.parts, dim: (first + rounds * width, rest)}, [held]
     own = low.scope.coordinate(dim)
     if rest and any(each.at and own in each.at[-1].symbols for each in loads(tile.formula)):
-        sources.append(
-            storage.load_of(storage.stored(replace(tile, parts=left), name="rest"))[1]
-        )  # vectors end anywhere
+        _, last_part = storage.load_of(storage.stored(replace(tile, parts=left), name="rest"))
+        sources.append(last_part)  # vectors end anywhere
     elif rest:
         last = part(as_expr(rounds))
         add(last, _ended(storage, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))

@@ -43,11 +43,8 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """A function of one or two elements."""
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype
-    tiles = (
-        [simple(low.storage, v) for v in op.operands]
-        if is_composed(op.name, dtype)
-        else _tiles(low.storage, op, kind.dims)
-    )
+    storage, composed = low.storage, is_composed(op.name, dtype)
+    tiles = [simple(storage, v) for v in op.operands] if composed else _tiles(storage, op, kind.dims)
     parts = common_parts(tiles)
     if op.name == "exp" and _is_coarse(low, op):
         found = call("exp2", _scaled(low.storage, tiles[0]))
@@ -337,9 +334,8 @@ def _computed(
     tiles: dict[Symbol, Tile] = {s: simple(low.storage, v) for s, v in values.items() if s in e.symbols}
     for s in e.symbols:
         if s in low.scope.bound and s not in values:
-            tiles[s] = (
-                low.scope.bound[s] if dims is None else moving.squeezed(low, low.scope.bound[s], dims, str(s), op)
-            )
+            bound = low.scope.bound[s]
+            tiles[s] = bound if dims is None else moving.squeezed(low, bound, dims, str(s), op)
             low.reports.require_range(s, op)
     found = list(tiles.values())
     if dims is None:

@@ -169,11 +169,9 @@ def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
     """The tensor of what a loop carries, where a value that others use takes the place of that."""
     for operand in op.operands if op.name not in REDUCTIONS else ():
         tensor = low.storage.going_on.get(operand)
-        if (
-            tensor is not None
-            and len(low.users[operand]) == 1
-            and _is_alike(low.storage, tensor, operand, value.type, whole)
-        ):
+        if tensor is None or len(low.users[operand]) != 1:
+            continue
+        if _is_alike(low.storage, tensor, operand, value.type, whole):
             return tensor
     return None
 

@@ -261,11 +261,8 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
             low.storage.env[arg] = combining.rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
             low.storage.going_on[arg] = tensor
     found = low.block(body)
-    _store(
-        low.storage,
-        carried,
-        tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True)),
-    )
+    following = tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True))
+    _store(low.storage, carried, following)
 
 
 def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -280,9 +277,8 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
     zero = formulas.number(0, dtypes.i64)
     step = formulas.number(tile, dtypes.i64)
     end = scope.ends[axis].formula if axis in scope.ends else formulas.of_expr(as_expr(scope.size(axis)), {})
-    place = low.storage.stored(
-        Tile(dtypes.i64, (), {}, moving.value(low, limits["start"], op) if "start" in limits else zero)
-    )
+    begin = moving.value(low, limits["start"], op) if "start" in limits else zero
+    place = low.storage.stored(Tile(dtypes.i64, (), {}, begin))
     last = end
     if "iters" in limits:
         span = call("mul", moving.value(low, limits["iters"], op), step)

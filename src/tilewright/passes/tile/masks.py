@@ -129,12 +129,11 @@ def hide_end(low: Lowering, op: Op) -> None:
     axis: Expr = op.attrs["axis"]
     selections = [inner for inner in op.blocks[0].ops if inner.name == "select" and changes_nothing(op, inner)]
     hidden = last_maskable(op)
-    if any(
-        _fails_past(low.scope, e, dims, axis) for s in selections for e, dims in _over_tiles(low, op, s.operands[0])
-    ):
-        low.scope.unseen[axis] = None
+    scope = low.scope
+    if any(_fails_past(scope, e, dims, axis) for s in selections for e, dims in _over_tiles(low, op, s.operands[0])):
+        scope.unseen[axis] = None
     elif hidden is not None:
-        low.scope.unseen[axis] = hidden
+        scope.unseen[axis] = hidden
 
 
 def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -> bool:

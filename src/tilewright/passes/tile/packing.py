@@ -67,13 +67,14 @@ def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) 
     source = None if there is None else low.arguments.source(there.tensor)
     if there is None or source is None or there.tensor.type.role != "in" or not _is_shared(low, b):
         return None
-    coordinates = [low.scope.coordinate(d) for d in dims]
+    scope = low.scope
+    coordinates = [scope.coordinate(d) for d in dims]
     if not all(e.symbols <= set(coordinates) for e in there.at) or any(
-        d in low.scope.bases or d in low.scope.reach for d in dims
+        d in scope.bases or d in scope.reach for d in dims
     ):
         return None
     shape = low.arguments.shapes[source]
-    if not all(low.scope.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
+    if not all(scope.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
         return None
     key = (there, dims, order)
     if key not in low.arguments.packs:

@@ -167,12 +167,7 @@ class BlockedProduct(AtomProduct):
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
         whole = how.group == 1 and not self.low.cuts.packed
-        there = (
-            whole
-            and found is not None
-            and apart_along(self.low.scope, found, axes.n) == 1
-            and self.is_readable(found, n)
-        )
+        there = whole and found is not None and self._lies_along_n(found) and self.is_readable(found, n)
         if there and found is not None and self.is_near(found):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
@@ -183,6 +178,10 @@ class BlockedProduct(AtomProduct):
             return InPlace(self, found)
         held, order = pack_here(self.low.storage, b, self.parts, axes, outer, how)
         return Packed(self, held, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
+
+    def _lies_along_n(self, found: Load) -> bool:
+        """Whether neighbours along N lie side by side."""
+        return apart_along(self.low.scope, found, self.axes.n) == 1
 
     def is_readable(self, found: Load, n: int) -> bool:
         """Whether B's vectors can be read: all are there, or they may end where their argument does."""

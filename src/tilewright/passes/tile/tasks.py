@@ -68,10 +68,8 @@ class Tasks:
         if self.workgroups is not None:
             self.ranges = list(self.workgroups.tasks())
         for d, width in self.cuts.extended.items() if self.cuts.roles is not None else ():
-            scope.parts[d], scope.past[d] = (
-                (as_expr(0), width),
-                scope.number(d),
-            )  # columns past the end change nothing
+            scope.parts[d] = as_expr(0), width
+            scope.past[d] = scope.number(d)  # columns past the end change nothing
         for d, width in self.cuts.widths.items():
             if (walk := self.task.walks.get(d)) is not None:
                 count = walk.extent // walk.width
