@@ -16,7 +16,7 @@ SHARED = {
     "Tile": "what authors hold while a kernel is traced, and what the lowering knows of it",
 }
 """Classes of the same name, and why there are two."""
-OVER = {"Lowering.__init__": "the fields of the lowering, each with its meaning"}
+OVER: dict[str, str] = {}
 """Functions that are longer, and why."""
 STRATEGIES = r"\b(x86|avx\w*|amx|neon\w*|sve|bfmmla|smmla|hopper|ampere|cdna\w*|mfma|wgmma|dpas|xe|tma|ldmatrix)\b"
 

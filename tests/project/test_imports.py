@@ -85,7 +85,6 @@ LARGEST = {
     "compiler": 2,
     "interpret/block": 4,
     "ir": 14,
-    "passes/tile": 22,
     "targets/cpu": 6,
     "targets/gpu": 5,
 }

@@ -21,7 +21,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import Program
 from tilewright.passes.job import Job
 from tilewright.passes.lower import lower
-from tilewright.passes.tile.general import Log
+from tilewright.passes.tile.reports import Log
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime.calls import known_level, named_values
 from tilewright.runtime.device_arrays import DeviceArray, array_of

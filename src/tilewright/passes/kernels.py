@@ -16,10 +16,10 @@ from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched
 from tilewright.passes.outside import outside
 from tilewright.passes.roles import with_roles
-from tilewright.passes.tile.general import Lowered, Lowering
-from tilewright.passes.tile.memory import role_of
+from tilewright.passes.tile.general import Lowered, lower_tiles
 from tilewright.passes.tile.normal import over_digits
 from tilewright.passes.tile.ordering import in_order
+from tilewright.passes.tile.roles import role_of
 from tilewright.plan.blocking import blocking_of
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice
@@ -36,7 +36,7 @@ def lower_contraction(job: Job) -> Lowered:
     program, sizes, shapes = over_digits(walked, digits_of(walked, blocking))
     (product,) = (op for op in program.walk() if op.name == "mma")
     cuts = cuts_of(c, blocking, product)
-    return Lowering(program, {**job.sizes, **sizes}, shapes, job.machine, cuts, opened=job.opened).run()
+    return lower_tiles(program, {**job.sizes, **sizes}, shapes, job.machine, cuts, opened=job.opened)
 
 
 def lower_kernels(job: Job, lower: Pass) -> None:
@@ -111,7 +111,7 @@ def _lowered(
     job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int], written: Collection[Value] = ()
 ) -> tuple[Lowered, tuple[str, ...]]:
     """A program as a block program for the job's machine, and the notes that `explain` prints of it."""
-    lowered = Lowering(
+    lowered = lower_tiles(
         program,
         sizes,
         job.shapes,
@@ -123,7 +123,7 @@ def _lowered(
         lenient=job.lenient,
         opened=job.opened,
         written=written,
-    ).run()
+    )
     if cuts.roles is None:
         if job.machine.lanes is not None:
             in_order(lowered.program)

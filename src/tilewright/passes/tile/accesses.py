@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +17,10 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.passes.places import Size, linear_step
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.moving import coordinate, squeezed
+from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Load, Parts, load
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 TABLED = 1 << 22
 """Elements whose coordinates are worked out one by one, where ranges do not tell enough."""
@@ -44,25 +42,28 @@ class TileAccess:
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
     """The access of a read or a write over these dimensions."""
-    tensor = low.argument(target)
-    shape = low.shapes[target]
+    scope = low.scope
+    tensor = low.arguments.tensor(target, scope, low.writer)
+    shape = low.arguments.shapes[target]
     data: dict[Symbol, Load] = {}
     if "at" not in op.attrs:
-        at: tuple[Expr, ...] = tuple(coordinate(low, d, data) for d in target.type.dims)
-        if target in low.origins:
-            at = tuple(c - first for c, first in zip(at, low.origins[target], strict=True))
+        at: tuple[Expr, ...] = tuple(coordinate(low.storage, d, data) for d in target.type.dims)
+        if target in low.arguments.origins:
+            at = tuple(c - first for c, first in zip(at, low.arguments.origins[target], strict=True))
         return TileAccess(tensor, shape, at, data)
-    known: dict[Symbol, Expr] = {i: coordinate(low, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)}
-    beside: dict[Symbol, Expr] = {i: low.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
+    known: dict[Symbol, Expr] = {
+        i: coordinate(low.storage, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)
+    }
+    beside: dict[Symbol, Expr] = {i: scope.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
     for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
-        tile, found = low.load_of(low.env[value])
+        tile, found = low.storage.load_of(low.storage.env[value])
         places = {}
         for d, e in zip(tile.dims, at, strict=True):
-            if isinstance(e, Symbol) and e in beside and d in low.bases:  # the tile is relative to the base too
+            if isinstance(e, Symbol) and e in beside and d in scope.bases:  # the tile is relative to the base too
                 where = beside[e]
             else:
-                where = images(with_data(low, low.expr(e), data, dims, op))
+                where = images(with_data(low, scope.expr(e), data, dims, op))
             first, width = tile.parts[d]
             if where.symbols & data.keys() or not _inside(low, where - first, width, dims):
                 raise ProgramError(
@@ -70,12 +71,12 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
                     "that has no native form yet",
                     op.loc,
                 )
-            places[low.coordinate(d)] = where
-        fresh = symbol(low.w.fresh("d"))
+            places[scope.coordinate(d)] = where
+        fresh = symbol(low.writer.fresh("d"))
         data[fresh] = Load(found.tensor, tuple(map(Substitution(places), found.at)))
         known[name] = fresh
         images = Substitution(known)
-    places_of = tuple(images(with_data(low, low.expr(e), data, dims, op)) for e in op.attrs["at"])
+    places_of = tuple(images(with_data(low, scope.expr(e), data, dims, op)) for e in op.attrs["at"])
     return TileAccess(tensor, shape, places_of, data)
 
 
@@ -83,19 +84,19 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
     """The expression with symbols that set_symbol bound as numbers found in data, which are added."""
     images: dict[Symbol, Expr] = {}
     for s in sorted(e.symbols, key=lambda s: s.name):
-        tile = low.bound.get(s)
+        tile = low.scope.bound.get(s)
         if tile is None:
             continue
-        low.require_range(s, op)
-        _, found = low.load_of(squeezed(low, tile, dims, str(s), op))
-        images[s] = symbol(low.w.fresh("d"))
+        low.reports.require_range(s, op)
+        _, found = low.storage.load_of(squeezed(low, tile, dims, str(s), op))
+        images[s] = symbol(low.writer.fresh("d"))
         data[images[s]] = found  # type: ignore[index]
     return Substitution(images)(e) if images else e
 
 
-def loose(low: Lowering, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
+def loose(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
     """Which of the memory coordinates may lie outside, over a part of the dimensions."""
-    return tuple(not low.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
+    return tuple(not scope.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
 
 
 def may_leave(e: Expr, size: Size | Expr) -> bool:
@@ -108,27 +109,27 @@ def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[E
     return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
 
 
-def apart_along(low: Lowering, found: Load, dim: Expr) -> int | None:
+def apart_along(scope: TileScope, found: Load, dim: Expr) -> int | None:
     """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
-    c = low.coordinate(dim)
+    c = scope.coordinate(dim)
     if any(c in e.symbols for e in found.at[:-1]) or not found.at:
         return None
     return linear_step(found.at[-1], c)
 
 
-def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
+def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
     """What the coordinates of an access without data reach, where one lies outside; empty if all lie inside.
 
     `marks` says which of them are not shown to.
     Ranges do not always tell; then the coordinates of all elements are worked out.
     """
-    sizes = tuple(low.size(d) for d in dims)
+    sizes = tuple(scope.size(d) for d in dims)
     shape = tuple(n for n in sizes if isinstance(n, int))
     extents = [n for n in map(number_or, map(as_expr, access.shape)) if isinstance(n, int)]
     if len(shape) < len(sizes) or len(extents) < len(access.shape) or prod(shape) > TABLED:
-        raise ProgramError(_unknown(low, access, dims, marks))
+        raise ProgramError(_unknown(scope, access, dims, marks))
     grid = np.ogrid[tuple(slice(0, n) for n in shape)]
-    known = {low.coordinate(d): g for d, g in zip(dims, grid, strict=True)}
+    known = {scope.coordinate(d): g for d, g in zip(dims, grid, strict=True)}
     worst, wrong = [], False
     for e, size in zip(access.at, access.shape, strict=True):
         c = np.asarray(evaluate(e, known))
@@ -137,23 +138,23 @@ def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tu
     return tuple(worst) if wrong else ()
 
 
-def _unknown(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
+def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
     """Which coordinate cannot be shown to lie inside memory, and what can be done about that."""
     place = marks.index(True)
-    at = Substitution({low.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])
+    at = Substitution({scope.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])
     found = f"coordinate {place}, {at}, cannot be shown to be at least 0 and below {access.shape[place]}"
-    if low.opened:
+    if scope.opened:
         found += (
             " for all values of the dynamic sizes: bind a size that follows from another, as in {S: (K + 31) // 32}"
         )
-    return f"{found}{', or' if low.opened else ':'} add otherwise=0"
+    return f"{found}{', or' if scope.opened else ':'} add otherwise=0"
 
 
 def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:
     """Whether an expression of the current coordinates lies in 0..size-1."""
-    parts: Parts = {d: low.part(d) for d in dims}
-    over = low.w.axes([1 if parts[d][1] == 0 else parts[d][1] for d in dims])
-    return low.is_inside(low.images(dims, parts, over)(e), size)
+    parts: Parts = {d: low.scope.part(d) for d in dims}
+    over = low.writer.axes([1 if parts[d][1] == 0 else parts[d][1] for d in dims])
+    return low.scope.is_inside(low.scope.images(dims, parts, over)(e), size)
 
 
 def is_outside(access: TileAccess) -> Formula:

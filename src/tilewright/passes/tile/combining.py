@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product as every
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.algebra.expr_use import Substitution
@@ -21,8 +21,11 @@ from tilewright.machine import Machine
 from tilewright.passes.places import Size
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.accesses import apart_along
+from tilewright.passes.tile.keeping import fits, near
 from tilewright.passes.tile.lanes import LaneProduct
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.products import BlockedProduct
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import (
     Load,
     Part,
@@ -39,9 +42,6 @@ from tilewright.passes.tile.values import (
 from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of
 from tilewright.plan.sums import summed_in
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 BLOCK = 128
 """Neighbours whose vectors are written out one after another."""
@@ -61,7 +61,7 @@ def rounded(dtype: DType, dims: tuple[Expr, ...], parts: Parts, wide: DType, for
 
 def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The sum, maximum, minimum or product along a dimension, with an accumulator if there is one."""
-    tiles = [low.env[v] for v in op.operands]
+    tiles = [low.storage.env[v] for v in op.operands]
     carried = tiles.pop() if op.attrs.get("acc") else None
     kind: TileType = op.results[0].type
     dim, step = op.attrs["dim"], STEPS[op.name]
@@ -74,7 +74,7 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
     total: Formula | None = None
     inner = {d: parts[d] for d in kind.dims}
     if low.cuts.waves > 1:  # what goes along rows and is used again stays near, rather than be read again
-        tiles = [low.near(v) for v in op.operands[: len(tiles)]]
+        tiles = [near(low, v) for v in op.operands[: len(tiles)]]
     for tile in tiles:
         cut = moving.neutral(low, tile.over(tile.dims, parts), (dim,), moving.identity(op.name, tile.dtype))
         if parts[dim][1] == 0:
@@ -92,17 +92,18 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         inner |= {d: carried.parts[d] for d in kind.dims if d not in inner}
     if total is None:
         what = f"{op.name} over {dim}: there is nothing to combine"
-        if len(low.masks) != 1:
+        if len(low.scope.masks) != 1:
             raise ExecutionError(what, op.loc)
-        low.report(low.masks[0], what, op)  # it is a mistake only where the condition holds
+        low.reports.report(low.scope.masks[0], what, op)  # it is a mistake only where the condition holds
         total = formulas.number(0, wide)
     return (rounded(dtype, kind.dims, inner, wide, total),)
 
 
 def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
     """The combination along one dimension, in memory: a load."""
+    storage, w = low.storage, low.writer
     inner, scale = scale_of(tile.formula)
-    if low.w.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
+    if w.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
         # rounding keeps the order: the largest product is that of the largest
         found = _along(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
         return call("mul", found, formulas.number(scale, wide))
@@ -110,21 +111,21 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
     name = next(n for n, s in STEPS.items() if s == step)
-    if only_load(source.formula) is None and not low.fits(source.sizes, low.machine.row_tasks.values):
-        return low.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
-    source, there = low.load_of(source)
-    home = low.w.home
-    if home is not None and low.sums.get(there.tensor) == (home.row, dim):
-        total = low.room(wide, outer, source.parts, "total")
-        low.w.combine("reduce", there.tensor, total, 1, name)
-        return low.held(total, outer, source.parts).formula
-    total = low.w.alloc(wide, sizes, "total")
-    if apart_along(low, there, dim) == 1:
-        view = low.viewed(there, source.dims, source.parts)
-        low.w.combine("reduce", view, low.w.part(total, sizes), source.dims.index(dim), name)
+    if only_load(source.formula) is None and not fits(low, source.sizes, low.machine.row_tasks.values):
+        return storage.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
+    source, there = storage.load_of(source)
+    home = w.home
+    if home is not None and storage.sums.get(there.tensor) == (home.row, dim):
+        total = storage.room(wide, outer, source.parts, "total")
+        w.combine("reduce", there.tensor, total, 1, name)
+        return storage.held(total, outer, source.parts).formula
+    total = w.alloc(wide, sizes, "total")
+    if apart_along(low.scope, there, dim) == 1:
+        view = storage.viewed(there, source.dims, source.parts)
+        w.combine("reduce", view, w.part(total, sizes), source.dims.index(dim), name)
     else:
         _blocks(low, source, there, dim, total, ("reduce", name))
-    return low.held(total, outer, source.parts).formula
+    return storage.held(total, outer, source.parts).formula
 
 
 def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], name: str) -> Value:
@@ -135,42 +136,44 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     within words, which takes registers. What is left is added where it has rows of its own, and otherwise combined by
     itself.
     """
+    storage = low.storage
     first, length = tile.parts[dim]
-    assert low.w.lanes is not None
+    assert low.writer.lanes is not None
     assert isinstance(length, int)
     others = prod(most(tile.parts[d][1]) for d in outer)
     values, at_once = low.machine.row_tasks.values, 2
     if _begins_anywhere(tile, low.machine):
         values, at_once = values // 2, 1
-    width = min(length, 1 << (max(1, values * low.w.lanes // others).bit_length() - 1))
+    width = min(length, 1 << (max(1, values * low.writer.lanes // others).bit_length() - 1))
     rounds, rest = divmod(length, width)
 
     def part(place: Expr) -> Parts:
         return {**tile.parts, dim: (first + place * width, width)}
 
-    _, held = low.load_of(low.stored(replace(tile, parts=part(as_expr(0))), name="some"))
+    _, held = storage.load_of(storage.stored(replace(tile, parts=part(as_expr(0))), name="some"))
 
     def add(now: Parts, more: Formula) -> None:
-        so_far = low.held(held.tensor, tile.dims, now).formula
-        low.put(held.tensor, tile.dims, now, call(STEPS[name], so_far, more))
+        so_far = storage.held(held.tensor, tile.dims, now).formula
+        storage.put(held.tensor, tile.dims, now, call(STEPS[name], so_far, more))
 
     times, single = divmod(rounds - 1, at_once)
     if times:
-        with low.w.loop("p", times) as p:
+        with low.writer.loop("p", times) as p:
             for n in range(at_once):
                 add(part(at_once * p + n + 1), tile.formula)
     if single:
         add(part(as_expr(rounds - 1)), tile.formula)
-    total = low.w.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
+    total = low.writer.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
     left, sources = {**tile.parts, dim: (first + rounds * width, rest)}, [held]
-    own = low.coordinate(dim)
+    own = low.scope.coordinate(dim)
     if rest and any(each.at and own in each.at[-1].symbols for each in loads(tile.formula)):
-        sources.append(low.load_of(low.stored(replace(tile, parts=left), name="rest"))[1])  # vectors end anywhere
+        _, last_part = storage.load_of(storage.stored(replace(tile, parts=left), name="rest"))
+        sources.append(last_part)  # vectors end anywhere
     elif rest:
         last = part(as_expr(rounds))
-        add(last, _ended(low, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
+        add(last, _ended(storage, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
     for source in sources:
-        low.w.combine("reduce", source.tensor, total, tile.dims.index(dim), name, accumulate=source is not held)
+        low.writer.combine("reduce", source.tensor, total, tile.dims.index(dim), name, accumulate=source is not held)
     return total
 
 
@@ -181,23 +184,23 @@ def _begins_anywhere(tile: Tile, machine: Machine) -> bool:
     return any(not isinstance(x.shape[-1], Const) or x.shape[-1].value * x.dtype.bits % word for x in rows)
 
 
-def _ended(low: Lowering, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
+def _ended(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
     """The tile's elements where only so many count along a dimension, and a number after them, for which nothing is
     read."""
-    own, first = low.coordinate(dim), tile.parts[dim][0]
-    over, _ = low.axes(tile.dims, tile.parts)
+    own, first = storage.scope.coordinate(dim), tile.parts[dim][0]
+    over, _ = storage.axes(tile.dims, tile.parts)
 
     def brought(each: Load) -> Formula:
         if not any(own in e.symbols for e in each.at):
             return load(each.tensor, *each.at)
-        there = low.viewed(each, tile.dims, {**tile.parts, dim: (first, count)})
-        room = low.w.alloc(each.tensor.type.dtype, tile.sizes, "last")
+        there = storage.viewed(each, tile.dims, {**tile.parts, dim: (first, count)})
+        room = storage.writer.alloc(each.tensor.type.dtype, tile.sizes, "last")
         at = [(axis, d is dim) for d, axis in zip(tile.dims, over, strict=True)]
-        low.w.copy(there, over, at, room, 0)
-        return low.held(room, tile.dims, tile.parts).formula
+        storage.writer.copy(there, over, at, room, 0)
+        return storage.held(room, tile.dims, tile.parts).formula
 
     found = rewritten(tile.formula, lambda e: e, brought)
-    inside = call("lt", moving.place(low, dim), formulas.index(first + count, dtypes.i64))
+    inside = call("lt", moving.place(storage.scope, dim), formulas.index(first + count, dtypes.i64))
     return call("select", inside, found, formulas.number(number, tile.dtype))
 
 
@@ -210,14 +213,14 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
-        view = low.viewed(there, tile.dims, parts)
-        _, to = low.load_of(low.held(target, kept, tile.parts))
-        low.w.combine(how[0], view, low.viewed(to, kept, parts), tile.dims.index(dim), how[1])
+        view = low.storage.viewed(there, tile.dims, parts)
+        _, to = low.storage.load_of(low.storage.held(target, kept, tile.parts))
+        low.writer.combine(how[0], view, low.storage.viewed(to, kept, parts), tile.dims.index(dim), how[1])
 
     size = tile.parts[outer[-1]][1] if outer else 1
     rounds, rest = divided(size, BLOCK) if most(size) > 2 * BLOCK else (0, size)
     if rounds != 0:
-        with low.w.loop("b", rounds) as b:
+        with low.writer.loop("b", rounds) as b:
             one(b * BLOCK, BLOCK)
     if rest != 0:
         with low.branch(as_expr(rest) >= 1):
@@ -226,37 +229,38 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
 
 def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The running sum along a dimension."""
-    tile, *start = (low.env[v] for v in op.operands)
+    tile, *start = (low.storage.env[v] for v in op.operands)
     dim = op.attrs["dim"]
     wide = tile.dtype.accumulator
     if 0 in tile.sizes:
         return (tile,)
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
-    source, there = low.load_of(source)
-    running = low.w.alloc(wide, source.sizes, "running")
+    source, there = low.storage.load_of(source)
+    running = low.writer.alloc(wide, source.sizes, "running")
     if low.cuts.waves > 1:
-        view = low.viewed(there, source.dims, source.parts)
-        low.w.combine("scan", view, running, source.dims.index(dim), "sum")
+        view = low.storage.viewed(there, source.dims, source.parts)
+        low.writer.combine("scan", view, running, source.dims.index(dim), "sum")
     else:
         _blocks(low, source, there, dim, running, ("scan", "sum"))
-    total = low.held(running, source.dims, source.parts).formula
+    total = low.storage.held(running, source.dims, source.parts).formula
     if start:
         kind, before = start[0].accumulated
         if dim in start[0].dims:  # of a tile along the dimension, the last element counts
             first, width = start[0].parts[dim]
-            before = rewritten(before, Substitution({low.coordinate(dim): first + width - 1}))
+            before = rewritten(before, Substitution({low.scope.coordinate(dim): first + width - 1}))
         total = call("add", total, converted(before, kind, wide))
     return (Tile(tile.dtype, tile.dims, tile.parts, converted(total, wide, tile.dtype)),)
 
 
 def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The largest elements along a dimension, and where they are: one after another, each time of those left."""
-    tile = low.env[op.operands[0]]
+    w = low.writer
+    tile = low.storage.env[op.operands[0]]
     dim = op.attrs["dim"]
-    count, length = low.number(op.attrs["count"]), tile.parts[dim][1]
+    count, length = low.scope.number(op.attrs["count"]), tile.parts[dim][1]
     values, _ = op.results
     outer = tuple(d for d in tile.dims if d is not dim)
-    if isinstance(length, Expr) and not low.holds(length - count):
+    if isinstance(length, Expr) and not low.scope.holds(length - count):
         raise DimensionMismatch(
             f"topk over {dim}: k is {count}, and {dim} is dynamic and may be less; leave {dim} out of dynamic=, and "
             "each call checks it",
@@ -264,34 +268,34 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
         )
     if isinstance(length, int):
         require_elements(op, count, length)
-    parts = {d: tile.parts.get(d) or low.part(d) for d in values.type.dims}
+    parts = {d: tile.parts.get(d) or low.scope.part(d) for d in values.type.dims}
     if 0 in tile.sizes or count == 0:
         return tuple(Tile(v.type.dtype, v.type.dims, parts, formulas.number(0, v.type.dtype)) for v in op.results)
     made = [
-        low.stored(tile, (*outer, dim), kind)
+        low.storage.stored(tile, (*outer, dim), kind)
         for kind in (
             (dtypes.i32, formulas.number(1, dtypes.i32)),
             (tile.dtype, tile.formula),
-            (dtypes.i32, formulas.index(low.coordinate(dim), dtypes.i32)),
+            (dtypes.i32, formulas.index(low.scope.coordinate(dim), dtypes.i32)),
         )
     ]
     sizes = [parts[d][1] for d in outer]
     whole = [*sizes, tile.parts[dim][1]]
-    left, elements, indices = (low.w.part(t.formula.value.tensor, whole) for t in made)
-    best = [low.w.part(low.w.alloc(t.type.dtype, sizes, "best"), sizes) for t in (left, elements, indices)]
-    found = [low.w.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
-    with low.w.loop("n", count) as n:
+    left, elements, indices = (w.part(t.formula.value.tensor, whole) for t in made)
+    best = [w.part(w.alloc(t.type.dtype, sizes, "best"), sizes) for t in (left, elements, indices)]
+    found = [w.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
+    with w.loop("n", count) as n:
         attrs = {"along": len(outer), "with": _LARGER}
-        low.w.emit("reduce", (left, elements, indices, *best), (), **attrs)
-        over = low.w.axes(sizes)
+        w.emit("reduce", (left, elements, indices, *best), (), **attrs)
+        over = w.axes(sizes)
         for target, source in zip(found, best[1:], strict=True):
-            low.w.emit("copy", (source, low.w.view(target, over, [*((s, False) for s in over), (n, False)])))
-        taken = low.held(best[2], outer, parts).formula
+            w.emit("copy", (source, w.view(target, over, [*((s, False) for s in over), (n, False)])))
+        taken = low.storage.held(best[2], outer, parts).formula
         there = Formula("eq", (made[2].formula, taken))
         gone = Formula("select", (there, Formula.number(0), made[0].formula))
-        low.put(left, made[0].dims, made[0].parts, gone)
+        low.storage.put(left, made[0].dims, made[0].parts, gone)
     dims = (*outer, op.attrs["count"])
-    tiles = [low.held(t, dims, parts) for t in found]
+    tiles = [low.storage.held(t, dims, parts) for t in found]
     return tuple(Tile(t.dtype, v.type.dims, parts, t.formula) for t, v in zip(tiles, op.results, strict=True))
 
 
@@ -312,13 +316,13 @@ _LARGER = _larger()
 
 def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """acc + the sum of products over what both factors have and the accumulator lacks."""
-    a, b, acc = (low.env[v] for v in op.operands)
+    a, b, acc = (low.storage.env[v] for v in op.operands)
     parts = common_parts([a, b, acc])
     single = (loose(op) or (set(),))[0]
     for d in single:
         if parts[d][1] != 1:
             raise ExecutionError(f"mma: {d} is in one factor only, but is {parts[d][1]} wide here", op.loc)
-    a, b = (low.conform(t.over(t.dims, parts), tuple(d for d in t.dims if d not in single), op) for t in (a, b))
+    a, b = (low.scope.conform(t.over(t.dims, parts), tuple(d for d in t.dims if d not in single), op) for t in (a, b))
     kind: TileType = op.results[0].type
     wide = summed_in(op, low.machine)
     inner = {d: parts[d] for d in acc.dims}
@@ -334,43 +338,44 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32 and not rounds
     a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
     if tf32:
-        a, b = (_as_tf32(low, t) for t in (a, b))
+        a, b = (_as_tf32(low.storage, t) for t in (a, b))
     if op in low.cuts.lanes:
         sums = LaneProduct(low, low.cuts.lanes[op], parts, wide).write(a, b, acc.dims, start)
-    elif low.tiled is not None:
-        sums = low.tiled.multiply(a, b, acc.dims, parts)
+    elif low.planned is not None:
+        sums = low.planned.multiply(a, b, acc.dims, parts)
     else:
         sums = _summed(low, op, a, b, acc, parts, start, wide)
-    return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
+    return (rounded(kind.dtype, acc.dims, inner, wide, low.storage.held(sums, acc.dims, inner).formula),)
 
 
 def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, start: Formula, wide: DType) -> Value:
     """A product over these parts, by an atom or by loops; gives where its sum is."""
+    storage = low.storage
     inner = {d: parts[d] for d in acc.dims}
     found = _by_atom(low, op, a, b, acc.dims)
     along = None if found is None else (found[1].m, found[1].n)
     total = _place(low, op, acc, start, inner, along) or _taken_over(low, op, acc, start, inner, along)
     empty = False
     if total is None and found is not None:
-        held, empty = room_for_sums(low, found[0], found[1], acc.dims, inner, wide, start)
-        _, total = low.load_of(low.held(held, acc.dims, inner))
+        held, empty = room_for_sums(storage, found[0], found[1], acc.dims, inner, wide, start)
+        _, total = storage.load_of(storage.held(held, acc.dims, inner))
     elif total is None:
-        _, total = low.load_of(low.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc"))
-    low.going_on[op.results[0]] = total.tensor
+        _, total = storage.load_of(storage.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc"))
+    storage.going_on[op.results[0]] = total.tensor
     if found is not None:
         how, axes, left, right = found
         BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
     elif low.cuts.lane_box:
-        _terms(low, total.tensor, acc.dims, inner, a, b)
+        _terms(storage, total.tensor, acc.dims, inner, a, b)
     else:
         last, summed = acc.dims[-1] if acc.dims else None, [d for d in a.dims if d in b.dims and d not in acc.dims]
-        factors = (_factor(low, t, wide, last) for t in (a, b))
+        factors = (_factor(storage, t, wide, last) for t in (a, b))
         _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], *factors)
     return total.tensor
 
 
 def room_for_sums(
-    low: Lowering, how: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
+    storage: Storage, how: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
 ) -> tuple[Value, bool]:
     """A tensor for a product's sum, with what it starts from in it; or empty, where that is zero.
 
@@ -382,24 +387,24 @@ def room_for_sums(
     m, n, _ = how.atom.shape
     one = rows <= how.rows and columns <= how.columns and rows % m == columns % n == 0 if known else False
     if single and one:
-        held = low.w.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
-        low.sums[held] = axes.m, axes.n
+        held = storage.writer.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
+        storage.sums[held] = axes.m, axes.n
         if zero:
-            low.w.emit("fill", (held,), value=0)
+            storage.writer.emit("fill", (held,), value=0)
         else:
-            low.put(held, c, parts, start)
+            storage.put(held, c, parts, start)
         return held, False
     m, n, _ = how.atom.shape
     units = {axes.m: m, axes.n: n} if how.whole and how.slab is None and known else {}
     sizes = [parts[d][1] for d in c]
     room = [-(-size // units[d]) * units[d] if d in units else size for size, d in zip(sizes, c, strict=True)]
-    held = low.w.alloc(wide, room, "acc")
+    held = storage.writer.alloc(wide, room, "acc")
     if room != sizes:  # atoms read and write all of their rows and columns
-        low.padded[held] = tuple(map(low.w.room, sizes))
+        storage.padded[held] = tuple(map(storage.writer.room, sizes))
         if not zero:
-            low.w.emit("fill", (held,), value=0)
+            storage.writer.emit("fill", (held,), value=0)
     if not zero:
-        low.put(held, c, parts, start)
+        storage.put(held, c, parts, start)
     return held, zero
 
 
@@ -430,13 +435,13 @@ def _place(
     """
     found = only_load(start)
     before = op.operands[2]
-    if found is None or low.going_on.get(before) is not found.tensor or len(low.users[before]) != 1:
+    if found is None or low.storage.going_on.get(before) is not found.tensor or len(low.users[before]) != 1:
         return None
-    same = only_load(low.held(found.tensor, acc.dims, parts).formula)
-    if found.tensor in low.sums:
-        return found if found == same and along in (None, low.sums[found.tensor]) else None
-    sizes = tuple(low.w.room(parts[d][1]) for d in acc.dims)
-    return found if found == same and low.room_of(found.tensor) == sizes else None
+    same = only_load(low.storage.held(found.tensor, acc.dims, parts).formula)
+    if found.tensor in low.storage.sums:
+        return found if found == same and along in (None, low.storage.sums[found.tensor]) else None
+    sizes = tuple(low.writer.room(parts[d][1]) for d in acc.dims)
+    return found if found == same and low.storage.room_of(found.tensor) == sizes else None
 
 
 def _taken_over(
@@ -444,20 +449,21 @@ def _taken_over(
 ) -> Load | None:
     """The registers of a loop's carried sum, with what a product adds to put there: it is made of what they held, each
     element of its own, and nothing else looks at that."""
+    storage = low.storage
     for each in loads(start):
-        carried = [v for v, tensor in low.going_on.items() if tensor is each.tensor and v is not op.results[0]]
-        own = each.tensor in low.sums and each == only_load(low.held(each.tensor, acc.dims, parts).formula)
-        own = own and along in (None, low.sums[each.tensor])
-        if own and len(low.sums[each.tensor]) > 1 and any(_leads_to(low, v, op) for v in carried):
-            low.put(each.tensor, acc.dims, parts, start)
+        carried = [v for v, tensor in storage.going_on.items() if tensor is each.tensor and v is not op.results[0]]
+        own = each.tensor in storage.sums and each == only_load(storage.held(each.tensor, acc.dims, parts).formula)
+        own = own and along in (None, storage.sums[each.tensor])
+        if own and len(storage.sums[each.tensor]) > 1 and any(_leads_to(low.users, v, op) for v in carried):
+            storage.put(each.tensor, acc.dims, parts, start)
             return each
     return None
 
 
-def _leads_to(low: Lowering, value: Value, op: Op) -> bool:
+def _leads_to(users_of: Mapping[Value, Sequence[Op]], value: Value, op: Op) -> bool:
     """Whether a value is used once, by operations whose results are used once, until it is what a product adds to."""
     while True:
-        users = low.users.get(value, ())
+        users = users_of.get(value, ())
         if len(users) != 1:
             return False
         if users[0] is op:
@@ -467,48 +473,50 @@ def _leads_to(low: Lowering, value: Value, op: Op) -> bool:
         (value,) = users[0].results
 
 
-def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:
+def _factor(storage: Storage, tile: Tile, wide: DType, last: Expr | None) -> Formula:
     """A factor in the wide type, its elements side by side where vectors go."""
     found = only_load(tile.formula)
-    fits = found is not None and (last is None or last not in tile.dims or apart_along(low, found, last) == 1)
+    fits = found is not None and (last is None or last not in tile.dims or apart_along(storage.scope, found, last) == 1)
     if fits and tile.dtype is wide:
         return tile.formula
     dims = tuple(d for d in tile.dims if d is not last) + ((last,) if last in tile.dims else ())
-    return low.stored(tile, dims, (wide, converted(tile.formula, tile.dtype, wide)), "factor").formula
+    return storage.stored(tile, dims, (wide, converted(tile.formula, tile.dtype, wide)), "factor").formula
 
 
-def _as_tf32(low: Lowering, tile: Tile) -> Tile:
+def _as_tf32(storage: Storage, tile: Tile) -> Tile:
     """A tile in memory of f32 with its numbers rounded to ten bits of fraction; one of another type as it is."""
     if tile.dtype is not dtypes.f32:
         return tile
-    tile = low.stored(tile, name="factor")
+    tile = storage.stored(tile, name="factor")
     found = only_load(tile.formula)
     if found is None:  # nothing to look at
         return tile
-    bits = low.w.emit("bitcast", (found.tensor,), dtype=dtypes.i32).result
-    bits.name = low.w.fresh("bits")
-    word = low.held(bits, tile.dims, tile.parts).formula
+    bits = storage.writer.emit("bitcast", (found.tensor,), dtype=dtypes.i32).result
+    bits.name = storage.writer.fresh("bits")
+    word = storage.held(bits, tile.dims, tile.parts).formula
     odd = Formula("and_", (Formula("shr", (word, Formula.number(13))), Formula.number(1)))
     near = Formula("add", (Formula("add", (word, Formula.number(0xFFF))), odd))
     cut = Formula("and_", (near, Formula.number(-0x2000)))
     finite = Formula("lt", (Formula("abs", (tile.formula,)), Formula.number(float("inf"))))
-    low.put(bits, tile.dims, tile.parts, Formula("select", (finite, cut, word)))
+    storage.put(bits, tile.dims, tile.parts, Formula("select", (finite, cut, word)))
     return tile
 
 
-def _terms(low: Lowering, total: Value, dims: tuple[Expr, ...], parts: Parts, a: Tile, b: Tile) -> None:
+def _terms(storage: Storage, total: Value, dims: tuple[Expr, ...], parts: Parts, a: Tile, b: Tile) -> None:
     """total += a * b, term after term, each written out: what a lane takes from its window is known then.
 
     Factors are widened where they are multiplied: they lie narrow in registers.
     """
     wide, summed = total.type.dtype, [d for d in a.dims if d in b.dims and d not in dims]
-    before = low.held(total, dims, parts).formula
+    before = storage.held(total, dims, parts).formula
     factors = [converted(t.formula, t.dtype, wide) for t in (a, b)]
     for term in every(*(range(most(a.parts[d][1])) for d in summed)):
-        images = Substitution({low.coordinate(d): a.parts[d][0] + n for d, n in zip(summed, term, strict=True)})
+        images = Substitution(
+            {storage.scope.coordinate(d): a.parts[d][0] + n for d, n in zip(summed, term, strict=True)}
+        )
         now = tuple(rewritten(f, images) for f in factors)
         fused = wide.is_float  # there is an instruction
-        low.put(
+        storage.put(
             total, dims, parts, Formula("fma", (*now, before)) if fused else call("add", before, Formula("mul", now))
         )
 
@@ -526,28 +534,28 @@ def _products(
     *outer, (dim, (first, length)) = summed
     if outer:
         (d, (start, width)), *rest = outer
-        with low.w.loop(f"k_{word(d)}", width) as k:
-            images = Substitution({low.coordinate(d): start + k})
+        with low.writer.loop(f"k_{word(d)}", width) as k:
+            images = Substitution({low.scope.coordinate(d): start + k})
             inner = (rewritten(left, images), rewritten(right, images))
             _products(low, total, dims, parts, [*rest, summed[-1]], *inner)
         return
-    before = low.held(total, dims, parts).formula
+    before = low.storage.held(total, dims, parts).formula
     fused = low.cuts.terms is not None and total.type.dtype.is_float  # where lanes do it, there is an instruction
 
     def step(k: Expr, count: int) -> None:
         formula = before
         for n in range(count):
-            images = Substitution({low.coordinate(dim): first + k + n})
+            images = Substitution({low.scope.coordinate(dim): first + k + n})
             factors = (rewritten(left, images), rewritten(right, images))
             formula = Formula("fma", (*factors, formula)) if fused else call("add", formula, Formula("mul", factors))
-        low.put(total, dims, parts, formula)
+        low.storage.put(total, dims, parts, formula)
 
     rounds, rest_of = divided(length, AT_ONCE)
     if rounds != 0:
-        with low.w.loop(f"k_{word(dim)}", rounds) as k:
+        with low.writer.loop(f"k_{word(dim)}", rounds) as k:
             step(k * AT_ONCE, AT_ONCE)
     if isinstance(rest_of, Expr):
-        with low.w.loop(f"k_{word(dim)}", rest_of) as k:
+        with low.writer.loop(f"k_{word(dim)}", rest_of) as k:
             step(rounds * AT_ONCE + k, 1)
     elif rest_of:
         step(as_expr(rounds * AT_ONCE), rest_of)

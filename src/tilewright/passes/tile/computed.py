@@ -8,7 +8,6 @@ mma %sums += %left * %slab_1_view using ATOM.ra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tilewright.algebra import Swizzle
 from tilewright.algebra.expr import Expr, Symbol
@@ -18,14 +17,12 @@ from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.accesses import marked
+from tilewright.passes.tile.atom_products import AtomProduct
 from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.storing import swizzle_of
 from tilewright.passes.tile.values import Load, Tile, load, loads, most, rewritten
 from tilewright.plan.computed import equal_neighbours
 from tilewright.plan.model import element_bytes
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.products import BlockedProduct
 
 
 @dataclass
@@ -42,15 +39,15 @@ class Computed(Factor):
     """What is brought step by step, and how many neighbours along K are one element of it."""
 
     @classmethod
-    def of(cls, product: BlockedProduct, tile: Tile) -> Computed:
+    def of(cls, product: AtomProduct, tile: Tile) -> Computed:
         """A factor, with room for a step of it."""
         how, axes, w, low = product.how, product.axes, product.w, product.low
         step = how.k_step_elements(most(product.width(axes.k)))
         held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.waves)
         tiles: dict[Load, tuple[Value, int]] = {}
         for x in dict.fromkeys(loads(tile.formula)):
-            alike = equal_neighbours(x.at, low.coordinate(axes.k), step)
-            if alike < step and any(low.coordinate(axes.m) in e.symbols for e in x.at):
+            alike = equal_neighbours(x.at, low.scope.coordinate(axes.k), step)
+            if alike < step and any(low.scope.coordinate(axes.m) in e.symbols for e in x.at):
                 shape = how.rows, step // alike
                 tiles[x] = w.alloc(x.tensor.type.dtype, shape, "slab", _as_brought(product, x, shape[1])), alike
         return cls(product, tile, held, tiles)
@@ -68,7 +65,7 @@ class Computed(Factor):
                 over = w.axes((rows, deep // alike))
                 there = self._images(row + over[0], k + alike * over[1])
                 view = w.view(each.tensor, over, marked([there(e) for e in each.at], each.tensor.type.shape))
-                p.low.brought[w.emit("copy", (view, held), otherwise=0)] = "ring"
+                p.low.storage.brought[w.emit("copy", (view, held), otherwise=0)] = "ring"
                 known[each] = load(held, i, c // alike)
             elif not any(c in e.symbols for e in places):
                 known[each] = load(self._of_rows(each, i, places, (rows, deep)), i, c)
@@ -85,7 +82,9 @@ class Computed(Factor):
         """Coordinates at a row and a place along K, the others as they are."""
         p = self.product
         at = {**p.at, p.axes.m: row, p.axes.k: k}
-        return Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in at.items() if d in self.tile.dims})
+        return Substitution(
+            {p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in at.items() if d in self.tile.dims}
+        )
 
     def _of_rows(self, each: Load, i: Symbol, places: list[Expr], shape: tuple[int, int]) -> Value:
         """What there is one of for each row, as A has it: in all lanes that have the row."""
@@ -100,7 +99,7 @@ class Computed(Factor):
         return wide
 
 
-def _as_brought(product: BlockedProduct, each: Load, count: int) -> Swizzle | None:
+def _as_brought(product: AtomProduct, each: Load, count: int) -> Swizzle | None:
     """How rows of so many elements of an argument lie in shared memory, so that lanes which have neighbouring rows read
     other banks: as the machine's own copy can put them."""
     size, copies = element_bytes(each.tensor.type.dtype), product.low.machine.copies_between("global", "shared")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.ir.core import Value
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.products import BlockedProduct
+from tilewright.passes.tile.atom_products import AtomProduct
 
 
 @dataclass
 class Factor:
     """A factor as blocks read it."""
 
-    product: BlockedProduct
+    product: AtomProduct
     ragged: bool = field(default=False, init=False)
     """Whether the block's columns may end before its registers do."""
 

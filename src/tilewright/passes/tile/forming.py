@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +21,10 @@ from tilewright.ir.tile import union_dims
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.ir.tile_functions import is_composed
 from tilewright.passes.tile import masks, moving
+from tilewright.passes.tile.keeping import is_row, simple
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Parts, Tile, common_parts, load, loads, only_load, rewritten, weight
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 LOG2_E = 1.4426950408889634
 """By which an argument of e^x is multiplied to be one of 2^x."""
@@ -34,21 +34,22 @@ COARSE = 16
 """Bits of a float at most that is rounded more coarsely than any function is computed."""
 
 
-def _tiles(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
+def _tiles(storage: Storage, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
     """The operands; dear ones that are repeated along other dimensions go to memory first."""
-    return [low.simple(v, 7) if set(low.env[v].dims) < set(dims) else low.env[v] for v in op.operands]
+    return [simple(storage, v, 7) if set(storage.env[v].dims) < set(dims) else storage.env[v] for v in op.operands]
 
 
 def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """A function of one or two elements."""
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype
-    tiles = [low.simple(v) for v in op.operands] if is_composed(op.name, dtype) else _tiles(low, op, kind.dims)
+    storage, composed = low.storage, is_composed(op.name, dtype)
+    tiles = [simple(storage, v) for v in op.operands] if composed else _tiles(storage, op, kind.dims)
     parts = common_parts(tiles)
     if op.name == "exp" and _is_coarse(low, op):
-        found = call("exp2", _scaled(low, tiles[0]))
-    elif op.name == "div" and _is_coarse(low, op) and low.is_row(tiles[1]) and not low.is_row(tiles[0]):
-        over = low.stored(Tile(dtypes.f32, tiles[1].dims, tiles[1].parts, call("reciprocal", tiles[1].formula)))
+        found = call("exp2", _scaled(low.storage, tiles[0]))
+    elif op.name == "div" and _is_coarse(low, op) and is_row(low.writer, tiles[1]) and not is_row(low.writer, tiles[0]):
+        over = low.storage.stored(Tile(dtypes.f32, tiles[1].dims, tiles[1].parts, call("reciprocal", tiles[1].formula)))
         found = call("mul", tiles[0].formula, over.formula)
     else:
         found = functions.elementwise(op.name, dtype, *(t.formula for t in tiles))
@@ -65,8 +66,8 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
     (value,) = op.results
     if value.type.dtype is not dtypes.f32:
         return False
-    if low.w.home is None:
-        return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low, value)
+    if low.writer.home is None:
+        return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low.users, value)
 
     def adds(value: Value, user: Op) -> bool:
         return (user.name == "mma" or bool(user.attrs.get("acc"))) and user.operands[-1] is value
@@ -80,30 +81,30 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
     return all(map(coarse, low.users.get(value, ())))
 
 
-def _ends_coarse(low: Lowering, value: Value) -> bool:
+def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
     """Whether a value is rounded to 16 bits in the end, after sums, products and quotients alone."""
-    users = low.users.get(value, ())
+    users = users_of.get(value, ())
 
     def coarse(user: Op) -> bool:
         if user.name == "cast":
             return bool(user.attrs["dtype"].is_float and user.attrs["dtype"].bits <= COARSE)
-        return user.name in ("sum", "mul", "div") and len(user.results) == 1 and _ends_coarse(low, user.results[0])
+        return user.name in ("sum", "mul", "div") and len(user.results) == 1 and _ends_coarse(users_of, user.results[0])
 
     return bool(users) and all(map(coarse, users))
 
 
-def _scaled(low: Lowering, tile: Tile) -> Formula:
+def _scaled(storage: Storage, tile: Tile) -> Formula:
     """The argument of e^x as one of 2^x: its scale joins others, and what rows have is scaled once a row."""
-    formula, home = tile.formula, low.w.home
-    if low.is_row(tile) or formula.name != "sub" or home is None:
+    formula, home = tile.formula, storage.writer.home
+    if is_row(storage.writer, tile) or formula.name != "sub" or home is None:
         return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
     a, b = formula.parts
-    if not any(loads(b)) or any(low.sums.get(each.tensor) != (home.row,) for each in loads(b)):
+    if not any(loads(b)) or any(storage.sums.get(each.tensor) != (home.row,) for each in loads(b)):
         return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
     most = formulas.number(float(np.finfo(np.float32).max), dtypes.f32)  # -inf - b is -inf, whatever b
     down = call("minimum", call("mul", b, formulas.number(-LOG2_E, dtypes.f32)), most)
     dims = tuple(d for d in tile.dims if d is home.row or tile.parts[d][1] == 1)
-    row = low.stored(Tile(dtypes.f32, dims, {d: tile.parts[d] for d in dims}, down), name="down")
+    row = storage.stored(Tile(dtypes.f32, dims, {d: tile.parts[d] for d in dims}, down), name="down")
     inner, factor = formulas.scale_of(a)
     return Formula("fma", (inner, Formula.number(formulas.rounded(factor * LOG2_E, dtypes.f32)), row.formula))
 
@@ -111,7 +112,7 @@ def _scaled(low: Lowering, tile: Tile) -> Formula:
 def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """One tile where a condition holds, another elsewhere."""
     kind: TileType = op.results[0].type
-    tiles = _tiles(low, op, kind.dims)
+    tiles = _tiles(low.storage, op, kind.dims)
     parts = common_parts(tiles)
     seldom = masks.select(low, op, tiles, parts)
     if seldom is not None:
@@ -124,85 +125,86 @@ def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The same numbers in another element type."""
     to = op.attrs["dtype"]
     (value,) = op.operands
-    tile = low.simple(value) if value.type.dtype.is_float and to.kind == "int" else low.env[value]
+    tile = simple(low.storage, value) if value.type.dtype.is_float and to.kind == "int" else low.storage.env[value]
     return (Tile(to, tile.dims, tile.parts, formulas.cast(tile.formula, tile.dtype, to)),)
 
 
 def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The same bits in another element type of the same width."""
+    storage = low.storage
     (value,) = op.operands
     to = op.attrs["dtype"]
-    tile = low.env[value]
+    tile = storage.env[value]
     if to.bits == tile.dtype.bits:
-        return (_as_bits(low, tile, to),)
+        return (_as_bits(storage, tile, to),)
     if to is dtypes.f4e2m1fn and tile.dtype.bits in _WORDS:
         bytes_ = Tile(dtypes.i8, tile.dims, tile.parts, tile.formula)
         if tile.dtype.bits != 8:
             raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet; go by i8", op.loc)
-        return (_halves(low, bytes_ if tile.dtype is dtypes.i8 else _as_bits(low, tile, dtypes.i8), op),)
+        return (_halves(storage, bytes_ if tile.dtype is dtypes.i8 else _as_bits(storage, tile, dtypes.i8), op),)
     if to.bits not in _WORDS or tile.dtype.bits not in _WORDS:
         raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet", op.loc)
-    return (_other_width(low, _as_bits(low, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
+    return (_other_width(storage, _as_bits(storage, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
 
 
 _WORDS = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
 
 
-def _as_bits(low: Lowering, tile: Tile, to: dtypes.DType) -> Tile:
+def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
     """The same bits as another type of the same width."""
     if tile.dtype is to:
         return tile
     found = only_load(tile.formula)
     if found is None or found.tensor.type.space != "shared":
-        tile = low.stored(tile)
+        tile = storage.stored(tile)
         found = only_load(tile.formula)
     if found is None:  # nothing to look at
         return Tile(to, tile.dims, tile.parts, formulas.number(0, to))
-    tensor = low.w.emit("bitcast", (found.tensor,), dtype=to).result
-    tensor.name = low.w.fresh(f"{found.tensor.name}_bits")
+    tensor = storage.writer.emit("bitcast", (found.tensor,), dtype=to).result
+    tensor.name = storage.writer.fresh(f"{found.tensor.name}_bits")
     return Tile(to, tile.dims, tile.parts, load(tensor, *found.at))
 
 
-def _other_width(low: Lowering, tile: Tile, kind: TileType) -> Tile:
+def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
     """Words cut into smaller ones, or put together to larger ones, along the last dimension; the lowest bits first."""
     *outer, last = kind.dims
     before = tile.dims[-1]
     parts = {d: tile.parts[d] for d in outer}
     start, width = tile.parts[before]
-    c, word = low.coordinate(last), _WORDS[kind.dtype.bits]
+    c, word = storage.scope.coordinate(last), _WORDS[kind.dtype.bits]
     bits, narrow = tile.dtype.bits, word.bits < tile.dtype.bits
     if narrow:
         ratio = bits // word.bits
         parts[last] = start * ratio, width * ratio
-        whole = rewritten(tile.formula, Substitution({low.coordinate(before): c // ratio}))
+        whole = rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c // ratio}))
         formula = Formula.cast(word, Formula("shr", (whole, formulas.index(c % ratio * word.bits, tile.dtype))))
     else:
         ratio = word.bits // bits
         parts[last] = start / ratio, width // ratio
         pieces = []
         for n in range(ratio):
-            piece = rewritten(tile.formula, Substitution({low.coordinate(before): c * ratio + n}))
+            piece = rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c * ratio + n}))
             mask = formulas.number((1 << bits) - 1, word)
             clean = call("and_", Formula.cast(word, piece), mask)
             pieces.append(call("shl", clean, formulas.number(bits * n, word)) if n else clean)
         formula = reduce(lambda a, b: Formula("or_", (a, b)), pieces)
-    return _as_bits(low, Tile(word, kind.dims, parts, formula), kind.dtype)
+    return _as_bits(storage, Tile(word, kind.dims, parts, formula), kind.dtype)
 
 
-def _halves(low: Lowering, tile: Tile, op: Op) -> Tile:
+def _halves(storage: Storage, tile: Tile, op: Op) -> Tile:
     """Bytes as two floats of four bits each, the lower half first: a sign, then 0, 0.5, 1, 1.5, 2, 3, 4 or 6."""
     kind: TileType = op.results[0].type
     last, before = kind.dims[-1], tile.dims[-1]
     start, width = tile.parts[before]
     parts = {**{d: tile.parts[d] for d in kind.dims[:-1]}, last: (start * 2, width * 2)}
-    c = low.coordinate(last)
-    whole = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({low.coordinate(before): c // 2})))
+    c = storage.scope.coordinate(last)
+    whole = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c // 2})))
 
     def number(n: float) -> Formula:
         return formulas.number(n, dtypes.i32)
 
     code = call("and_", call("shr", whole, formulas.index(c % 2 * 4, dtypes.i32)), number(15))
-    code = low.stored(Tile(dtypes.i32, kind.dims, parts, code), name="codes").formula
+    code = storage.stored(Tile(dtypes.i32, kind.dims, parts, code), name="codes").formula
     size = call("and_", code, number(7))
     power = call("maximum", call("sub", call("shr", size, number(1)), number(1)), number(0))
     large = call("shl", call("add", call("and_", code, number(1)), number(2)), power)
@@ -213,37 +215,37 @@ def _halves(low: Lowering, tile: Tile, op: Op) -> Tile:
 
 def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Each element of a dimension several times in a row."""
-    tile = low.env[op.operands[0]]
+    tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
     start, width = tile.parts[dim]
     parts = {d: (start * times, width * times) if d is to else tile.parts[d] for d in kind.dims}
-    images = Substitution({low.coordinate(dim): low.coordinate(to) // times})
+    images = Substitution({low.scope.coordinate(dim): low.scope.coordinate(to) // times})
     return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, images)),)
 
 
 def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The tile over more dimensions, or the same in another order."""
-    tile = low.env[op.operands[0]]
+    tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
-    return (Tile(kind.dtype, kind.dims, {d: tile.parts.get(d) or low.part(d) for d in kind.dims}, tile.formula),)
+    return (Tile(kind.dtype, kind.dims, {d: tile.parts.get(d) or low.scope.part(d) for d in kind.dims}, tile.formula),)
 
 
 def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The same elements, last dimension fastest, over other dimensions."""
-    tile = low.env[op.operands[0]]
+    tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
-    parts = {d: low.part(d) for d in kind.dims}
+    parts = {d: low.scope.part(d) for d in kind.dims}
     _refuse_open(op, {**tile.parts, **parts})
     sizes = tuple(parts[d][1] for d in kind.dims)
     if prod(sizes) != prod(tile.sizes):
         raise ExecutionError(f"reshape of {tile.sizes} to {sizes}: the sizes differ", op.loc)
     if weight(tile.formula) >= 8 and any(loads(tile.formula)):
-        tile = low.stored(tile)
+        tile = low.storage.stored(tile)
     flat: Expr = as_expr(0)
     for d in kind.dims:
-        flat = flat * parts[d][1] + (low.coordinate(d) - parts[d][0])
-    return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, Substitution(digits(low, tile, flat)))),)
+        flat = flat * parts[d][1] + (low.scope.coordinate(d) - parts[d][0])
+    return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, Substitution(low.scope.digits(tile, flat)))),)
 
 
 def _refuse_open(op: Op, parts: Parts) -> None:
@@ -257,31 +259,20 @@ def _refuse_open(op: Op, parts: Parts) -> None:
             )
 
 
-def digits(low: Lowering, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
-    """The coordinates of an element, from its number within the tile."""
-    images: dict[Symbol, Expr] = {}
-    step = prod(tile.sizes)
-    for place, d in enumerate(tile.dims):
-        start, width = tile.parts[d]
-        step //= max(1, width)
-        digit = flat // max(1, step)
-        images[low.coordinate(d)] = start + (digit % max(1, width) if place else digit)
-    return images
-
-
 def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """One element."""
-    tile = low.env[op.operands[0]]
+    tile = low.storage.env[op.operands[0]]
     _refuse_open(op, tile.parts)
-    offsets = [low.number(e) for e in op.attrs["offset"]]
+    offsets = [low.scope.number(e) for e in op.attrs["offset"]]
     if len(offsets) == 1:
         size = prod(tile.sizes)
         if not -size <= offsets[0] < size:
             raise ExecutionError(f"extract of element {offsets[0]} of {size}", op.loc)
-        images = digits(low, tile, as_expr(offsets[0] % size))
+        images = low.scope.digits(tile, as_expr(offsets[0] % size))
     else:
         images = {
-            low.coordinate(d): tile.parts[d][0] + n % tile.parts[d][1] for d, n in zip(tile.dims, offsets, strict=True)
+            low.scope.coordinate(d): tile.parts[d][0] + n % tile.parts[d][1]
+            for d, n in zip(tile.dims, offsets, strict=True)
         }
     return (Tile(tile.dtype, (), {}, rewritten(tile.formula, Substitution(images))),)
 
@@ -293,10 +284,10 @@ def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """A tile of one number."""
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
-    parts = {d: low.part(d) for d in kind.dims}
+    parts = {d: low.scope.part(d) for d in kind.dims}
     if isinstance(value, Expr):
-        given = low.workgroups is not None and value.symbols.isdisjoint(low.bound)
-        value = low.expr(value) if given else low.size(value)
+        given = low.in_grid and value.symbols.isdisjoint(low.scope.bound)
+        value = low.scope.expr(value) if given else low.scope.size(value)
     found = formulas.index if isinstance(value, Expr) else formulas.number
     return (Tile(kind.dtype, kind.dims, parts, found(value, kind.dtype)),)
 
@@ -311,15 +302,16 @@ def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The coordinates along a dimension."""
+    scope = low.scope
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
-    if dim in low.walking:
-        found = converted(low.bound[dim].formula, low.bound[dim].dtype, kind.dtype)
-    elif dim in low.bases:
-        found = converted(moving.place(low, dim), dtypes.i64, kind.dtype)
+    if dim in scope.walking:
+        found = converted(scope.bound[dim].formula, scope.bound[dim].dtype, kind.dtype)
+    elif dim in scope.bases:
+        found = converted(moving.place(scope, dim), dtypes.i64, kind.dtype)
     else:
-        found = formulas.index(low.coordinate(dim), kind.dtype)
-    return (Tile(kind.dtype, kind.dims, {dim: low.part(dim)}, found),)
+        found = formulas.index(scope.coordinate(dim), kind.dtype)
+    return (Tile(kind.dtype, kind.dims, {dim: scope.part(dim)}, found),)
 
 
 def apply(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -337,19 +329,20 @@ def _computed(
     dims: tuple[Expr, ...] | None = None,
 ) -> Tile:
     """An expression of elements: those of values by symbol, and those that set_symbol bound."""
-    numbers = {s: n for s, n in low.symbols.items() if s not in values and s not in low.bound}
+    numbers = {s: n for s, n in low.scope.symbols.items() if s not in values and s not in low.scope.bound}
     e = Substitution(numbers)(e)
-    tiles: dict[Symbol, Tile] = {s: low.simple(v) for s, v in values.items() if s in e.symbols}
+    tiles: dict[Symbol, Tile] = {s: simple(low.storage, v) for s, v in values.items() if s in e.symbols}
     for s in e.symbols:
-        if s in low.bound and s not in values:
-            tiles[s] = low.bound[s] if dims is None else moving.squeezed(low, low.bound[s], dims, str(s), op)
-            low.require_range(s, op)
+        if s in low.scope.bound and s not in values:
+            bound = low.scope.bound[s]
+            tiles[s] = bound if dims is None else moving.squeezed(low, bound, dims, str(s), op)
+            low.reports.require_range(s, op)
     found = list(tiles.values())
     if dims is None:
         dims = ()
         for tile in found:
             dims = union_dims(dims, tile.dims)
-    parts = common_parts([*found, *(low.env[v] for v in values.values())])
+    parts = common_parts([*found, *(low.storage.env[v] for v in values.values())])
     data = {s: converted(t.formula, t.dtype, dtypes.i64) for s, t in tiles.items()}
     formula = converted(formulas.of_expr(e, data), dtypes.i64, dtype)
     return Tile(dtype, dims, {d: parts[d] for d in dims}, formula)
@@ -357,19 +350,20 @@ def _computed(
 
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Makes a symbol stand for the elements of a tile."""
+    scope = low.scope
     s = op.attrs["symbol"]
-    if op.operands[0] in low.program.args and s in low.symbols:  # a scalar argument that is known already
+    if op.operands[0] in low.program.args and s in scope.symbols:  # a scalar argument that is known already
         return ()
-    if low.masks:
+    if scope.masks:
         raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
-    if s in low.walking:
-        low.bound[s] = low.single(op.operands[0], op)
+    if s in scope.walking:
+        scope.bound[s] = moving.single(low, op.operands[0], op)
     elif any(s in d.symbols for each in low.program.walk() for v in each.results for d in v.type.dims):
-        if low.workgroups is None:
+        if not low.in_grid:
             raise ProgramError(
                 f"set_symbol of {s}, which is a dimension, has no native form outside of workgroups", op.loc
             )
-        low.bound[s] = low.ends[s] = low.single(op.operands[0], op)
+        scope.bound[s] = scope.ends[s] = moving.single(low, op.operands[0], op)
     else:
-        low.bound[s] = low.simple(op.operands[0])
+        scope.bound[s] = simple(low.storage, op.operands[0])
     return ()

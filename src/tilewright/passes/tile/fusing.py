@@ -15,17 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
+from tilewright.passes.tile.keeping import kept
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.rewriting import within
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Part, Parts, Tile, loads
 from tilewright.plan.model import element_bytes, l1
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 _BY_ROWS = {*ELEMENTWISE, *REDUCTIONS, "select", "cast"}
 _EARLY = {"read", "fill", "scalar", "self_index", "broadcast", "permute"}
@@ -94,8 +93,9 @@ def _is_same(op: Op) -> bool:
 
 def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
     """The operations as a group, where they go over more rows than the first cache holds; None otherwise."""
+    scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
-    if machine.lanes is not None or low.masks or low.bases or low.ends or low.walking:
+    if machine.lanes is not None or scope.masks or scope.bases or scope.ends or scope.walking:
         return None
     values = {v for op in ops for v in (*op.operands, *op.results)}
     dims = {d for v in values for d in v.type.dims}
@@ -103,9 +103,9 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
     kept = [v.type for op in reductions for v in op.results]
     if not reductions or any(t.dtype.accumulator is not t.dtype for t in kept):
         return None
-    if not all(isinstance(d, Symbol) and low.is_known(d) for d in dims) or any(low.part(d)[1] == 0 for d in dims):
+    if not all(isinstance(d, Symbol) and scope.is_known(d) for d in dims) or any(scope.part(d)[1] == 0 for d in dims):
         return None
-    wide = {d: width for d in dims if isinstance(width := low.part(d)[1], int)}
+    wide = {d: width for d in dims if isinstance(width := scope.part(d)[1], int)}
     if len(wide) < len(dims):
         return None
     common = [d for d in kept[0].dims if wide[d] > 1 and d not in reduced and all(d in t.dims for t in kept)]
@@ -127,36 +127,37 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
 
 def write(low: Lowering, group: FusedRows) -> None:
     """The operations of a group, some rows at a time."""
-    whole = {d: low.part(d) for op in group.ops for v in op.results for d in v.type.dims}
+    storage = low.storage
+    whole = {d: low.scope.part(d) for op in group.ops for v in op.results for d in v.type.dims}
     places: dict[Value, Value] = {}
     for op in group.ops:
         for value in group.outs.intersection(op.results):
-            places[value] = _place(low, op, value, whole) or _spent(low, group, op, whole, [*places.values()])
+            places[value] = _place(low, op, value, whole) or _spent(storage, group, op, whole, [*places.values()])
     first, length = whole[group.row]
 
     def rows(part: Part) -> None:
-        with low.at(group.row, part), low.scope():
+        with low.scope.at(group.row, part), low.nested():
             for value in group.given:
-                low.env[value] = _cut(low.env[value], group.row, part)
+                storage.env[value] = _cut(storage.env[value], group.row, part)
             for op in group.ops:
                 for value, tile in zip(op.results, low.done(op), strict=True):
                     if value not in places:
-                        low.env[value] = low.kept(op, value, tile)
+                        storage.env[value] = kept(low, op, value, tile)
                         continue
-                    now = {d: low.part(d) for d in value.type.dims}
-                    low.put(places[value], value.type.dims, now, tile.formula, whole)
-                    held = low.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
-                    low.env[value] = _cut(held, group.row, part)
+                    now = {d: low.scope.part(d) for d in value.type.dims}
+                    storage.put(places[value], value.type.dims, now, tile.formula, whole)
+                    held = storage.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
+                    storage.env[value] = _cut(held, group.row, part)
 
     assert isinstance(length, int)
     full, tail = divmod(length, group.at_once)
-    with low.w.loop("r", full) as r:
+    with low.writer.loop("r", full) as r:
         rows((first + group.at_once * r, group.at_once))
     if tail:
         rows((first + group.at_once * full, tail))
     for value, tensor in places.items():
-        low.env[value] = low.held(tensor, value.type.dims, {d: whole[d] for d in value.type.dims})
-        low.going_on[value] = tensor
+        storage.env[value] = storage.held(tensor, value.type.dims, {d: whole[d] for d in value.type.dims})
+        storage.going_on[value] = tensor
 
 
 def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
@@ -167,41 +168,43 @@ def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
 def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
     """The tensor of what a loop carries, where a value that others use takes the place of that."""
     for operand in op.operands if op.name not in REDUCTIONS else ():
-        tensor = low.going_on.get(operand)
-        if tensor is not None and len(low.users[operand]) == 1 and _is_alike(low, tensor, operand, value.type, whole):
+        tensor = low.storage.going_on.get(operand)
+        if tensor is None or len(low.users[operand]) != 1:
+            continue
+        if _is_alike(low.storage, tensor, operand, value.type, whole):
             return tensor
     return None
 
 
-def _is_alike(low: Lowering, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
+def _is_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
     """Whether a tensor in memory holds a value element by element as it would hold one of a type."""
-    if tensor in low.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
+    if tensor in storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
         return False
-    own = low.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
+    own = storage.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
     shape = tuple(as_expr(whole[d][1]) for d in kind.dims)
-    return own.formula == low.env[holds].formula and low.room_of(tensor) == shape
+    return own.formula == storage.env[holds].formula and storage.room_of(tensor) == shape
 
 
-def _spent(low: Lowering, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
+def _spent(storage: Storage, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
     """A tensor for what an operation makes that others use: where something lies that it is made of, element by
     element, and that nothing looks at after it; or a new one."""
     (value,) = op.results
     kind: TileType = value.type
     for before in group.given if op.name not in REDUCTIONS else ():
-        tensor = low.going_on.get(before)
-        if tensor is None or tensor in taken or not _is_alike(low, tensor, before, kind, whole):
+        tensor = storage.going_on.get(before)
+        if tensor is None or tensor in taken or not _is_alike(storage, tensor, before, kind, whole):
             continue
-        own = all(v in group.around for v, held in low.going_on.items() if held is tensor)  # no loop carries it
-        if own and not _is_seen(low, group, op, tensor, before):
+        own = all(v in group.around for v, held in storage.going_on.items() if held is tensor)  # no loop carries it
+        if own and not _is_seen(storage, group, op, tensor, before):
             return tensor
     shape = [whole[d][1] for d in kind.dims]
-    return low.w.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
+    return storage.writer.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
 
 
-def _is_seen(low: Lowering, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
+def _is_seen(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
     """Whether anything looks at a tensor after an operation of the group, or it does at other elements."""
-    own, seen = low.env[holds].formula.value, set[Value]()
-    for value, tile in low.env.items():
+    own, seen = storage.env[holds].formula.value, set[Value]()
+    for value, tile in storage.env.items():
         found = [x for _, formula in (tile.accumulated, (None, tile.formula)) for x in loads(formula)]
         if any(x.tensor is tensor for x in found):
             seen.add(value)

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from functools import reduce
 from math import nan
 from operator import mul
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,12 +35,10 @@ from tilewright.ir.core import MemoryType, Op
 from tilewright.ir.tile import is_mapped
 from tilewright.lang.symbols import WORKGROUPS
 from tilewright.passes.places import Size
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.values import Part, Tile, pieces
 from tilewright.plan.boxes import WRITES, own_coordinate
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
@@ -59,8 +57,8 @@ class Workgroups:
         self.constraints = [r for r in records if r.name == "workgroup"]
         self.reorderings = [r for r in records if r.name == "reordering"]
         self.persistent = next((r for r in records if r.name == "grid"), None)
-        self._plain = dict(low.symbols)
-        self.counts, self.opened = self._counts(), bool(low.opened)
+        self._plain = dict(low.scope.symbols)
+        self.counts, self.opened = self._counts(), bool(low.scope.opened)
         if self.opened:
             self._refuse_moved()
             return
@@ -82,7 +80,7 @@ class Workgroups:
 
     def _counts(self) -> tuple[Size, ...]:
         """How many workgroups there are along each dimension of the grid."""
-        size = self.low.size
+        size = self.low.scope.size
         if self.persistent is not None:
             return (size(self.persistent.attrs["count"]),)
         sizes: dict[int, Size] = {}
@@ -92,7 +90,7 @@ class Workgroups:
                 if "iters" in attrs:
                     sizes[attrs["grid"]] = size(attrs["iters"])
                 else:
-                    sizes[attrs["grid"]] = pieces(size(attrs["dim"]), self.low.number(attrs["tile"]))
+                    sizes[attrs["grid"]] = pieces(size(attrs["dim"]), self.low.scope.number(attrs["tile"]))
         found = (sizes.get(i, 1) for i in range(max(sizes, default=0) + 1))
         return tuple(max(0, n) if isinstance(n, int) else n for n in found)
 
@@ -100,7 +98,7 @@ class Workgroups:
 
     def _refuse_moved(self) -> None:
         """Raises where workgroups are not side by side from the first on: their parts could be empty."""
-        names = ", ".join(sorted(s.name for s in self.low.opened.parameters))
+        names = ", ".join(sorted(s.name for s in self.low.scope.opened.parameters))
         for record in self.low.program.records:
             attrs = record.attrs
             moved = record.name in ("grid", "reordering")
@@ -116,8 +114,8 @@ class Workgroups:
 
     def is_plain(self, record: Op) -> bool:
         """Whether a workgroup's tile starts where its number says."""
-        plain = self.low.number(record.attrs["tile"]) * WORKGROUPS[record.attrs["grid"]]
-        return "start" not in record.attrs or self.low.expr(record.attrs["start"]) is plain
+        plain = self.low.scope.number(record.attrs["tile"]) * WORKGROUPS[record.attrs["grid"]]
+        return "start" not in record.attrs or self.low.scope.expr(record.attrs["start"]) is plain
 
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
         """What symbols stand for in workgroups of these ids."""
@@ -137,23 +135,23 @@ class Workgroups:
             return value(record.attrs["start"], known)
         if self.persistent is not None:
             return 0 * known[WORKGROUPS[0]]  # the kernel itself adds where each of its tiles starts
-        return known[WORKGROUPS[record.attrs["grid"]]] * self.low.number(record.attrs["tile"])
+        return known[WORKGROUPS[record.attrs["grid"]]] * self.low.scope.number(record.attrs["tile"])
 
     def _width(self, record: Op) -> Any:
         """How wide each workgroup's part of a dimension is; notes where parts lie outside the dimension."""
-        attrs, number = record.attrs, self.low.number
+        attrs, number = record.attrs, self.low.scope.number
         tile = number(attrs["tile"])
         first = np.asarray(self._first(record, self.numbers, evaluate))
         if first.min() < 0:
             raise ProgramError(f"a workgroup's part of {attrs['dim']} starts at {first.min()}", record.loc)
         if attrs["dim"] in _set_symbols(self.low):  # as wide as it may be: what is past its end does not count
-            self.low.reach[attrs["dim"]] = int(first.max()) + tile
+            self.low.scope.reach[attrs["dim"]] = int(first.max()) + tile
             return np.full_like(first, tile)
         size = number(attrs["dim"])
         if attrs.get("primary", True) or size % tile or not is_mapped(self.low.program, attrs["dim"]):
             return np.minimum(first + tile, size) - np.minimum(first, size)
         if int(first.max()) + tile > size:  # it goes along with another dimension, and mappings bring it into range
-            self.low.reach[attrs["dim"]] = int(first.max()) + tile
+            self.low.scope.reach[attrs["dim"]] = int(first.max()) + tile
         return np.full_like(first, tile)
 
     # -- writing ----------------------------------------------------------------------------------------------
@@ -163,10 +161,10 @@ class Workgroups:
         few = not self.opened and (0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST)
         if few or not independent(self):
             return ()
-        return tuple(Range.of(self.low.w.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
+        return tuple(Range.of(self.low.writer.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
 
-    def write(self, tasks: tuple[Range, ...] = ()) -> None:
-        """The program for all workgroups: in order, or for the ids of a task."""
+    def write(self, body: Callable[[], None], tasks: tuple[Range, ...] = ()) -> None:
+        """Writes the program for all workgroups, in order or for the ids of a task: `body` writes it for one."""
         if 0 in self.counts:
             return
         if not self.opened and len(self.forms) > MOST:
@@ -178,13 +176,13 @@ class Workgroups:
         with ExitStack() as loops:
             ids: tuple[Expr, ...] = tuple(r.symbol for r in reversed(tasks))
             for g, n in reversed(list(enumerate(self.counts if not tasks else ()))):
-                ids = (loops.enter_context(self.low.w.loop(f"w{g}", n)), *ids)
+                ids = (loops.enter_context(self.low.writer.loop(f"w{g}", n)), *ids)
             if self.opened:
-                self._body(ids)
+                self._workgroup(body, ids)
                 return
             for kind in range(len(self.forms)):
                 with self.low.branch(self._is_of(ids, kind)):
-                    self._body(self._limited(ids, kind), kind)
+                    self._workgroup(body, self._limited(ids, kind), kind)
 
     def _limited(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
         """The ids in workgroups of a kind, said so that their limits there are known."""
@@ -198,29 +196,29 @@ class Workgroups:
         for place, record in enumerate(self.constraints):
             if len(set(self.forms[:, place])) > 1:
                 first = as_expr(self._first(record, known, _substituted))
-                size, tile = self.low.number(record.attrs["dim"]), self.low.number(record.attrs["tile"])
+                size, tile = self.low.scope.number(record.attrs["dim"]), self.low.scope.number(record.attrs["tile"])
                 width, wanted = minimum(first + tile, size) - minimum(first, size), int(self.forms[kind, place])
                 found += [width >= wanted, width <= wanted]
         return reduce(mul, found, as_expr(1))
 
-    def _body(self, ids: tuple[Expr, ...], kind: int | None = None) -> None:
+    def _workgroup(self, body: Callable[[], None], ids: tuple[Expr, ...], kind: int | None = None) -> None:
         """The program for workgroups of one kind; where sizes are open, whose parts are as wide as a call says."""
-        low = self.low
+        low, scope = self.low, self.low.scope
         known = self._meanings(ids, _substituted)
-        low.means(known)
-        low.parts.clear()
-        for d in low.reach.keys() & low.symbols.keys() & _set_symbols(low):
-            low.ends[d] = Tile(dtypes.i64, (), {}, formulas.number(low.number(d), dtypes.i64))
+        scope.means(known)
+        scope.parts.clear()
+        for d in scope.reach.keys() & scope.symbols.keys() & _set_symbols(low):
+            scope.ends[d] = Tile(dtypes.i64, (), {}, formulas.number(scope.number(d), dtypes.i64))
         for place, record in enumerate(self.constraints):
             first = as_expr(self._first(record, known, _substituted))
             width = self._open_width(record, first) if kind is None else int(self.forms[kind, place])
-            low.parts[record.attrs["dim"]] = first, width
-        with low.scope():
-            low.tasks.pieces(list(low.cuts.blocks))
+            scope.parts[record.attrs["dim"]] = first, width
+        with low.nested():
+            body()
 
     def _open_width(self, record: Op, first: Expr) -> Size:
         """How wide a part is that begins there, of a dimension that a call may tell."""
-        tile, size = self.low.number(record.attrs["tile"]), self.low.size(record.attrs["dim"])
+        tile, size = self.low.scope.number(record.attrs["tile"]), self.low.scope.size(record.attrs["dim"])
         return number_or(as_expr(tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)))
 
 
@@ -236,7 +234,7 @@ def _set_symbols(low: Lowering) -> set[Symbol]:
 
 def is_given(low: Lowering, op: Op) -> bool:
     """Whether a set_symbol only says what a scalar argument told before."""
-    return op.operands[0] in low.program.args and op.attrs["symbol"] in low.symbols
+    return op.operands[0] in low.program.args and op.attrs["symbol"] in low.scope.symbols
 
 
 def _refuse_set_symbols(low: Lowering) -> None:
@@ -265,7 +263,7 @@ def independent(groups: Workgroups) -> bool:
     coordinate at the same place of memory.
     """
     low, program = groups.low, groups.low.program
-    if groups.persistent is not None or low.logs is not None or is_ordered(program):
+    if groups.persistent is not None or low.reports.logs is not None or is_ordered(program):
         return False
     if not groups.opened and not _reordered(groups):
         return False
@@ -311,7 +309,7 @@ def _apart(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
     places = {own_coordinate(op, dim) for op in accesses}
     if len(places) != 1 or None in places:
         return False
-    sizes = low.symbols.keys() - _set_symbols(low)
+    sizes = low.scope.symbols.keys() - _set_symbols(low)
     for op in accesses:
         if "at" in op.attrs:
             number, _ = own_coordinate(op, dim) or (0, None)
@@ -329,11 +327,11 @@ def allocate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     kind: MemoryType = memory.type
     touching = [o for o in low.program.walk() if memory in o.operands[: 2 if o.name in WRITES else 1]]
     whole = any("at" in o.attrs for o in touching)
-    parts: list[Part] = [(as_expr(0), low.size(d)) if whole else low.part(d) for d in kind.dims]
+    parts: list[Part] = [(as_expr(0), low.scope.size(d)) if whole else low.scope.part(d) for d in kind.dims]
     shape = tuple(width for _, width in parts)
-    tensor = low.w.alloc(kind.dtype, [1 if n == 0 else n for n in shape], memory.name or "shared")
+    tensor = low.writer.alloc(kind.dtype, [1 if n == 0 else n for n in shape], memory.name or "shared")
     if 0 not in shape:
         poison = formulas.number(nan if kind.dtype.is_float else 0, kind.dtype)
-        low.w.map(tensor, low.w.axes(shape), poison, Substitution({}))
-    low.hold(memory, tensor, shape, tuple(first for first, _ in parts))
+        low.writer.map(tensor, low.writer.axes(shape), poison, Substitution({}))
+    low.arguments.hold(memory, tensor, shape, tuple(first for first, _ in parts))
     return ()

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution, linear_form
@@ -25,11 +24,10 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.passes.tile import inplace
 from tilewright.passes.tile.accesses import TileAccess, marked
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Parts, load
-from tilewright.passes.tile.writer import split
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
+from tilewright.passes.tile.writer import BlockWriter, split
+from tilewright.plan.general import Cuts
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,8 @@ def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], pa
     if len(sizes) < len(dims):
         return None
     spare = inplace.rows_past_the_end(low, op, parts)
-    over = low.w.axes([sizes[d] + spare.get(d, 0) for d in dims])
-    images = low.images(dims, parts, over)
+    over = low.writer.axes([sizes[d] + spare.get(d, 0) for d in dims])
+    images = low.scope.images(dims, parts, over)
     found = image_of([images(e) for e in access.at], over)
     return found if found is not None and prod(found.widths) < prod(sizes.values()) else None
 
@@ -83,21 +81,21 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
 
     It starts at expressions of the coordinates that tell lanes apart: dimensions of the sum beside the box.
     """
-    moved = [d for d in dims if is_in_window(low, d)]
+    moved = [d for d in dims if is_in_window(low.cuts, d)]
     sizes = [width for d in moved if isinstance(width := parts[d][1], int)]
     if len(sizes) < len(moved) or low.cuts.terms is None:
         return None
-    over = low.w.axes(sizes)
-    images = Substitution({low.coordinate(d): parts[d][0] + i for d, i in zip(moved, over, strict=True)})
+    over = low.writer.axes(sizes)
+    images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(moved, over, strict=True)})
     at = [images(e) for e in access.at]
     axes, digits = split(over, at)
     found = image_of([digits(e) for e in at], axes)
     return found if found is not None and prod(found.widths) < prod(sizes) else None
 
 
-def is_in_window(low: Lowering, dim: Expr) -> bool:
+def is_in_window(cuts: Cuts, dim: Expr) -> bool:
     """Whether a lane goes over all of a dimension's part: that of its box of results, or what is summed."""
-    return dim in low.cuts.lane_box or dim not in low.cuts.widths
+    return dim in cuts.lane_box or dim not in cuts.widths
 
 
 def windowed(
@@ -110,24 +108,24 @@ def windowed(
     otherwise: float,
 ) -> Formula:
     """Copies the windows of all lanes; gives what the read is then."""
-    own = [d for d in dims if not is_in_window(low, d)]
+    own = [d for d in dims if not is_in_window(low.cuts, d)]
     long = [n for n, width in enumerate(box.widths) if width > 1]
     sizes = [*(parts[d][1] for d in own), *(box.widths[n] for n in long)]
-    tensor = low.w.alloc(dtype, sizes, f"{access.tensor.name}_part")
-    over = low.w.axes(sizes)
-    images = Substitution({low.coordinate(d): parts[d][0] + i for d, i in zip(own, over, strict=False)})
+    tensor = low.writer.alloc(dtype, sizes, f"{access.tensor.name}_part")
+    over = low.writer.axes(sizes)
+    images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(own, over, strict=False)})
     within = dict(zip(long, over[len(own) :], strict=True))
     places = [images(first) + within.get(n, 0) for n, first in enumerate(box.first)]
-    view = low.w.view(access.tensor, over, marked(places, access.shape))
-    low.w.emit("copy", (view, tensor), otherwise=otherwise)
+    view = low.writer.view(access.tensor, over, marked(places, access.shape))
+    low.writer.emit("copy", (view, tensor), otherwise=otherwise)
     at = [access.at[n] - box.first[n] for n in long]
-    return load(tensor, *(low.coordinate(d) - parts[d][0] for d in own), *at)
+    return load(tensor, *(low.scope.coordinate(d) - parts[d][0] for d in own), *at)
 
 
-def staged(low: Lowering, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:
+def staged(writer: BlockWriter, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:
     """Copies a read's image; gives what the read is then."""
-    tensor = low.w.alloc(dtype, box.widths, f"{access.tensor.name}_part")
-    over = low.w.axes(box.widths)
+    tensor = writer.alloc(dtype, box.widths, f"{access.tensor.name}_part")
+    over = writer.axes(box.widths)
     places = [first + i for first, i in zip(box.first, over, strict=True)]
-    low.w.copy(access.tensor, over, marked(places, access.shape), tensor, otherwise)
+    writer.copy(access.tensor, over, marked(places, access.shape), tensor, otherwise)
     return load(tensor, *(e - first for e, first in zip(access.at, box.first, strict=True)))

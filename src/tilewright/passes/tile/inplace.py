@@ -7,21 +7,21 @@ last blocks of a line are peeled off and the taps written out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
-from tilewright.ir.core import Op, TileType
+from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.accesses import may_leave
+from tilewright.passes.tile.arguments import ArgumentTensors
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Parts
 from tilewright.plan.computed import ComputedFactor, computed_factor
+from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 
 def is_read_in_place(low: Lowering, op: Op) -> bool:
@@ -29,15 +29,15 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
 
     Or as any factor, where steps of it are copied to shared memory: what is out of bounds is zero there.
     """
-    if op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
+    if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
     users, made = low.users.get(op.result, ()), _made_in_steps(low)
-    return bool(users) and all(_is_left(low, x, op) or _is_staged(low, x, op) or x in made for x in users)
+    return bool(users) and all(_is_left(low, x, op) or _is_staged(low.cuts, x, op) or x in made for x in users)
 
 
-def is_right(low: Lowering, op: Op) -> bool:
+def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
     """Whether only products use a read, all as their factor B."""
-    users = low.users.get(op.result, ())
+    users = users_of.get(op.result, ())
     return all(user.name == "mma" and user.operands[0] is not op.results[0] is user.operands[1] for user in users)
 
 
@@ -48,14 +48,14 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     if found is None or found[0].whole:
         return False
     how, axes = found
-    whole = low.part(axes.k)[1] % how.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
-    return how.group == 1 or (whole and _lies_along(read, axes.k) and not _may_leave(low, read, axes.k))
+    whole = low.scope.part(axes.k)[1] % how.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
+    return how.group == 1 or (whole and _lies_along(read, axes.k) and not _may_leave(low.arguments, read, axes.k))
 
 
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
     """How a product is done at the current parts of its dimensions, with these and its types; None if by loops."""
-    how, known = low.cuts.products.get(op), all(low.is_known(d) for v in op.operands for d in v.type.dims)
-    axes = axes_in(op, low.width) if known else ""
+    how, known = low.cuts.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
+    axes = axes_in(op, low.scope.width) if known else ""
     if how is None or isinstance(axes, str):
         return None
     return how, how.oriented(axes), types_of(op, axes.swapped, low.machine)
@@ -83,9 +83,9 @@ def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
     return found
 
 
-def _is_staged(low: Lowering, user: Op, read: Op) -> bool:
+def _is_staged(cuts: Cuts, user: Op, read: Op) -> bool:
     """Whether a read is a factor whose steps are copied to shared memory one by one."""
-    how = low.cuts.products.get(user) if user.name == "mma" else None
+    how = cuts.products.get(user) if user.name == "mma" else None
     return how is not None and how.slab is not None and user.operands[2] is not read.results[0]
 
 
@@ -94,7 +94,7 @@ def _made_in_steps(low: Lowering) -> set[Op]:
     found: set[Op] = set()
     for op, how in low.cuts.products.items():
         if how is not None and how.held_a and not how.at_once:
-            axes = axes_in(op, low.width)
+            axes = axes_in(op, low.scope.width)
             a = None if isinstance(axes, str) else how.oriented(axes).factors(op)[0]
             factor = None if a is None else computed_factor(low.program, a)
             found |= set(factor.ops) if isinstance(factor, ComputedFactor) else set()
@@ -106,7 +106,7 @@ def slides(low: Lowering, dim: Expr) -> bool:
     for op in low.program.walk():
         if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:
             continue
-        if _may_leave(low, op, dim):
+        if _may_leave(low.arguments, op, dim):
             return True
     return False
 
@@ -132,11 +132,11 @@ def _lies_along(read: Op, dim: Expr) -> bool:
     return not any(own in e.symbols for e in before) and linear_step(last, own) == 1
 
 
-def _may_leave(low: Lowering, read: Op, dim: Expr) -> bool:
+def _may_leave(arguments: ArgumentTensors, read: Op, dim: Expr) -> bool:
     """Whether a coordinate that depends on a dimension, and on others too, may be out of bounds."""
     kind: TileType = read.results[0].type
     own = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
-    for e, n in zip(read.attrs.get("at", ()), low.shapes[read.operands[0]], strict=False):
+    for e, n in zip(read.attrs.get("at", ()), arguments.shapes[read.operands[0]], strict=False):
         if own in e.symbols and e is not own and may_leave(e, n):
             return True
     return False

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tilewright.algebra import Layout
 from tilewright.algebra.expr import Expr, as_expr
@@ -25,12 +24,11 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.inplace import limits
-from tilewright.passes.tile.packing import LaneOrder, packed_before
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.orders import LaneOrder
+from tilewright.passes.tile.packing import packed_before
 from tilewright.passes.tile.values import Load, Parts, Tile, most, only_load
 from tilewright.plan.microkernel import LaneKernel
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 
 @dataclass
@@ -49,14 +47,14 @@ class LaneProduct:
         if there is None:
             raise ProgramError("products by lanes read their factors where they lie")
         sums = self._registers(self.wide, "sums")
-        low.sums[sums] = how.rows, how.along
+        low.storage.sums[sums] = how.rows, how.along
         if start == formulas.number(0, self.wide):
-            low.w.emit("fill", (sums,), value=0)
+            low.writer.emit("fill", (sums,), value=0)
         else:
-            low.put(sums, c, self.parts, start)
+            low.storage.put(sums, c, self.parts, start)
         summed = [s.dim for s in low.cuts.depth]
         packed = self._packed(b, c, summed)
-        marks = low.loose.get(there, (False,) * len(there.at))
+        marks = low.storage.loose.get(there, (False,) * len(there.at))
         at = {d: self.parts[d][0] for d in (*a.dims, *b.dims) if d not in (*summed, how.rows, how.along)}
         with ExitStack() as loops:
             for n, d in enumerate(summed):
@@ -64,7 +62,7 @@ class LaneProduct:
                 first, end = as_expr(0), as_expr(self.parts[d][1])
                 if not written:
                     first, end, marks = self._limits(there, marks, d, at, summed[n + 1 :])
-                at[d] = loops.enter_context(low.w.loop(f"k_{d}", end, first, unroll=written))
+                at[d] = loops.enter_context(low.writer.loop(f"k_{d}", end, first, unroll=written))
             self._tap(there, marks, a.dtype, packed, at, sums)
         return sums
 
@@ -73,23 +71,25 @@ class LaneProduct:
         rows, width = (most(self.parts[d][1]) for d in (self.how.rows, self.how.along))
         lanes = self.how.lanes
         layout = Layout((lanes, (rows, width // lanes)), (rows, (1, rows * lanes)))
-        return self.low.w.vectors(dtype, (rows, width), layout, name)
+        return self.low.writer.vectors(dtype, (rows, width), layout, name)
 
     def _limits(
         self, there: Load, marks: tuple[bool, ...], tap: Expr, at: dict[Expr, Expr], inner: list[Expr]
     ) -> tuple[Expr, Expr, tuple[bool, ...]]:
         """A loop over taps runs where the tensor is."""
         low = self.low
-        known = Substitution({low.coordinate(d): e for d, e in at.items()})
-        unknown = {low.coordinate(d) for d in (*inner, self.how.rows, self.how.along)}
+        known = Substitution({low.scope.coordinate(d): e for d, e in at.items()})
+        unknown = {low.scope.coordinate(d) for d in (*inner, self.how.rows, self.how.along)}
         shape = there.tensor.type.shape
-        return limits(there.at, shape, marks, low.coordinate(tap), self.parts[tap][1], known, unknown)
+        return limits(there.at, shape, marks, low.scope.coordinate(tap), self.parts[tap][1], known, unknown)
 
     def _packed(self, b: Tile, c: tuple[Expr, ...], summed: list[Expr]) -> tuple[Value, list[Expr]]:
         """B packed before the program, and its dimensions beside the neighbours: those of C, and what is summed."""
         low, along = self.low, self.how.along
         dims = [*(d for d in b.dims if d in c and d is not along), *summed]
-        order = LaneOrder(self.wide, tuple(map(low.number, dims)), low.number(along), low.cuts.blocks[along])
+        order = LaneOrder(
+            self.wide, tuple(map(low.scope.number, dims)), low.scope.number(along), low.cuts.blocks[along]
+        )
         found = packed_before(low, b, (*dims, along), order)
         if found is None:
             raise ProgramError("products by lanes pack a factor before the program; this one is no argument alone")
@@ -105,11 +105,11 @@ class LaneProduct:
         sums: Value,
     ) -> None:
         """The products of one tap."""
-        low, how, w = self.low, self.how, self.low.w
+        low, how, w = self.low, self.how, self.low.writer
         (first, rows), (begin, width) = self.parts[how.rows], self.parts[how.along]
         i, j = w.axes((rows, width))
         images = Substitution(
-            {low.coordinate(d): e for d, e in {**at, how.rows: first + i, how.along: begin + j}.items()}
+            {low.scope.coordinate(d): e for d, e in {**at, how.rows: first + i, how.along: begin + j}.items()}
         )
         taps = w.view(there.tensor, (i, j), list(zip(map(images, there.at), marks, strict=True)))
         if any(marks):

@@ -10,76 +10,81 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import evaluate
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
-from tilewright.ir.core import Block, Op, TileType, Value
+from tilewright.ir.core import Block, Op, Program, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
+from tilewright.machine import Machine
 from tilewright.passes.places import Size
 from tilewright.passes.tile import combining, inplace, masks, memory, moving
+from tilewright.passes.tile.accesses import TABLED
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most, pieces
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 from tilewright.plan.sums import summed_in
 
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body once for each tile of the axis, in order."""
+    scope = low.scope
     axis: Expr = op.attrs["axis"]
     if op.attrs.get("start"):
         return _while(low, op)
-    if moving.is_moved(low, op, _limits(low, op)):
+    if moving.is_moved(scope, op, _limits(low.program, op)):
         return _moved(low, op)
-    first, length = low.part(axis)
+    first, length = scope.part(axis)
     tile = _tile(low, op, axis, length)
     carried = _all_carried(low, op, op.operands)
     begin, rounds, rests = _rounds(low, op, first, length, tile)
-    open_end = isinstance(length, Expr) and not _limits(low, op)
-    if low.w.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or open_end):
+    open_end = isinstance(length, Expr) and not _limits(low.program, op)
+    if low.writer.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or open_end):
         # one body: its last tile goes past the end, or may
         rounds, rests = as_expr(pieces(length, tile)) if open_end else rounds + 1, []
-        low.past[axis] = low.size(axis)
+        scope.past[axis] = scope.size(axis)
         masks.hide_end(low, op)
     start, kept = as_expr(0), False
-    if low.w.home is not None and isinstance(tile, int) and not rests:
+    if low.writer.home is not None and isinstance(tile, int) and not rests:
         kept = rounds is not as_expr(1)  # what it brings is apart from what is brought before it
         start, rounds = masks.rounds(low, op, begin, tile, rounds)
     if rounds is not as_expr(0):
-        required = set(low.required)
+        required = set(low.reports.required)
         out = False
         if low.cuts.terms is not None:
             out = isinstance(rounds, Const) and rounds.value <= low.cuts.terms
             _bring(low, op, axis, (begin, length), rounds is as_expr(1))
         name = f"k_{axis}" if str(axis).isidentifier() else "k"
-        with low.w.loop(name, rounds, start, unroll=out, kept=kept) as k:
-            low.iteration[axis] = k
+        with low.writer.loop(name, rounds, start, unroll=out, kept=kept) as k:
+            low.reports.iteration[axis] = k
             _round(low, op, carried, axis, (begin + tile * k, tile))
         if not isinstance(rounds, Const):  # perhaps there is none
-            low.required = required
-    low.past.pop(axis, None)
-    low.unseen.pop(axis, None)
+            low.reports.required = required
+    scope.past.pop(axis, None)
+    scope.unseen.pop(axis, None)
     for condition, rest in rests:
-        low.iteration[axis] = rounds
+        low.reports.iteration[axis] = rounds
         with low.branch(condition):
             _round(low, op, carried, axis, (begin + tile * rounds, rest))
     for inner in op.blocks[0].ops:
-        low.early.pop(inner, None)
-    return _results(low, op, carried)
+        low.storage.early.pop(inner, None)
+    return _results(low.storage, op, carried)
 
 
 def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
     """Where a loop starts, how many tiles it takes whole, and the widths of what may follow, with their conditions."""
-    limits = {} if op in low.free else _limits(low, op)
+    limits = {} if op in low.free else _limits(low.program, op)
     if tile is length:
         return first, as_expr(1), []
     if not limits:
@@ -87,15 +92,15 @@ def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tup
         rounds, rest = divided(length, tile)
         return first, as_expr(rounds), [(as_expr(rest) >= 1, rest)] if rest != 0 else []
     end = first + length
-    begin = low.expr(limits["start"]) if "start" in limits else first
+    begin = low.scope.expr(limits["start"]) if "start" in limits else first
     fitting = (end - begin) // tile
-    count = low.expr(limits["iters"]) if "iters" in limits else -((begin - end) // tile)
+    count = low.scope.expr(limits["iters"]) if "iters" in limits else -((begin - end) // tile)
     for e in (begin, count):
-        if not e.symbols.isdisjoint(low.bound):
+        if not e.symbols.isdisjoint(low.scope.bound):
             raise ProgramError(f"{op_text(op)}: natively {e} must be known before the program runs", op.loc)
     whole = maximum(minimum(count, fitting), 0)
     left = (whole < count) * (end - begin - whole * tile)
-    starts, widths = low.over_workgroups(begin), low.over_workgroups(left)
+    starts, widths = _over_workgroups(begin), _over_workgroups(left)
     if starts.min() < 0:
         raise ProgramError(f"iterate over {op.attrs['axis']} starts at {starts.min()}", op.loc)
     found = sorted({int(n) for n in widths.reshape(-1) if n > 0})
@@ -104,18 +109,35 @@ def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tup
     return begin, whole, [((left >= n) * (left <= n), n) for n in found]
 
 
-def _tiling(low: Lowering, axis: Expr) -> dict[str, Any]:
+def _over_workgroups(e: Expr) -> Any:
+    """Every number that an expression of loops around and of workgroup ids may be, as an array."""
+    if isinstance(e, Const):
+        return np.asarray(e.value)
+    values = {s: np.arange(_end(s.lo), _end(s.hi) + 1) for s in e.symbols}
+    if prod(len(v) for v in values.values()) > TABLED:
+        raise ProgramError(f"{e} has more values than can be looked at")
+    return np.asarray(evaluate(e, dict(zip(values, np.ix_(*values.values()), strict=True))))
+
+
+def _end(limit: Any) -> int:
+    """A limit of a loop's variable, as a number."""
+    if not isinstance(limit, int):
+        raise ProgramError(f"a loop whose limit is {limit} has no native form here")
+    return limit
+
+
+def _tiling(program: Program, axis: Expr) -> dict[str, Any]:
     """What the constraint of a loop states."""
-    tilings = [r.attrs for r in low.program.records if r.name == "tiling" and r.attrs["dim"] is axis]
+    tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
     return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
 
 
-def _limits(low: Lowering, op: Op) -> dict[str, Expr]:
+def _limits(program: Program, op: Op) -> dict[str, Expr]:
     """Start and count of a loop, as its constraint states them."""
-    return {name: e for name, e in _tiling(low, op.attrs["axis"]).items() if name in ("start", "iters")}
+    return {name: e for name, e in _tiling(program, op.attrs["axis"]).items() if name in ("start", "iters")}
 
 
-def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
+def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
     """What a loop gives: what it carried last, rounded."""
     results = []
     for (tensor, start), value in zip(carried, op.results, strict=True):
@@ -123,7 +145,7 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
         if tensor is None:
             results.append(Tile(kind.dtype, kind.dims, start.parts, start.formula))
             continue
-        held = low.held(tensor, start.dims, start.parts)
+        held = storage.held(tensor, start.dims, start.parts)
         results.append(Tile(kind.dtype, kind.dims, start.parts, converted(held.formula, held.dtype, kind.dtype)))
     return tuple(results)
 
@@ -131,8 +153,8 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
     """The tile size: what the program says where it is meaning, otherwise what is convenient."""
     if op in low.free:
-        tile = _tiling(low, axis).get("tile")
-        if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.is_known(tile)):
+        tile = _tiling(low.program, axis).get("tile")
+        if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.scope.is_known(tile)):
             return length
         return low.cuts.tiles.get(op) or (_least_one(length) if most(length) <= WHOLE else CHOSEN)
     stated = _stated(low, axis)
@@ -149,8 +171,8 @@ def _least_one(length: Size) -> Size:
 
 def _stated(low: Lowering, axis: Expr) -> int | None:
     """The tile size of a loop that its constraint states."""
-    tile = _tiling(low, axis).get("tile")
-    return None if tile is None else low.number(tile)
+    tile = _tiling(low.program, axis).get("tile")
+    return None if tile is None else low.scope.number(tile)
 
 
 Carried = tuple[Value | None, Tile]
@@ -158,13 +180,13 @@ Carried = tuple[Value | None, Tile]
 
 def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried]:
     """Memory for all that a loop carries, with these values in it."""
-    starts = zip((low.env[v] for v in values), op.blocks[0].args, strict=True)
+    starts = zip((low.storage.env[v] for v in values), op.blocks[0].args, strict=True)
     return [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(starts)]
 
 
 def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
     """Memory for what the loop carries, with the first value in it; None where there is nothing to hold."""
-    wide = _wide(low, op, place) or (start.wide[0] if start.wide is not None else None)
+    wide = _wide(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
     if op.attrs["axis"] in dims:
         raise ProgramError(f"iterate over {op.attrs['axis']}: a carried value has that dimension itself", op.loc)
@@ -175,13 +197,15 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     product = _made_by(op, place)
     how = inplace.microkernel_of(low, product) if product is not None and product.name == "mma" else None
     if how is not None and how[2][2] is to and set(dims) == {how[1].n, how[1].m, *how[1].around} - {None}:
-        held, empty = combining.room_for_sums(low, how[0], how[1], dims, start.parts, to, converted(formula, kind, to))
-        if empty and held in low.padded:
-            low.w.emit("fill", (held,), value=0)
+        held, empty = combining.room_for_sums(
+            low.storage, how[0], how[1], dims, start.parts, to, converted(formula, kind, to)
+        )
+        if empty and held in low.storage.padded:
+            low.writer.emit("fill", (held,), value=0)
         elif empty:
-            low.put(held, dims, start.parts, formulas.number(0, to))
-        return held, low.held(held, dims, start.parts)
-    made = low.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")
+            low.storage.put(held, dims, start.parts, formulas.number(0, to))
+        return held, low.storage.held(held, dims, start.parts)
+    made = low.storage.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")
     (found,) = loads(made.formula)
     return found.tensor, made
 
@@ -192,14 +216,14 @@ def _made_by(op: Op, place: int) -> Op | None:
     return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
 
 
-def _wide(low: Lowering, op: Op, place: int) -> DType | None:
+def _wide(machine: Machine, op: Op, place: int) -> DType | None:
     """The type of the accumulator that a loop carries; None if what it carries is none."""
     value = op.blocks[0].ops[-1].operands[place]
     made = _made_by(op, place)
     if made is None or made.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
         return None
     if made.name == "mma":
-        return summed_in(made, low.machine)
+        return summed_in(made, machine)
     found: DType = value.type.dtype.accumulator
     return found
 
@@ -210,128 +234,132 @@ def _bring(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
     Where there is one round, windows are brought before: nobody waits for both, one after the other.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
-    with low.at(axis, part):
-        sizes = {inner: prod(most(low.part(d)[1]) for d in inner.result.type.dims) for inner in reads}
+    with low.scope.at(axis, part):
+        sizes = {inner: prod(most(low.scope.part(d)[1]) for d in inner.result.type.dims) for inner in reads}
         if once and low.cuts.lane_box:
             first = max(reads, key=lambda inner: sizes[inner])
-            (low.early[first],) = memory.read(low, first)
+            (low.storage.early[first],) = memory.read(low, first)
         largest = low.machine.shared_memory.hoisted_elements
         for inner in [inner for inner in reads if sizes[inner] < max(sizes.values()) and sizes[inner] <= largest]:
             (tile,) = memory.read(low, inner)
             apart = (axis, *(d for d in tile.dims if d is not axis))
-            low.early[inner] = low.stored(tile, apart, name=f"{inner.operands[0].name}_terms")
+            low.storage.early[inner] = low.storage.stored(tile, apart, name=f"{inner.operands[0].name}_terms")
 
 
 def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
     """The body for one tile, and what it yields put where it is carried."""
-    with low.at(axis, part), low.scope():
+    with low.scope.at(axis, part), low.nested():
         _body(low, op, carried)
 
 
 def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
     (body,) = op.blocks
     for (tensor, start), arg in zip(carried, body.args, strict=True):
-        low.env[arg] = start
+        low.storage.env[arg] = start
         if tensor is not None:
-            held = low.held(tensor, start.dims, start.parts)
-            low.env[arg] = combining.rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
-            low.going_on[arg] = tensor
+            held = low.storage.held(tensor, start.dims, start.parts)
+            low.storage.env[arg] = combining.rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
+            low.storage.going_on[arg] = tensor
     found = low.block(body)
-    _store(low, carried, tuple(low.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True)))
+    following = tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True))
+    _store(low.storage, carried, following)
 
 
 def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body as long as there are tiles, where data say how many, or where the first one is."""
+    scope = low.scope
     axis: Expr = op.attrs["axis"]
-    if low.masks or axis in low.parts or axis in low.bases:
+    if scope.masks or axis in scope.parts or axis in scope.bases:
         raise ProgramError(f"{op_text(op)}: natively, only a loop over whole of {axis} is moved by data", op.loc)
-    limits, tile = _limits(low, op), _stated(low, axis)
+    limits, tile = _limits(low.program, op), _stated(low, axis)
     if tile is None:
         raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
     zero = formulas.number(0, dtypes.i64)
     step = formulas.number(tile, dtypes.i64)
-    end = low.ends[axis].formula if axis in low.ends else formulas.of_expr(as_expr(low.size(axis)), {})
-    place = low.stored(Tile(dtypes.i64, (), {}, moving.value(low, limits["start"], op) if "start" in limits else zero))
+    end = scope.ends[axis].formula if axis in scope.ends else formulas.of_expr(as_expr(scope.size(axis)), {})
+    begin = moving.value(low, limits["start"], op) if "start" in limits else zero
+    place = low.storage.stored(Tile(dtypes.i64, (), {}, begin))
     last = end
     if "iters" in limits:
         span = call("mul", moving.value(low, limits["iters"], op), step)
         last = call("minimum", end, call("add", place.formula, span))
-    stop = low.stored(Tile(dtypes.i64, (), {}, last), name="stop")
-    carried, required = _all_carried(low, op, op.operands), set(low.required)
+    stop = low.storage.stored(Tile(dtypes.i64, (), {}, last), name="stop")
+    carried, required = _all_carried(low, op, op.operands), set(low.reports.required)
 
     def one() -> None:
-        with low.scope():
-            low.bases[axis], low.ends[axis] = place, Tile(dtypes.i64, (), {}, end)
-            with low.at(axis, (as_expr(0), tile)):
+        with low.nested():
+            scope.bases[axis], scope.ends[axis] = place, Tile(dtypes.i64, (), {}, end)
+            with scope.at(axis, (as_expr(0), tile)):
                 _body(low, op, carried)
-            del low.bases[axis]
-        low.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
+            del scope.bases[axis]
+        low.storage.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
 
-    _as_long_as(low, lambda: call("lt", place.formula, stop.formula), one)
-    low.required = required
-    return _results(low, op, carried)
+    _as_long_as(low.storage, lambda: call("lt", place.formula, stop.formula), one)
+    low.reports.required = required
+    return _results(low.storage, op, carried)
 
 
-def _as_long_as(low: Lowering, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
+def _as_long_as(storage: Storage, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
     """Rounds as long as something holds, which is looked at before each."""
-    going = low.w.register(dtypes.i32, "going")
+    going = storage.writer.register(dtypes.i32, "going")
 
     def look() -> None:
-        low.put(going, (), {}, Formula.cast(dtypes.i32, truth()))
+        storage.put(going, (), {}, Formula.cast(dtypes.i32, truth()))
 
     look()
     inner = Block(())
-    with low.w.inside(inner):
+    with storage.writer.inside(inner):
         one()
         look()
-    low.w.emit("while", (going,), (inner,))
+    storage.writer.emit("while", (going,), (inner,))
 
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body as long as a condition holds; it moves the axis itself, by set_symbol."""
+    scope = low.scope
     axis = op.attrs["axis"]
     (body,) = op.blocks
     if not any(inner.name == "set_symbol" and inner.attrs["symbol"] is axis for inner in body.ops):
         raise ProgramError(f"while loop over {axis}: the body never sets it by tkw.set_symbol", op.loc)
-    if low.masks or axis in low.walking:
+    if scope.masks or axis in scope.walking:
         raise ProgramError(
             f"a while loop over {axis} inside another over it or a conditional has no native form yet", op.loc
         )
-    outside = low.bound.get(axis)
-    first = low.single(op.operands[0], op)
-    place = low.stored(first, name=f"{axis}_now")
+    outside = scope.bound.get(axis)
+    first = moving.single(low, op.operands[0], op)
+    place = low.storage.stored(first, name=f"{axis}_now")
     carried = _all_carried(low, op, op.operands[1:])
-    low.walking.add(axis)
-    low.bound[axis] = place
+    scope.walking.add(axis)
+    scope.bound[axis] = place
 
     def truth() -> Formula:
         data = {axis: place.formula}
         for n, ((tensor, start), value) in enumerate(zip(carried, op.operands[1:], strict=True)):
             asked = symbol(f"GET_ITER_ARG_{n}")
             if asked in op.attrs["condition"].symbols and tensor is not None:
-                data[asked] = low.single(value, op, low.held(tensor, start.dims, start.parts)).formula
-        e = low.expr(op.attrs["condition"])
+                data[asked] = moving.single(low, value, op, low.storage.held(tensor, start.dims, start.parts)).formula
+        e = scope.expr(op.attrs["condition"])
         for s in e.symbols - data.keys():
-            if s in low.bound:
-                data[s] = converted(low.bound[s].formula, low.bound[s].dtype, dtypes.i64)
+            if s in scope.bound:
+                data[s] = converted(scope.bound[s].formula, scope.bound[s].dtype, dtypes.i64)
         return formulas.of_expr(e, data)
 
     def one() -> None:
-        with low.scope():
+        with low.nested():
             _body(low, op, carried)
-            following = low.bound[axis].formula
-        low.put(place.formula.value.tensor, (), {}, following)
+            following = scope.bound[axis].formula
+        low.storage.put(place.formula.value.tensor, (), {}, following)
 
-    _as_long_as(low, truth, one)
-    low.walking.discard(axis)
+    _as_long_as(low.storage, truth, one)
+    scope.walking.discard(axis)
     if outside is None:
-        del low.bound[axis]
+        del scope.bound[axis]
     else:
-        low.bound[axis] = outside
-    return _results(low, op, carried)
+        scope.bound[axis] = outside
+    return _results(low.storage, op, carried)
 
 
-def _store(low: Lowering, carried: list[Carried], found: tuple[Tile, ...]) -> None:
+def _store(storage: Storage, carried: list[Carried], found: tuple[Tile, ...]) -> None:
     """All at once: what is still to be read of the old values is read before they are overwritten."""
     pending: list[tuple[Value, Tile, Formula]] = []
     for (tensor, start), tile in zip(carried, found, strict=True):
@@ -339,20 +367,20 @@ def _store(low: Lowering, carried: list[Carried], found: tuple[Tile, ...]) -> No
             continue
         kind, formula = tile.accumulated if tensor.type.dtype is not tile.dtype else (tile.dtype, tile.formula)
         formula = converted(formula, kind, tensor.type.dtype)
-        if formula != low.held(tensor, start.dims, start.parts).formula:
+        if formula != storage.held(tensor, start.dims, start.parts).formula:
             pending.append((tensor, start, formula))
     ready = []
     for n, (tensor, start, formula) in enumerate(pending):
-        own = low.held(tensor, start.dims, start.parts).formula.value
+        own = storage.held(tensor, start.dims, start.parts).formula.value
         later = {each.tensor for _, _, other in pending[n + 1 :] for each in loads(other)}
         moved = any(each.tensor is tensor and each != own for each in loads(formula))
         if moved or tensor in later:
-            made = low.stored(start, as_type=(tensor.type.dtype, formula), name="next")
+            made = storage.stored(start, as_type=(tensor.type.dtype, formula), name="next")
             ready.append((tensor, start, made.formula, True))
         else:
             ready.append((tensor, start, formula, False))
     for tensor, start, formula, _ in sorted(ready, key=lambda entry: entry[3]):
-        low.put(tensor, start.dims, start.parts, formula)
+        storage.put(tensor, start.dims, start.parts, formula)
 
 
 # -- conditions -------------------------------------------------------------------------------------------
@@ -360,38 +388,39 @@ def _store(low: Lowering, carried: list[Carried], found: tuple[Tile, ...]) -> No
 
 def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body, whose writes happen where the condition holds; what it gives, there too."""
+    scope = low.scope
     (body,) = op.blocks
     if "when" in op.attrs:
-        otherwise = [low.env[v] for v in op.operands]
-        e = low.expr(op.attrs["when"])
+        otherwise = [low.storage.env[v] for v in op.operands]
+        e = scope.expr(op.attrs["when"])
         if isinstance(e, Const):
             if not e.value:
                 return tuple(otherwise)
-            with low.scope():
+            with low.nested():
                 found = low.block(body)
             return found if op.results else ()
-        tiles = {s: low.bound[s] for s in e.symbols if s in low.bound}
-        if not tiles and (low.workgroups is not None or e.symbols <= low.opened.symbols):
+        tiles = {s: scope.bound[s] for s in e.symbols if s in scope.bound}
+        if not tiles and (low.in_grid or e.symbols <= scope.opened.symbols):
             return _by_workgroup(low, op, e, otherwise)
-        if set(tiles) != set(e.symbols) and low.workgroups is None:
+        if set(tiles) != set(e.symbols) and not low.in_grid:
             raise ProgramError(f"{op_text(op)}: natively a condition is of sizes and of symbols set by tiles", op.loc)
         data = {s: converted(t.formula, t.dtype, dtypes.i64) for s, t in tiles.items()}
         parts = common_parts(list(tiles.values()))
         truth = call("ne", formulas.of_expr(e, data), formulas.number(0, dtypes.i64))
         condition = Tile(dtypes.bool_, tuple(parts), parts, truth)
     else:
-        condition, *otherwise = (low.env[v] for v in op.operands)
+        condition, *otherwise = (low.storage.env[v] for v in op.operands)
         truth = converted(condition.formula, condition.dtype, dtypes.bool_)
         condition = Tile(dtypes.bool_, condition.dims, condition.parts, truth)
     if 0 in condition.sizes:  # it holds nowhere
         return tuple(otherwise)
-    condition = low.stored(condition, name="condition")
-    low.masks.append(condition)
+    condition = low.storage.stored(condition, name="condition")
+    scope.masks.append(condition)
     try:
-        with low.scope():
+        with low.nested():
             found = low.block(body)
     finally:
-        low.masks.pop()
+        scope.masks.pop()
     results = []
     for yes, no in zip(found, otherwise, strict=True):
         parts = common_parts([yes, no, condition])
@@ -403,12 +432,12 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> tuple[Tile, ...]:
     """The body in workgroups for which a condition holds; what it gives takes the place of what there was."""
     (body,) = op.blocks
-    kept = [low.stored(t, name="otherwise") for t in otherwise]
-    with low.branch(when), low.scope():
+    kept = [low.storage.stored(t, name="otherwise") for t in otherwise]
+    with low.branch(when), low.nested():
         found = low.block(body)
         for yes, no in zip(found, kept, strict=True):
             if yes.parts != no.parts:
                 raise ProgramError(f"{op_text(op)}: what it gives has another part than what it replaces", op.loc)
             if 0 not in no.sizes:
-                low.put(next(loads(no.formula)).tensor, no.dims, no.parts, yes.formula)
+                low.storage.put(next(loads(no.formula)).tensor, no.dims, no.parts, yes.formula)
     return tuple(kept) if op.results else ()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, isinf
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
@@ -21,11 +20,10 @@ from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import call, index, is_number, number, scale_of
 from tilewright.passes.tile import moving
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Parts, Tile
 from tilewright.plan.hiding import changes_nothing, last_maskable
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 _ARITHMETIC = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b}
 _DIFFERENCES = {
@@ -68,9 +66,9 @@ def _integer(formula: Formula) -> Expr | None:
     return None
 
 
-def _limit(low: Lowering, e: Expr, dims: tuple[Expr, ...], parts: Parts, least: bool) -> Expr | None:
+def _limit(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, least: bool) -> Expr | None:
     """The least, or the greatest, that an expression of coordinates is over a tile; None where that is not seen."""
-    at = {low.coordinate(d): parts[d] for d in dims}
+    at = {scope.coordinate(d): parts[d] for d in dims}
     form = linear_form(e, at)
     if form is None:
         return None
@@ -87,11 +85,11 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
     """A selection by coordinates between registers and a number, done in tiles where it is needed; None: elsewhere."""
     kind: TileType = op.results[0].type
     condition, chosen, other = tiles
-    home, wanted = low.w.home, condition_of(condition.formula)
+    home, wanted = low.writer.home, condition_of(condition.formula)
     if home is None or wanted is None or not other.filled or chosen.filled:
         return None
     axes = home.axes(kind.dims, parts)
-    limits = [_limit(low, e, condition.dims, parts, True) for e in wanted]
+    limits = [_limit(low.scope, e, condition.dims, parts, True) for e in wanted]
     if axes is None or len(axes) < 2 or len(limits) != 1 or limits[0] is None:
         return None
     tile = Tile(kind.dtype, kind.dims, parts, chosen.formula)
@@ -103,20 +101,20 @@ def _seen(
 ) -> Tile:
     """A tile of registers, with a number where an expression is negative that is `wanted` not to be, by what tells
     places of coordinates: only where its least is."""
-    if low.holds(least):
+    if low.scope.holds(least):
         return tile
     inner, scale = scale_of(tile.formula)
     value = other.parts[0].value if is_number(other) else other.value
     if not (scale > 0 and isinstance(value, float) and isinf(value)):
         inner, scale = tile.formula, 1.0
     parts = {d: tile.parts[d] for d in tile.dims}
-    tensor = low.room(tile.dtype, tile.dims, parts, "seen")
-    low.put(tensor, tile.dims, parts, inner)
-    held = low.held(tensor, tile.dims, parts)
+    tensor = low.storage.room(tile.dtype, tile.dims, parts, "seen")
+    low.storage.put(tensor, tile.dims, parts, inner)
+    held = low.storage.held(tensor, tile.dims, parts)
     with low.branch(least <= -1):
-        _, places = low.axes(tile.dims, parts, tensor)
+        _, places = low.storage.axes(tile.dims, parts, tensor)
         there = Formula("index", (), wanted(places) >= 0)  # one number of a lane, compared with others
-        low.put(tensor, tile.dims, parts, call("select", there, held.formula, other))
+        low.storage.put(tensor, tile.dims, parts, call("select", there, held.formula, other))
     if scale == 1:
         return held
     return Tile(tile.dtype, tile.dims, held.parts, call("mul", held.formula, number(scale, tile.dtype)))
@@ -131,37 +129,38 @@ def hide_end(low: Lowering, op: Op) -> None:
     axis: Expr = op.attrs["axis"]
     selections = [inner for inner in op.blocks[0].ops if inner.name == "select" and changes_nothing(op, inner)]
     hidden = last_maskable(op)
-    if any(_fails_past(low, e, dims, axis) for s in selections for e, dims in _over_tiles(low, op, s.operands[0])):
-        low.unseen[axis] = None
+    scope = low.scope
+    if any(_fails_past(scope, e, dims, axis) for s in selections for e, dims in _over_tiles(low, op, s.operands[0])):
+        scope.unseen[axis] = None
     elif hidden is not None:
-        low.unseen[axis] = hidden
+        scope.unseen[axis] = hidden
 
 
-def _fails_past(low: Lowering, e: Expr, dims: tuple[Expr, ...], axis: Expr) -> bool:
+def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -> bool:
     """Whether an expression of coordinates is negative past the end of an axis, wherever the others are."""
-    if any(d in low.walking or not d.symbols.isdisjoint(low.bound) for d in dims):
+    if any(d in scope.walking or not d.symbols.isdisjoint(scope.bound) for d in dims):
         return False
-    form = linear_form(e, [low.coordinate(axis)])
-    factor = None if form is None else form[0].get(low.coordinate(axis))
-    parts: Parts = {d: (as_expr(low.past[axis]), 1) if d is axis else (as_expr(0), low.size(d)) for d in dims}
-    greatest = _limit(low, e, dims, parts, False)
+    form = linear_form(e, [scope.coordinate(axis)])
+    factor = None if form is None else form[0].get(scope.coordinate(axis))
+    parts: Parts = {d: (as_expr(scope.past[axis]), 1) if d is axis else (as_expr(0), scope.size(d)) for d in dims}
+    greatest = _limit(scope, e, dims, parts, False)
     falls = isinstance(factor, Const) and factor.value < 0  # the first one past it is the nearest to what counts
-    return falls and greatest is not None and low.holds(-1 - greatest)
+    return falls and greatest is not None and scope.holds(-1 - greatest)
 
 
 def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
     """What an operation gives; past the end of an axis -inf, if that is this operation's to give."""
-    axis = next((d for d, hidden in low.unseen.items() if hidden is op), None)
+    axis = next((d for d, hidden in low.scope.unseen.items() if hidden is op), None)
     if axis is None:
         return tile
-    (first, width), last, home = tile.parts[axis], low.past[axis] - 1, low.w.home
+    (first, width), last, home = tile.parts[axis], low.scope.past[axis] - 1, low.writer.home
     axes = None if home is None else home.axes(tile.dims, tile.parts)
     if axes is None or len(axes) < 2:  # it is held nowhere
-        inside = call("le", moving.place(low, axis), index(as_expr(last), dtypes.i64))
+        inside = call("le", moving.place(low.scope, axis), index(as_expr(last), dtypes.i64))
         return replace(tile, formula=call("select", inside, tile.formula, number(-inf, tile.dtype)), wide=None)
 
     def wanted(places: Callable[[Expr], Expr]) -> Expr:
-        return last - places(low.coordinate(axis))  # a coordinate itself is never past the end
+        return last - places(low.scope.coordinate(axis))  # a coordinate itself is never past the end
 
     return _seen(low, tile, wanted, last - (first + width - 1), number(-inf, tile.dtype))
 
@@ -179,8 +178,8 @@ def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[
             continue
         wanted = _over_tiles(low, op, inner.operands[0])
         for e, dims in wanted:
-            parts = {d: (first + tile * k, tile) if d is axis else low.part(d) for d in dims}
-            limit = _limit(low, e, dims, parts, False)
+            parts = {d: (first + tile * k, tile) if d is axis else low.scope.part(d) for d in dims}
+            limit = _limit(low.scope, e, dims, parts, False)
             form = None if limit is None else linear_form(limit, [k])
             factor = None if form is None else form[0].get(k)
             if form is None or not isinstance(factor, Const):
@@ -199,9 +198,9 @@ def _over_tiles(low: Lowering, op: Op, condition: Value) -> list[tuple[Expr, tup
     def formula(value: Value) -> Formula:
         inner = made.get(value)
         if inner is not None and inner.name == "self_index":
-            return Formula("index", (), low.coordinate(inner.attrs["dim"]))
+            return Formula("index", (), low.scope.coordinate(inner.attrs["dim"]))
         if inner is not None and inner.name == "scalar":
-            e = low.expr(as_expr(inner.attrs["value"])) if not isinstance(inner.attrs["value"], float) else None
+            e = low.scope.expr(as_expr(inner.attrs["value"])) if not isinstance(inner.attrs["value"], float) else None
             return Formula("index", (), e) if e is not None else Formula.argument("unknown")
         if inner is not None and inner.name in (*_ARITHMETIC, *_DIFFERENCES, "and_"):
             return Formula(inner.name, tuple(map(formula, inner.operands)))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import reduce
-from operator import mul
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
-from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_rules import minimum
-from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
@@ -17,86 +14,18 @@ from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import access_form
-from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.places import Size
+from tilewright.ir.tile_formulas import call
 from tilewright.passes.tile import halo, inplace, moving
-from tilewright.passes.tile.accesses import TileAccess, access_of, is_outside, loose, outside, with_data
+from tilewright.passes.tile.accesses import TileAccess, access_of, is_outside, loose, outside
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.reports import Log
+from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.storing import through_shared
-from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
+from tilewright.passes.tile.values import Load, Parts, Tile, load
+from tilewright.passes.tile.writing import Write, bounds_of
 from tilewright.plan.boxes import WRITES
-from tilewright.plan.tiled import Walk
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-
 
 # -- what holds of arguments ------------------------------------------------------------------------------
-
-
-def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> str:
-    """`in` for what is only read, `out` for what is written completely, `inout` for the rest.
-
-    `walks` are dimensions that go along lines; `number` gives an expression of sizes as far as these are known.
-    """
-    ops = list(program.walk())
-    if not any(op.name in WRITES and op.operands[1] is arg for op in ops):
-        return "in"
-    if any(op.name == "read" and op.operands[0] is arg for op in ops) or arg.type.extents is not None:
-        return "inout"
-    return "out" if _covers(program.body.ops, arg, (), walks, number) else "inout"
-
-
-def _covers(
-    ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]
-) -> bool:
-    """Whether one of the operations writes all of an argument, whatever happens."""
-    for op in ops:
-        if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:
-            if ("at" not in op.attrs or _everywhere(op, walks, number)) and all(
-                axis in op.operands[0].type.dims for axis in axes
-            ):
-                return True
-        elif op.name == "iterate" and not op.attrs.get("start"):
-            inner = (*axes, op.attrs["axis"])
-            if _covers(op.blocks[0].ops, arg, inner, walks, number):
-                return True
-    return False
-
-
-def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
-    """Whether a write with a mapping reaches every element: each coordinate counts through iterators of its own, or
-    neighbouring ones are the digits of one iterator.
-    """
-    over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
-    lines = Substitution({over[d]: walk.valid_position() for d, walk in walks.items() if d in over})
-    sized = {s: number(d) - 1 for d, s in over.items() if d not in walks and number(d).lo >= 1}
-    images = Substitution({s: symbol(s.name, 0, last) for s, last in sized.items()})
-    left = {s for e in over.values() for s in images(lines(e)).symbols}
-    places = zip(op.attrs["at"], op.operands[1].type.dims, strict=True)
-    for e, extent in _without_digits([(number(images(lines(e))), number(n)) for e, n in places]):
-        form = linear_form(e, e.symbols)
-        if form is None or form[1] is not ZERO or not e.symbols <= left:
-            return False
-        left -= e.symbols
-        reached = as_expr(1)
-        for s, factor in sorted(form[0].items(), key=lambda term: term[1].lo):
-            if factor is not reached or s.upper is None:
-                return False
-            reached = reached * (s.upper + 1)
-        if extent is not reached:
-            return False
-    return not op.attrs.get("lookups")
-
-
-def _without_digits(places: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
-    """(coordinate, extent) pairs, where neighbours that are the digits of one number are this number."""
-    found: list[tuple[Expr, Expr]] = []
-    for e, extent in places:
-        if found and found[-1][0].symbols == e.symbols and (e.lo, e.hi) == (0, extent.hi - 1):
-            found[-1] = found[-1][0] * extent + e, found[-1][1] * extent
-        else:
-            found.append((e, extent))
-    return found
 
 
 def is_aliased(program: Program) -> bool:
@@ -114,25 +43,26 @@ def is_aliased(program: Program) -> bool:
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The elements of memory that the access names."""
-    if low.tiled is not None and (planned := low.tiled.read(op)) is not None:
+    storage = low.storage
+    if low.planned is not None and (planned := low.planned.read(op)) is not None:
         return (planned,)
     source, *extra = op.operands
     kind: TileType = op.results[0].type
-    parts = {d: low.part(d) for d in kind.dims}
-    if op in low.early:
-        return (low.early[op].over(kind.dims, parts),)
+    parts = {d: low.scope.part(d) for d in kind.dims}
+    if op in storage.early:
+        return (storage.early[op].over(kind.dims, parts),)
     sizes = tuple(parts[d][1] for d in kind.dims)
     other = formulas.rounded(op.attrs.get("otherwise", 0), kind.dtype)
     if 0 in sizes:
         return (Tile(kind.dtype, kind.dims, parts, formulas.number(0, kind.dtype)),)
     access = access_of(low, op, source, kind.dims, tuple(extra))
-    marks = loose(low, access, low.axes(kind.dims, parts)[1])
+    marks = loose(low.scope, access, storage.axes(kind.dims, parts)[1])
     surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
-        if access.data or low.masks or low.workgroups is not None:
+        if access.data or low.scope.masks or low.in_grid:
             _report(low, op, access, kind.dims, parts)
         else:
-            worst = outside(low, access, kind.dims, marks)
+            worst = outside(low.scope, access, kind.dims, marks)
             if worst:
                 raise ExecutionError(
                     f"read leaves its tensor: its coordinates reach {', '.join(worst)}; say what lies outside with "
@@ -144,27 +74,27 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in access.shape:
         found = formulas.number(other, kind.dtype)
     elif access.data:
-        found = _gathered(low, access, kind, parts, marks, other)
+        found = _gathered(storage, access, kind, parts, marks, other)
     elif low.cuts.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
         found = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
-    elif surplus and low.cuts.packed and inplace.is_right(low, op):
+    elif surplus and low.cuts.packed and inplace.is_right(low.users, op):
         pass  # it is packed with zeros past its end
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
-        low.loose[Load(access.tensor, access.at)] = marks
+        storage.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
-        found = halo.staged(low, access, box, kind.dtype, other)
+        found = halo.staged(low.writer, access, box, kind.dtype, other)
     elif any(marks):
-        tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
-        over, images = low.axes(kind.dims, parts, tensor)
+        tensor = storage.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
+        over, images = storage.axes(kind.dims, parts, tensor)
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
-        if low.cuts.terms is None and tensor not in low.sums:
-            low.w.copy(access.tensor, over, at, tensor, other)
+        if low.cuts.terms is None and tensor not in storage.sums:
+            low.writer.copy(access.tensor, over, at, tensor, other)
         else:  # element by element, as lanes have them
-            low.w.emit("copy", (low.w.view(access.tensor, over, at), tensor), otherwise=other)
-        found = low.held(tensor, kind.dims, parts).formula
-    elif access.tensor.type.role != "in" and source not in low.in_place:  # what it holds now must be kept
-        found = low.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
-    condition = _bounds(low, op, kind.dims)
+            low.writer.emit("copy", (low.writer.view(access.tensor, over, at), tensor), otherwise=other)
+        found = storage.held(tensor, kind.dims, parts).formula
+    elif access.tensor.type.role != "in" and source not in low.arguments.in_place:  # what it holds now must be kept
+        found = storage.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
+    condition = bounds_of(low, op, kind.dims)
     if condition is not None:
         found = call("select", condition, found, formulas.number(other, kind.dtype))
     return (Tile(kind.dtype, kind.dims, parts, found),)
@@ -173,185 +103,45 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
     """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
     more = low.cuts.roles is not None or bool(low.cuts.extended)
-    lines = Substitution({low.coordinate(d): walk.valid_position() for d, walk in low.walks.items()})
-    return more and not access.data and not any(loose(low, access, lines))
+    lines = Substitution({low.scope.coordinate(d): walk.valid_position() for d, walk in low.task.walks.items()})
+    return more and not access.data and not any(loose(low.scope, access, lines))
 
 
 def _gathered(
-    low: Lowering, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
+    storage: Storage, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Formula:
     sizes = tuple(parts[d][1] for d in kind.dims)
-    over, images = low.axes(kind.dims, parts)
-    tensor = low.w.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
-    low.w.emit(
+    over, images = storage.axes(kind.dims, parts)
+    tensor = storage.writer.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
+    storage.writer.emit(
         "gather",
-        (low.w.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
+        (storage.writer.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
         over=over,
         where=tuple((s, tuple(map(images, found.at))) for s, found in access.data.items()),
         at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
         otherwise=other if any(marks) else None,
     )
-    return low.held(tensor, kind.dims, parts).formula
+    return storage.held(tensor, kind.dims, parts).formula
 
 
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
     """Notes at run time that a read leaves its memory."""
     wrong = is_outside(access)
-    for mask in low.masks:
+    for mask in low.scope.masks:
         wrong = Formula("and_", (wrong, moving.squeezed(low, mask, dims, "the condition", op).formula))
-    ended = [d for d in dims if d in low.ends]
+    ended = [d for d in dims if d in low.scope.ends]
     for d in ended:
-        wrong = Formula("and_", (wrong, moving.counts(low, d) or wrong))
+        wrong = Formula("and_", (wrong, moving.counts(low.scope, d) or wrong))
     places = [*access.at, *(e for found in access.data.values() for e in found.at)]
-    used = {d for d in dims if any(low.coordinate(d) in e.symbols for e in places)}
-    used |= {*ended, *(d for mask in low.masks for d in mask.dims)}
+    used = {d for d in dims if any(low.scope.coordinate(d) in e.symbols for e in places)}
+    used |= {*ended, *(d for mask in low.scope.masks for d in mask.dims)}
     over = tuple(d for d in dims if d in used)
     shape = " x ".join(map(str, access.shape))
     what = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
-    low.report(Tile(dtypes.bool_, over, {d: parts[d] for d in over}, wrong), what, op)
-
-
-# -- conditions -------------------------------------------------------------------------------------------
-
-
-def _bounds(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
-    """The condition that `bounds` states; None: there is none, or it always holds."""
-    found: Formula | None = None
-    for condition in _conditions(low, op, dims):
-        if not (isinstance(condition, Const) and condition.value):
-            one = condition if isinstance(condition, Formula) else Formula("index", (), condition)
-            found = one if found is None else Formula("and_", (_truth(found), _truth(one)))
-    return found
-
-
-def _truth(formula: Formula) -> Formula:
-    return Formula.cast(dtypes.bool_, formula)
-
-
-def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Expr | Formula]:
-    """For each entry of `bounds` an expression of the coordinates, or a formula where data decide."""
-    for dim, bound in op.attrs.get("bounds", ()):
-        if dim not in dims:
-            continue
-        data: dict[Symbol, Load] = {}
-        limit = with_data(low, low.expr(bound), data, dims, op)
-        condition = moving.coordinate(low, dim, data) < limit
-        values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
-        yield Formula("ne", (formulas.of_expr(condition, values), Formula.number(0))) if data else condition
+    low.reports.report(Tile(dtypes.bool_, over, {d: parts[d] for d in over}, wrong), what, op)
 
 
 # -- writing ----------------------------------------------------------------------------------------------
-
-
-class Write:
-    """What writes and atomics share: the part that is written, where to, and under which conditions."""
-
-    def __init__(self, low: Lowering, op: Op):
-        source, target, *extra = op.operands
-        tile = low.env[source]
-        if "at" not in op.attrs:
-            tile = low.conform(tile, target.type.dims, op)
-        self.low, self.op, self.dims = low, op, tile.dims
-        self.parts = {d: self._part(tile, d) for d in tile.dims}
-        self.sizes = tuple(self.parts[d][1] for d in tile.dims)
-        self.empty = 0 in self.sizes or 0 in low.shapes[target]
-        if self.empty:
-            return
-        self.access = access_of(low, op, target, tile.dims, tuple(extra))
-        self.formula = converted(tile.formula, tile.dtype, target.type.dtype)
-        self.dtype = target.type.dtype
-        self.over, self.images = low.axes(self.dims, self.parts)
-        self.marks = list(loose(low, self.access, self.images))
-        self.at = [self.images(e) for e in self.access.at]
-        self.where = dict(self.access.data)
-        self._restrict()
-
-    def _part(self, tile: Tile, dim: Expr) -> Part:
-        """What is written of a dimension: inside a loop or a workgroup only the current part."""
-        current = self.low.part(dim)
-        return current if tile.filled else inner_part(dim, tile.parts[dim], current)
-
-    def _restrict(self) -> None:
-        """Conditions send what is not to be written outside memory."""
-        low = self.low
-        kept: list[Expr] = []
-        chosen: list[Formula] = []
-        for condition in _conditions(low, self.op, self.dims):
-            if isinstance(condition, Formula):
-                chosen.append(condition)
-            else:
-                kept.append(self.images(condition))
-        for mask in low.masks:
-            chosen.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
-        chosen += [inside for d in self.dims if (inside := moving.counts(low, d)) is not None]
-        for formula in chosen:
-            whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
-            _, found = low.load_of(whole)
-            s = symbol(low.w.fresh("d"))
-            self.where[s] = found
-            kept.append(s)
-        holds = [c for c in kept if not (isinstance(c, Const) and c.value)]
-        if not holds:
-            return
-        if not self.at:
-            raise ProgramError(f"{self.op.name} of a single number under a condition has no native form yet")
-        self.at[0] = reduce(mul, holds) * (self.at[0] + 1) - 1
-        self.marks[0] = True
-
-    def places(self) -> tuple[tuple[Expr, bool], ...]:
-        """The coordinates, with marks."""
-        return tuple(zip(self.at, self.marks, strict=True))
-
-    def target(self) -> Value:
-        """A view of what is written. Of a piece that goes past the end of its dimension nothing is stored there, not
-        even where memory goes on, or has no such dimension: a view of the dimension alone comes first, or of the lines
-        that a task walks."""
-        w, low = self.low.w, self.low
-        past = [d for d in self.dims if low.is_past(d)]
-        if not past:
-            return w.view(self.access.tensor, self.over, self.places())
-        walks = {d: walk for d, walk in low.walks.items() if self._is_in_memory(d)}
-        sizes: list[Size] = []
-        for d, n in zip(self.dims, self.sizes, strict=True):
-            walk = walks.get(d)
-            sizes += (walk.lines, walk.length) if walk is not None else (low.size(d) if d in past else n,)
-        exact = w.axes(sizes)
-        numbers = iter(exact)
-        known: dict[Expr, Expr] = {}
-        at: list[tuple[Expr, bool]] = []
-        for d, i in zip(self.dims, self.over, strict=True):
-            first = self.parts[d][0]
-            if (walk := walks.get(d)) is not None:
-                begin = low.tasks.begins[d]
-                known[d] = begin + walk.pitch * next(numbers) + next(numbers)
-                row = first - begin + i
-                at += [(row // walk.pitch, True), (row % walk.pitch, walk.pitch > walk.length)]
-            else:
-                known[d] = next(numbers) + (0 if d in past else first)
-                at.append((first + i, True) if d in past else (i, False))
-        images = Substitution({low.coordinate(d): e for d, e in known.items()})
-        marks = loose(low, self.access, images)
-        whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
-        return w.view(whole, self.over, at)
-
-    def _is_in_memory(self, dim: Expr) -> bool:
-        """Whether a coordinate depends on a dimension."""
-        return any(self.low.coordinate(dim) in e.symbols for e in self.access.at)
-
-    def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
-        """Where elements go, over these axes: places, and the numbers found in data of which they are."""
-        where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
-        at = tuple((images(e), mark) for e, mark in self.places())
-        return {"over": over, "where": tuple(where) or None, "at": at}
-
-    def memory(self) -> tuple[Value, ...]:
-        """What is written to, and the data in which numbers are found."""
-        return self.access.tensor, *(f.tensor for f in self.where.values())
-
-    def tile(self) -> Value:
-        """The elements to write, in memory."""
-        _, found = self.low.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
-        return self.low.w.viewed(found, self.over, self.images)
 
 
 def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -360,11 +150,11 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if to.empty:
         return ()
     if to.where:
-        low.w.emit("scatter", (to.tile(), *to.memory()), **to.attrs(to.over))
+        low.writer.emit("scatter", (to.tile(), *to.memory()), **to.attrs(to.over))
         return ()
     if low.cuts.roles is not None and through_shared(low, to):
         return ()
-    low.w.map(to.target(), to.over, to.formula, to.images)
+    low.writer.map(to.target(), to.over, to.formula, to.images)
     return ()
 
 
@@ -389,39 +179,39 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
         raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)
     to = Write(low, op)
     if to.empty:
-        return (low.env[op.operands[0]],)
+        return (low.storage.env[op.operands[0]],)
     if _one_by_one(low.users, op):
-        return (_in_order(low, op, to),)
-    low.w.emit("atomic", (to.tile(), *to.memory()), how=op.name.removeprefix("atomic_"), **to.attrs(to.over))
-    return (low.env[op.operands[0]],)
+        return (_in_order(low.storage, op, to),)
+    low.writer.emit("atomic", (to.tile(), *to.memory()), how=op.name.removeprefix("atomic_"), **to.attrs(to.over))
+    return (low.storage.env[op.operands[0]],)
 
 
 _STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
 
 
-def _in_order(low: Lowering, op: Op, to: Write) -> Tile:
+def _in_order(storage: Storage, op: Op, to: Write) -> Tile:
     """One element after another: what is there is kept, combined and put back. The program is one task."""
     values = to.tile()
-    before = low.w.alloc(to.dtype, to.sizes, "before")
-    after = low.w.alloc(to.dtype, [1] * len(to.sizes), "after")
-    over = low.w.axes([1] * len(to.sizes))
+    before = storage.writer.alloc(to.dtype, to.sizes, "before")
+    after = storage.writer.alloc(to.dtype, [1] * len(to.sizes), "after")
+    over = storage.writer.axes([1] * len(to.sizes))
 
     def nest(known: tuple[Expr, ...]) -> None:
         if len(known) < len(to.sizes):
-            with low.w.loop("e", to.sizes[len(known)]) as e:
+            with storage.writer.loop("e", to.sizes[len(known)]) as e:
                 nest((*known, e))
             return
         here = [e + i for e, i in zip(known, over, strict=True)]
         images = Substitution(dict(zip(to.over, here, strict=True)))
-        old, new = (low.w.view(t, over, [(e, False) for e in here]) for t in (before, values))
+        old, new = (storage.writer.view(t, over, [(e, False) for e in here]) for t in (before, values))
         attrs = to.attrs(over, images)
-        low.w.emit("gather", (old, *to.memory()), otherwise=0 if any(to.marks) else None, **attrs)
+        storage.writer.emit("gather", (old, *to.memory()), otherwise=0 if any(to.marks) else None, **attrs)
         formula = Formula(_STEPS[op.name], (Formula.operand(1), Formula.operand(2)))
-        low.w.emit("map", (after, old, new), formula=formula)
-        low.w.emit("scatter", (after, *to.memory()), **attrs)
+        storage.writer.emit("map", (after, old, new), formula=formula)
+        storage.writer.emit("scatter", (after, *to.memory()), **attrs)
 
     nest(())
-    return low.held(before, to.dims, to.parts)
+    return storage.held(before, to.dims, to.parts)
 
 
 # -- looking ----------------------------------------------------------------------------------------------
@@ -429,30 +219,30 @@ def _in_order(low: Lowering, op: Op, to: Write) -> Tile:
 
 def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Keeps the tile in an argument of its own, if anybody asked for that: each part where its coordinates say."""
-    if low.logs is None:
+    scope = low.scope
+    if low.reports.logs is None:
         return ()
-    if low.masks:
+    if scope.masks:
         raise ProgramError("debug_log inside a conditional has no native form yet", op.loc)
-    from tilewright.passes.tile.general import Log
 
-    tile = low.env[op.operands[0]]
+    tile = low.storage.env[op.operands[0]]
     label, dims = op.attrs["label"], op.attrs.get("to", tile.dims)
-    counts = [(axis, low.number(count)) for axis, count in op.attrs.get("iterations", ())]
-    if label not in low.logs:
-        shape = (*(count for _, count in counts), *map(low.number, dims))
+    counts = [(axis, scope.number(count)) for axis, count in op.attrs.get("iterations", ())]
+    if label not in low.reports.logs:
+        shape = (*(count for _, count in counts), *map(scope.number, dims))
         log = Log(label, shape, tile.dtype, tuple(op.attrs.get("names", ())) if counts else ())
         kind = TensorType("global", tile.dtype, tuple(map(as_expr, shape)), role="inout")
-        low.logs[label] = log, Value(kind, low.w.fresh(f"log_{len(low.logs)}"))
-    log, value = low.logs[label]
+        low.reports.logs[label] = log, Value(kind, low.writer.fresh(f"log_{len(low.reports.logs)}"))
+    log, value = low.reports.logs[label]
     if 0 in tile.sizes or 0 in log.shape:
         return ()
-    slot = [minimum(low.iteration.get(axis, as_expr(0)), as_expr(count - 1)) for axis, count in counts]
-    at: list[Expr] = [low.coordinate(d) for d in dims]
+    slot = [minimum(low.reports.iteration.get(axis, as_expr(0)), as_expr(count - 1)) for axis, count in counts]
+    at: list[Expr] = [scope.coordinate(d) for d in dims]
     if "at" in op.attrs:
-        images = Substitution({i: low.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
-        at = [images(low.expr(e)) for e in op.attrs["at"]]
+        images = Substitution({i: scope.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
+        at = [images(scope.expr(e)) for e in op.attrs["at"]]
     access = TileAccess(value, log.shape, (*slot, *at), {})
-    over, moved = low.axes(tile.dims, tile.parts)
-    places = [(moved(e), mark) for e, mark in zip(access.at, loose(low, access, moved), strict=True)]
-    low.w.map(low.w.view(value, over, places), over, tile.formula, moved)
+    over, moved = low.storage.axes(tile.dims, tile.parts)
+    places = [(moved(e), mark) for e, mark in zip(access.at, loose(scope, access, moved), strict=True)]
+    low.writer.map(low.writer.view(value, over, places), over, tile.formula, moved)
     return ()

@@ -16,8 +16,7 @@ are relative to the base, and accesses add it.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
-from typing import TYPE_CHECKING
+from math import inf, prod
 
 import numpy as np
 
@@ -26,61 +25,47 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.tile.values import Load, Tile, only_load, rewritten
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-
-_WHOLE = ("cumsum", "topk")
-_LINES = ("reshape", "extract", "debug_log")
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.scope import TileScope
+from tilewright.passes.tile.storage import Storage
+from tilewright.passes.tile.values import Load, Tile, loads, only_load, rewritten
 
 
-def refuse(low: Lowering, op: Op) -> None:
-    """Raises for operations along a dimension that data end, which would see elements that do not count."""
-    moved = {*low.ends, *low.bases}
-    if not moved:
-        return
-    dims = {d for v in op.operands for d in getattr(v.type, "dims", ())}
-    along = {op.attrs["dim"]} if op.name in _WHOLE else dims if op.name in _LINES else set()
-    for d in along & moved:
-        raise ProgramError(f"{op_text(op)}: along {d}, which ends where data say, this has no native form yet", op.loc)
-
-
-def coordinate(low: Lowering, dim: Expr, data: dict[Symbol, Load]) -> Expr:
+def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
     """A dimension's coordinate in memory; where a loop walks by data, from the loop's base on, which is added."""
-    walked = dim in low.walking
-    base = low.bound[dim] if walked and isinstance(dim, Symbol) else low.bases.get(dim)
+    walked = dim in storage.scope.walking
+    base = storage.scope.bound[dim] if walked and isinstance(dim, Symbol) else storage.scope.bases.get(dim)
     if base is None:
-        return low.coordinate(dim)
-    now = symbol(low.w.fresh("d"))
-    _, data[now] = low.load_of(base)
-    return now if walked else low.coordinate(dim) + now
+        return storage.scope.coordinate(dim)
+    now = symbol(storage.writer.fresh("d"))
+    _, data[now] = storage.load_of(base)
+    return now if walked else storage.scope.coordinate(dim) + now
 
 
-def place(low: Lowering, dim: Expr) -> Formula:
+def place(scope: TileScope, dim: Expr) -> Formula:
     """A dimension's coordinate as a formula of i64."""
-    relative = formulas.index(low.coordinate(dim), dtypes.i64)
-    base = low.bases.get(dim)
+    relative = formulas.index(scope.coordinate(dim), dtypes.i64)
+    base = scope.bases.get(dim)
     return relative if base is None else call("add", relative, base.formula)
 
 
-def counts(low: Lowering, dim: Expr) -> Formula | None:
+def counts(scope: TileScope, dim: Expr) -> Formula | None:
     """The formula that tells whether an element along a dimension counts; None: all do."""
-    end = low.ends.get(dim)
-    return None if end is None else call("lt", place(low, dim), end.formula)
+    end = scope.ends.get(dim)
+    return None if end is None else call("lt", place(scope, dim), end.formula)
 
 
 def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) -> Tile:
     """The tile with a number for elements that do not count along these dimensions."""
     for d in dims:
-        if d in low.past and d not in low.unseen:
+        if d in low.scope.past and d not in low.scope.unseen:
             tile = _ended(low, tile, d, number)
-        inside = counts(low, d)
+        inside = counts(low.scope, d)
         if inside is not None:
             other = formulas.number(number, tile.dtype)
             tile = replace(tile, formula=call("select", inside, tile.formula, other), wide=None)
@@ -93,18 +78,18 @@ def _ended(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
     It is put where the tile is held, since nobody else looks at what lies there; only the last round does it. Arguments
     are zero there: whoever brings them sees to it.
     """
-    (first, width), end = tile.parts[dim], low.past[dim]
+    (first, width), end = tile.parts[dim], low.scope.past[dim]
     found = only_load(tile.formula)
     argument = found is not None and found.is_given
-    if low.holds(end - first - width) or tile.filled or (argument and number == 0):
+    if low.scope.holds(end - first - width) or tile.filled or (argument and number == 0):
         return tile
-    tile, found = low.load_of(tile)
-    inside = call("lt", place(low, dim), formulas.index(as_expr(end), dtypes.i64))
+    tile, found = low.storage.load_of(tile)
+    inside = call("lt", place(low.scope, dim), formulas.index(as_expr(end), dtypes.i64))
     formula = call("select", inside, tile.formula, formulas.number(number, tile.dtype))
-    if found.tensor not in low.sums:
+    if found.tensor not in low.storage.sums:
         return replace(tile, formula=formula, wide=None)
     with low.branch(first + width >= end + 1):
-        low.put(found.tensor, tile.dims, tile.parts, formula)
+        low.storage.put(found.tensor, tile.dims, tile.parts, formula)
     return tile
 
 
@@ -125,27 +110,36 @@ def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: O
     gone = [d for d in tile.dims if d not in dims]
     if any(tile.parts[d][1] == 0 for d in gone):
         raise ProgramError(f"{op_text(op)}: {what} must have one value here, but has none", op.loc)
-    images = Substitution({low.coordinate(d): tile.parts[d][0] for d in gone})
+    images = Substitution({low.scope.coordinate(d): tile.parts[d][0] for d in gone})
     kept = tuple(d for d in tile.dims if d in dims)
     first = rewritten(tile.formula, images)
     if any(tile.parts[d][1] != 1 for d in gone) and not tile.filled:
         differs = Tile(dtypes.bool_, tile.dims, tile.parts, call("ne", tile.formula, first))
-        low.report(differs, f"{what} must have one value here, but differs from element to element", op)
+        low.reports.report(differs, f"{what} must have one value here, but differs from element to element", op)
     return Tile(tile.dtype, kept, {d: tile.parts[d] for d in kept}, first)
 
 
 def value(low: Lowering, e: Expr, op: Op) -> Formula:
     """An expression of sizes and of symbols that set_symbol bound, as one number of i64."""
-    found = low.expr(e)
+    found = low.scope.expr(e)
     data: dict[Symbol, Formula] = {}
     for s in sorted(found.symbols, key=lambda s: s.name):
-        if s in low.bound:
-            low.require_range(s, op)
-            tile = squeezed(low, low.bound[s], (), str(s), op)
+        if s in low.scope.bound:
+            low.reports.require_range(s, op)
+            tile = squeezed(low, low.scope.bound[s], (), str(s), op)
             data[s] = converted(tile.formula, tile.dtype, dtypes.i64)
     return formulas.of_expr(found, data)
 
 
-def is_moved(low: Lowering, op: Op, limits: dict[str, Expr]) -> bool:
+def is_moved(scope: TileScope, op: Op, limits: dict[str, Expr]) -> bool:
     """Whether data say where a loop starts, how often it goes or where it ends."""
-    return op.attrs["axis"] in low.ends or any(not e.symbols.isdisjoint(low.bound) for e in limits.values())
+    return op.attrs["axis"] in scope.ends or any(not e.symbols.isdisjoint(scope.bound) for e in limits.values())
+
+
+def single(low: Lowering, value: Value, op: Op, tile: Tile | None = None) -> Tile:
+    """The one value of a tile whose elements are all alike, as i64 without dimensions."""
+    tile = low.storage.env[value] if tile is None else tile
+    if prod(tile.sizes) > 1 and any(loads(tile.formula)):
+        tile = low.storage.stored(tile)
+    found = squeezed(low, tile, (), value.name or "a value", op)
+    return low.storage.stored(Tile(dtypes.i64, (), {}, formulas.converted(found.formula, tile.dtype, dtypes.i64)))

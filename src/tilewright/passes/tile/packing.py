@@ -7,137 +7,41 @@ itself is packed where that is done.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import replace
 
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, Program, Value
-from tilewright.ir.dtypes import DType
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import converted
 from tilewright.ir.verifier import verify
 from tilewright.passes.places import Size
-from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load, pieces
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.orders import BlockOrder, Order, Pack
+from tilewright.passes.tile.storage import Storage
+from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load
 from tilewright.passes.tile.writer import BlockWriter, extent
 from tilewright.plan.microkernel import Axes, Microkernel
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-
-
-@dataclass(frozen=True)
-class BlockOrder:
-    """[around][block of N][deep][K / depth][tiles of a block][rows of a tile][N of a tile][group], with zeros past the
-    ends.
-
-    What a block of sums reads lies side by side, step by step; `group` neighbours along K belong to one of N.
-    """
-
-    how: Microkernel
-    around: tuple[Size, ...]
-    """The extents of what B is repeated along: a batch."""
-    deep: tuple[Size, ...]
-    """The extents of what is summed beside K: taps."""
-    wide: Size
-    long: Size
-    """How far N and K go."""
-
-    @property
-    def dtype(self) -> DType:
-        """The element type of the packed tensor."""
-        return self.how.atom.b.dtype
-
-    @property
-    def shape(self) -> tuple[Size, ...]:
-        """The extents of the packed tensor."""
-        _, n, k = self.how.atom.shape
-        blocks, chunks = pieces(self.wide, self.how.columns), pieces(self.long, k)
-        inner = (chunks, self.how.columns // n, k // self.how.group, n, self.how.group)
-        return (*self.around, blocks, *self.deep, *inner)
-
-    @property
-    def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """How far dimensions around, deep, K and N go, and whether there are zeros past their ends."""
-        last = (self.long, self.long % self.how.atom.shape[2] != 0), (self.wide, self.wide % self.how.columns != 0)
-        return (*((n, False) for n in (*self.around, *self.deep)), *last)
-
-    def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """(places around and deep, along K, along N) of what lies at coordinates of the packed tensor."""
-        _, n, k = self.how.atom.shape
-        before = len(self.around)
-        f, (e, t, r, j, g) = at[before], at[-5:]
-        outer = (*at[:before], *at[before + 1 : -5])
-        return (*outer, k * e + self.how.group * r + g, self.how.columns * f + n * t + j)
-
-    def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
-        """The coordinates in the packed tensor of places around and deep, along K, and of `inner` within a block from
-        `column`."""
-        _, n, depth = self.how.atom.shape
-        place, along, before = column % self.how.columns + inner, k % depth, len(self.around)
-        group = self.how.group
-        last = (k // depth, place // n, along // group, place % n, along % group)
-        return (*outer[:before], column // self.how.columns, *outer[before:], *last)
-
-
-@dataclass(frozen=True)
-class LaneOrder:
-    """[group of neighbours][other dimensions][neighbours], with zeros past the last neighbour."""
-
-    dtype: DType
-    others: tuple[Size, ...]
-    wide: int
-    width: int
-    """How many neighbours there are, and how many a group has."""
-    around: tuple[Size, ...] = ()
-
-    @property
-    def shape(self) -> tuple[Size, ...]:
-        """The extents of the packed tensor."""
-        return (-(-self.wide // self.width), *self.others, self.width)
-
-    @property
-    def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """How far other dimensions and the neighbours go, and whether there are zeros past them."""
-        return (*((n, False) for n in self.others), (self.wide, self.wide % self.width > 0))
-
-    def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """(places along other dimensions, among the neighbours) of what lies at coordinates of the packed tensor."""
-        return (*at[1:-1], self.width * at[0] + at[-1])
-
-
-Order: TypeAlias = BlockOrder | LaneOrder
-"""In which order B is packed: [around][block][...], a task of the program that packs for each block."""
-
-
-@dataclass(frozen=True)
-class Pack:
-    """A program that packs an argument, the argument, and what the main program takes in its place."""
-
-    program: Program
-    source: Value
-    packed: Value
-
 
 Images = Callable[[Sequence[Expr]], Substitution]
 """What coordinates are at places along (outer, K, N)."""
 
 
 def pack_here(
-    low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
+    storage: Storage, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
 ) -> tuple[Value, BlockOrder]:
     """The current part of B, packed in memory of the worker's own."""
-    tile, there = low.load_of(b, how.atom.b.dtype)
+    tile, there = storage.load_of(b, how.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
     order = _order(how, axes, outer, lambda d: parts[d][1])
-    held = low.w.part(low.w.alloc(tile.dtype, order.shape, "packed"), order.shape)
+    held = storage.writer.part(storage.writer.alloc(tile.dtype, order.shape, "packed"), order.shape)
 
     def images(places: Sequence[Expr]) -> Substitution:
-        return Substitution({low.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
+        return Substitution({storage.scope.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
 
-    _copy(low.w, there, images, order, low.w.axes(order.shape), (), held)
+    _copy(storage.writer, there, images, order, storage.writer.axes(order.shape), (), held)
     return held, order
 
 
@@ -145,14 +49,14 @@ def pack_before(
     low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
 ) -> tuple[Value, BlockOrder] | None:
     """All of B, packed before the program runs; None where that is not possible, or nothing is read twice."""
-    if any(d in low.bases or not d.symbols.isdisjoint(low.bound) for d in (*outer, axes.k, axes.n)):
+    if any(d in low.scope.bases or not d.symbols.isdisjoint(low.scope.bound) for d in (*outer, axes.k, axes.n)):
         return None  # only data tell how much there is of it
     first, width = parts[axes.k]
-    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.size(axes.k)
+    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.scope.size(axes.k)
     ends = width % deep in (0, ZERO) or first + width is as_expr(size)
     if depth is not ZERO or parts[axes.n][0] % how.columns is not ZERO or not ends:
         return None
-    order = _order(how, axes, outer, low.size)
+    order = _order(how, axes, outer, low.scope.size)
     packed = packed_before(low, b, (*outer, axes.k, axes.n), order)
     return None if packed is None else (packed, order)
 
@@ -160,19 +64,22 @@ def pack_before(
 def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) -> Value | None:
     """All of B over these dimensions in an order, packed before the program runs; None as above."""
     there = only_load(b.formula)
-    source = None if there is None else low.argument_of(there.tensor)
+    source = None if there is None else low.arguments.source(there.tensor)
     if there is None or source is None or there.tensor.type.role != "in" or not _is_shared(low, b):
         return None
-    coordinates = [low.coordinate(d) for d in dims]
-    if not all(e.symbols <= set(coordinates) for e in there.at) or any(d in low.bases or d in low.reach for d in dims):
+    scope = low.scope
+    coordinates = [scope.coordinate(d) for d in dims]
+    if not all(e.symbols <= set(coordinates) for e in there.at) or any(
+        d in scope.bases or d in scope.reach for d in dims
+    ):
         return None
-    shape = low.shapes[source]
-    if not all(low.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
+    shape = low.arguments.shapes[source]
+    if not all(scope.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
         return None
     key = (there, dims, order)
-    if key not in low.packs:
-        low.packs[key] = _program(low, there, source, coordinates, order)
-    return low.packs[key].packed
+    if key not in low.arguments.packs:
+        low.arguments.packs[key] = _program(low, there, source, coordinates, order)
+    return low.arguments.packs[key].packed
 
 
 def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> BlockOrder:
@@ -184,18 +91,18 @@ def _is_shared(low: Lowering, b: Tile) -> bool:
     """Whether tasks or loops go over something that B does not depend on, or memory of their own is scarce."""
     if low.cuts.packed or low.machine.spaces["shared"].bytes is not None:
         return True
-    moving = [d for d, (first, _) in low.parts.items() if not isinstance(first, Const)]
-    return any(d not in b.dims for d in (*low.shared, *moving))
+    moving = [d for d, (first, _) in low.scope.parts.items() if not isinstance(first, Const)]
+    return any(d not in b.dims for d in (*low.task.shared, *moving))
 
 
 def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol], order: Order) -> Pack:
     """The program that packs an argument: a task for each block of N."""
-    name, kind = low.w.fresh(f"packed_{source.name}"), there.tensor.type
+    name, kind = low.writer.fresh(f"packed_{source.name}"), there.tensor.type
     extents = tuple(map(as_expr, order.shape))
     given = Value(kind, source.name)
     target = Value(TensorType("global", order.dtype, extents, role="out"), name)
-    w = BlockWriter(low.machine.lanes, low.opened.symbols, low.machine.limits)  # one wave
-    for taken in (source.name or "argument", name, *(s.name for s in low.opened.symbols)):
+    w = BlockWriter(low.machine.lanes, low.scope.opened.symbols, low.machine.limits)  # one wave
+    for taken in (source.name or "argument", name, *(s.name for s in low.scope.opened.symbols)):
         w.fresh(taken)
     names = [f"o{n}" for n in range(len(order.around))]
     ranges = tuple(Range.of(w.fresh(n), 0, e) for n, e in zip([*names, "f"], order.shape, strict=False))
@@ -212,7 +119,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     with w.inside(body):
         w.emit("tasks", ranges=ranges, blocks=(inner,))
     used = {s for e in (*extents, *kind.shape) for s in e.symbols}
-    records = low.opened.records() if used else []
+    records = low.scope.opened.records() if used else []
     made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body, records)
     verify(made)
     return Pack(made, source, Value(replace(target.type, role="in"), name))

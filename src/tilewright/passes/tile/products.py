@@ -21,7 +21,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
-from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
@@ -31,18 +31,19 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.accesses import apart_along, marked
+from tilewright.passes.tile.atom_products import AtomProduct
 from tilewright.passes.tile.computed import Computed
 from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.inplace import limits
-from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
-from tilewright.passes.tile.values import Load, Parts, Tile, divided, loads, most, only_load, pieces
+from tilewright.passes.tile.orders import BlockOrder
+from tilewright.passes.tile.packing import pack_before, pack_here
+from tilewright.passes.tile.values import Load, Tile, divided, loads, most, only_load, pieces
 from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word
-from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import element_bytes, l2, stays_in_l1
 
 if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
+    pass
 
 NEAR = 4
 """B is read where it lies if what a block reads of it spans no more than this part of the second cache."""
@@ -81,26 +82,8 @@ def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
         yield Span(1, size, full * block, size != tail, as_expr(tail) >= 1)
 
 
-class BlockedProduct:
-    """One product, written: C += A * B, where C is a tensor over these dimensions and parts."""
-
-    def __init__(
-        self, low: Lowering, how: Microkernel, axes: Axes, parts: Parts, total: Value, c: tuple[Expr, ...], zero: bool
-    ):
-        self.low, self.w, self.how, self.axes, self.parts, self.total, self.c = low, low.w, how, axes, parts, total, c
-        self.zero = zero
-        """Whether C starts from zero, and has nothing in it yet."""
-        self.at: dict[Expr, Expr] = {}
-        """Where the loops around are, from the start of each dimension's part."""
-
-    @property
-    def taps(self) -> dict[Expr, int]:
-        """The dimensions beside K of which a step has several places, and how many."""
-        return {d: n for d, n in zip(self.axes.deep, self.how.taps, strict=False) if n > 1}
-
-    def width(self, dim: Expr) -> Size:
-        """How wide a dimension is here."""
-        return self.parts[dim][1]
+class BlockedProduct(AtomProduct):
+    """One product, written block by block of C."""
 
     def write(self, a: Tile, b: Tile) -> None:
         """All of it."""
@@ -143,7 +126,7 @@ class BlockedProduct:
         m, _, k = how.atom.shape
         found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
         whole = found is not None and self.width(axes.k) % k in (0, ZERO) and self.has_rows(found, a.dims, m)
-        if found is not None and whole and (k == 1 or apart_along(self.low, found, axes.k) == 1):
+        if found is not None and whole and (k == 1 or apart_along(self.low.scope, found, axes.k) == 1):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
         tall = self.width(axes.m)
@@ -159,24 +142,9 @@ class BlockedProduct:
             return rows % unit in (0, ZERO)
         past = {self.axes.m: -(-rows // unit) * unit}
         over = self.w.axes([past.get(d) or self.width(d) for d in dims])
-        images = self.low.images(dims, self.parts, over)
+        images = self.low.scope.images(dims, self.parts, over)
         places = marked([images(e) for e in found.at], found.tensor.type.shape)
         return found.tensor.type.space == "shared" and not any(mark for _, mark in places)
-
-    def ends_in_zeros(self, there: Load) -> bool:
-        """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read.
-
-        What lies past the end of a part of K that ends before is there, and belongs to the next part.
-        """
-        k, width = self.axes.k, most(self.width(self.axes.k))
-        step = self.how.k_step_elements(width)
-        if width % step == 0 and k not in self.low.past:
-            return True
-        size = self.low.size(k)
-        if width % step and (self.parts[k][0] + width >= size) is not ONE:
-            return False
-        past = Substitution({self.low.coordinate(k): symbol("past", 0) + size})
-        return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 
     def panel(
         self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr, Size], deep: tuple[Expr, Size]
@@ -190,7 +158,7 @@ class BlockedProduct:
             self.w.emit("fill", (self.w.part(held, sizes),), value=0)
         target = self.w.view(held, over, [(s, False) for s in over])
         formula = converted(a.formula, a.dtype, dtype)
-        self.w.map(target, over, formula, self.low.images(dims, self.parts, over))
+        self.w.map(target, over, formula, self.low.scope.images(dims, self.parts, over))
         return held
 
     def right(self, b: Tile) -> Factor:
@@ -199,7 +167,7 @@ class BlockedProduct:
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
         whole = how.group == 1 and not self.low.cuts.packed
-        there = whole and found is not None and apart_along(self.low, found, axes.n) == 1 and self.is_readable(found, n)
+        there = whole and found is not None and self._lies_along_n(found) and self.is_readable(found, n)
         if there and found is not None and self.is_near(found):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
@@ -208,14 +176,18 @@ class BlockedProduct:
             return Packed(self, *before, outer, {d: self.parts[d][0] for d in (*outer, axes.k, axes.n)})
         if there and found is not None:
             return InPlace(self, found)
-        held, order = pack_here(self.low, b, self.parts, axes, outer, how)
+        held, order = pack_here(self.low.storage, b, self.parts, axes, outer, how)
         return Packed(self, held, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
+
+    def _lies_along_n(self, found: Load) -> bool:
+        """Whether neighbours along N lie side by side."""
+        return apart_along(self.low.scope, found, self.axes.n) == 1
 
     def is_readable(self, found: Load, n: int) -> bool:
         """Whether B's vectors can be read: all are there, or they may end where their argument does."""
         wide = self.width(self.axes.n)
         if isinstance(wide, Expr):
-            return found.tensor.type.role == "in" and self.low.argument_of(found.tensor) is not None
+            return found.tensor.type.role == "in" and self.low.arguments.source(found.tensor) is not None
         return wide % n == 0
 
     def is_near(self, found: Load) -> bool:
@@ -223,13 +195,13 @@ class BlockedProduct:
         and the first one keeps it if it would keep it packed; or is read for one block of rows only: it is then not
         worth packing."""
         low, m = self.low, self.axes.m
-        if not m.symbols.isdisjoint(low.bound):
+        if not m.symbols.isdisjoint(low.scope.bound):
             return True
-        if most(low.size(m)) <= self.how.rows:
+        if most(low.scope.size(m)) <= self.how.rows:
             return True
         stride, between = 1, 0
         for e, n in reversed(list(zip(found.at, found.tensor.type.shape, strict=True))):
-            between += stride * (linear_step(e, low.coordinate(self.axes.k)) or 0)
+            between += stride * (linear_step(e, low.scope.coordinate(self.axes.k)) or 0)
             if not isinstance(n, Const):  # how far apart, only a call tells
                 return True
             stride *= n.value
@@ -245,12 +217,12 @@ class BlockedProduct:
         """One block of C: its sums in registers while K is gone over."""
         w, how = self.w, self.how
         c, kind = how.atom.c.dtype, how.atom.name
-        if self.total in self.low.sums:  # all of C is there
+        if self.total in self.low.storage.sums:  # all of C is there
             self.summed(left, right, down, across, row, column, self.total)
             return
         sums = w.registers(c, (down.size, across.size), f"{kind}.c", "sums")
         i, j = w.axes((down.size, across.size))
-        room = self.total in self.low.padded
+        room = self.total in self.low.storage.padded
         at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in self.at.items()}
         at[self.axes.m] = (row + i, down.ragged and not room)
         at[self.axes.n] = (column + j, across.ragged and not room)
@@ -278,7 +250,7 @@ class BlockedProduct:
         cuts = self.low.cuts
         order = [s.dim for s in cuts.depth if s.dim in self.axes.deep] or self.axes.deep
         written = {d for d, loop in cuts.summed.items() if loop.unrolled}
-        apart = [d for d in order if cuts.depth and d not in written and self.low.tasks.edge and left.slides(d)]
+        apart = [d for d in order if cuts.depth and d not in written and self.low.task.edge and left.slides(d)]
         with ExitStack() as loops:
             for d in (*apart, *(d for d in order if d not in apart)):
                 first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in apart
@@ -328,23 +300,6 @@ class BlockedProduct:
                 skip = left.skips or right.skips
                 w.emit("mma", (sums, *factors), atom=how.atom.name, skip=skip or None)
 
-    def multiply(self, sums: Value, a: Value, b: Value, e: Expr) -> None:
-        """The product of a slab of A by one of B, the e-th; where these hold several blocks, each by itself."""
-        w, how = self.w, self.how
-        if how.blocks == 1:
-            w.emit("mma", (sums, a, b), atom=how.atom.name)
-            return
-        n, slab = how.atom.shape[1], how.slab or 1
-        each = most(self.width(self.axes.k)) // how.blocks
-        deep = min(each, slab)
-        with w.loop("j", min(slab, each * how.blocks) // deep, unroll=True) as j:
-            block = (slab * e + deep * j) // each
-            i, c, f = w.axes((how.rows, deep, n))
-            left = w.view(a, (i, c), [(i, False), (deep * j + c, False)])
-            right = w.view(b, (c, f), [(deep * j + c, False), (n * block + f, False)])
-            total = w.columns(sums, (i, f), i, n * block + f)
-            w.emit("mma", (total, left, right), atom=how.atom.name)
-
     def _last(self, down: Span) -> Expr | None:
         """The last row that there is, where a block may have rows past it: those are any, and never stored."""
         width = self.width(self.axes.m)
@@ -362,7 +317,7 @@ class InPlace(Factor):
 
     def begin(self) -> None:
         """Another block begins: coordinates may be out of bounds until loops see to it."""
-        self.marks = self.product.low.loose.get(self.found, (False,) * len(self.found.at))
+        self.marks = self.product.low.storage.loose.get(self.found, (False,) * len(self.found.at))
 
     @property
     def skips(self) -> bool:
@@ -374,27 +329,27 @@ class InPlace(Factor):
         p, whole = self.product, super().limits(dim)
         if not self.skips:
             return whole
-        tap = p.low.coordinate(dim)
+        tap = p.low.scope.coordinate(dim)
         known = {d: p.parts[d][0] + e for d, e in p.at.items()}
-        inner = {p.low.coordinate(d) for d in (p.axes.m, p.axes.k, *p.axes.deep) if d not in known}
-        source = p.low.argument_of(self.found.tensor)
+        inner = {p.low.scope.coordinate(d) for d in (p.axes.m, p.axes.k, *p.axes.deep) if d not in known}
+        source = p.low.arguments.source(self.found.tensor)
         if source is None or p.parts[dim][0] is not as_expr(0):
             return whole
-        images = Substitution({p.low.coordinate(d): e for d, e in known.items()})
-        shape = p.low.shapes[source]
+        images = Substitution({p.low.scope.coordinate(d): e for d, e in known.items()})
+        shape = p.low.arguments.shapes[source]
         first, end, self.marks = limits(self.found.at, shape, self.marks, tap, p.width(dim), images, inner - {tap})
         return first, end, self.slides(dim)
 
     def slides(self, dim: Expr) -> bool:
         """Whether a row may be out of bounds at some places along a dimension that is summed, and not at others."""
         p = self.product
-        both = {p.low.coordinate(dim), p.low.coordinate(p.axes.m)}
+        both = {p.low.scope.coordinate(dim), p.low.scope.coordinate(p.axes.m)}
         return any(m and both <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
         p = self.product
         known = {**p.at, **at}
-        images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in known.items()})
+        images = Substitution({p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in known.items()})
         places = [images(e) for e in self.found.at]
         marks = [*self.marks[:-1], self.marks[-1] or self.ragged]
         return p.w.view(self.found.tensor, over, list(zip(places, marks, strict=True)))
@@ -451,17 +406,17 @@ class InRegisters(Factor):
     tensor: Value
 
     @classmethod
-    def of(cls, product: BlockedProduct, a: Tile) -> InRegisters:
+    def of(cls, product: AtomProduct, a: Tile) -> InRegisters:
         """A factor that was computed, put into registers."""
         how, axes, low = product.how, product.axes, product.low
         deep = most(product.width(axes.k))
         shape = how.rows, -(-deep // how.k_step_elements(deep)) * how.k_step_elements(deep)
-        with low.w.before([product.parts[d][0] for d in a.dims]):  # once for all blocks of columns
-            held = low.w.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.waves)
-            low.sums[held] = axes.m, axes.k
-            low.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
+        with low.writer.before([product.parts[d][0] for d in a.dims]):  # once for all blocks of columns
+            held = low.writer.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.waves)
+            low.storage.sums[held] = axes.m, axes.k
+            low.storage.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
             if not how.at_once or low.cuts.blocks:  # before the first step: what it is made of takes more registers
-                low.w.emit("edge", (held,))
+                low.writer.emit("edge", (held,))
         return cls(product, held)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
@@ -494,20 +449,20 @@ class Staged(Factor):
     """Whether several slabs lie one behind the other along K."""
 
     @classmethod
-    def of(cls, product: BlockedProduct, tile: Tile, dim: Expr | None) -> Staged:
+    def of(cls, product: AtomProduct, tile: Tile, dim: Expr | None) -> Staged:
         """A factor, whose rows or columns lie along a dimension. What goes on to registers lies as B does."""
         wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
         given = _is_given(tile, wanted.dtype)
-        tile, there = product.low.load_of(tile, wanted.dtype)
+        tile, there = product.low.storage.load_of(tile, wanted.dtype)
         on = isinstance(wanted, RegisterOperand)
         wanted = product.how.atom.b if on else wanted
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
         whole = given and product.ends_in_zeros(there)
-        if not whole and product.axes.k in product.low.past:
+        if not whole and product.axes.k in product.low.scope.past:
             raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
         if not whole:
-            over, images = product.low.axes(dims, product.parts)
+            over, images = product.low.storage.axes(dims, product.parts)
             view = product.w.view(there.tensor, over, marked([images(e) for e in there.at], there.tensor.type.shape))
             there = Load(view, ())
         assert isinstance(wanted, MemoryOperand)
@@ -585,12 +540,12 @@ class Staged(Factor):
         p = self.product
         at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
         if self.whole:
-            images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in at.items()})
+            images = Substitution({p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in at.items()})
             places = marked([images(e) for e in self.found.at], self.found.tensor.type.shape)
         else:
             places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
         view = p.w.view(self.found.tensor, over, places)
-        p.low.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
+        p.low.storage.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """A's block."""

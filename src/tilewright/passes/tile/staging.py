@@ -11,30 +11,27 @@ staged apart, [tap][K / 32][rows][32]: an im2col panel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Value
 from tilewright.passes.tile.accesses import TileAccess, access_of, loose
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Load, pieces
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.tiled import Tiled, Walk
 
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-
 
 def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -> Load:
     """Copies the rows of a task, with zeros for what is not there; gives where an element of them then lies."""
-    w, kind, depth, axes = low.w, read.results[0].type, how.atom.shape[2], plan.axes
+    scope = low.scope
+    w, kind, depth, axes = low.writer, read.results[0].type, how.atom.shape[2], plan.axes
     own = [d for d in kind.dims if d in axes.deep and d not in plan.shifts]
-    last = {d: low.number(d) - 1 for d in plan.shifts}
+    last = {d: scope.number(d) - 1 for d in plan.shifts}
     lines = walk.lines + sum(last[d] * down for d, (down, _) in plan.shifts.items())
     along = sum(last[d] * further for d, (_, further) in plan.shifts.items())
     count = lines * walk.pitch
     past = how.rows + along - (walk.pitch - walk.length) if plan.shifts else -count % how.rows
-    outer = [*map(low.number, own), int(pieces(low.number(axes.k), depth))]
+    outer = [*map(scope.number, own), int(pieces(scope.number(axes.k), depth))]
     held = w.alloc(kind.dtype, (*outer, count + past, depth), "staged")
     if past:  # rows that blocks read behind the last line
         *before, i, c = w.axes((*outer, past, depth))
@@ -42,18 +39,18 @@ def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -
         w.emit("fill", (behind,), value=0)
     over = w.axes((lines, walk.pitch, *outer, depth))
     line, place, *taps, chunk, c = over
-    first, row = low.part(axes.m)[0], walk.pitch * line + place
-    known: dict[Expr, Expr] = {d: low.part(d)[0] for d in kind.dims} | dict.fromkeys(plan.shifts, as_expr(0))
+    first, row = scope.part(axes.m)[0], walk.pitch * line + place
+    known: dict[Expr, Expr] = {d: scope.part(d)[0] for d in kind.dims} | dict.fromkeys(plan.shifts, as_expr(0))
     known |= {axes.m: first + row, **dict(zip(own, taps, strict=True))}
     access = access_of(low, read, read.operands[0], kind.dims, ())
     source = _in_chunks(low, access, known, axes.k, over, depth * chunk + c)
     goal = w.view(held, over, [(e, False) for e in (*taps, chunk, row, c)])
     w.emit("copy", (source, goal), otherwise=0)
-    at = low.coordinate(axes.m) - first
+    at = scope.coordinate(axes.m) - first
     for d, (down, further) in plan.shifts.items():
-        at = at + (down * walk.pitch + further) * low.coordinate(d)
-    k = low.coordinate(axes.k)
-    return Load(held, (*map(low.coordinate, own), k // depth, at, k % depth))
+        at = at + (down * walk.pitch + further) * scope.coordinate(d)
+    k = scope.coordinate(axes.k)
+    return Load(held, (*map(scope.coordinate, own), k // depth, at, k % depth))
 
 
 def _in_chunks(
@@ -64,14 +61,14 @@ def _in_chunks(
     Where K shares a dimension with others, a group or a tap, or is a part of one, other elements lie past its end: a
     view of K alone comes first, which they are outside of.
     """
-    w, deep, own = low.w, low.number(k), low.coordinate(k)
+    w, deep, own = low.writer, low.scope.number(k), low.scope.coordinate(k)
     chunk, c = over[-2:]
     count, depth = (int(s.hi) + 1 for s in (chunk, c))
     alone = any(e is own and n == deep for e, n in zip(access.at, access.shape, strict=True))
     whole = count * depth == deep or alone
     *rest, t = w.axes([*(int(s.hi) + 1 for s in over[:-2]), deep])
-    images = Substitution({low.coordinate(d): e for d, e in {**known, k: at if whole else t}.items()})
-    places = list(zip(map(images, access.at), loose(low, access, images), strict=True))
+    images = Substitution({low.scope.coordinate(d): e for d, e in {**known, k: at if whole else t}.items()})
+    places = list(zip(map(images, access.at), loose(low.scope, access, images), strict=True))
     if whole:
         return w.view(access.tensor, over, places)
     part = w.view(access.tensor, (*rest, t), places)

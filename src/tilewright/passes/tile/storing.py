@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from tilewright.algebra import Swizzle
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr, symbol
@@ -14,41 +13,41 @@ from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.machine import CopyAtom, Machine
 from tilewright.passes.tile.accesses import marked
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Tile, load, loads, most, rewritten
 from tilewright.passes.tile.writer import extent, split
+from tilewright.passes.tile.writing import Write
 from tilewright.plan.halo_windows import image_rows
 from tilewright.plan.model import element_bytes
 
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-    from tilewright.passes.tile.memory import Write
 
-
-def _leaving(low: Lowering) -> CopyAtom | None:
+def _leaving(machine: Machine) -> CopyAtom | None:
     """The copy of the machine's own that brings results from shared memory to arguments."""
-    return next((a for a in low.machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
+    return next((a for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
 
 
 def through_shared(low: Lowering, to: Write) -> bool:
     """Writes a result of sums in registers, some columns at a time; False where it is none."""
-    _need_outside(low, to)
-    sums = {each.tensor for each in loads(to.formula) if each.tensor in low.sums}
+    _need_outside(low.scope, to)
+    sums = {each.tensor for each in loads(to.formula) if each.tensor in low.storage.sums}
     if not sums:
         return False
     if len(sums) > 1:  # such as a sum that is divided by what its row has
-        made = low.stored(Tile(to.dtype, to.dims, to.parts, to.formula), name="made")
-        to.formula, sums = made.formula, {each.tensor for each in loads(made.formula) if each.tensor in low.sums}
+        made = low.storage.stored(Tile(to.dtype, to.dims, to.parts, to.formula), name="made")
+        to.formula = made.formula
+        sums = {each.tensor for each in loads(made.formula) if each.tensor in low.storage.sums}
     if len(sums) != 1:
         return False
     (held,) = sums
-    if len(low.sums[held]) != 2:
+    if len(low.storage.sums[held]) != 2:
         return False
-    m, n = low.sums[held]
-    atom = _leaving(low)
+    m, n = low.storage.sums[held]
+    atom = _leaving(low.machine)
     if atom is None or any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n}):
         return False
     last = to.access.at[-1].symbols if to.access.at else frozenset()
-    if low.coordinate(m) in last and low.coordinate(n) not in last:
+    if low.scope.coordinate(m) in last and low.scope.coordinate(n) not in last:
         return _turned(low, to, atom, held)
     return _in_rows(low, to, atom, held)
 
@@ -67,23 +66,24 @@ def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle
 def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     """Writes sums whose rows are rows of the argument: tiles have all rows, and some columns of each, where several
     groups of waves have columns some of each group's."""
-    m, n = low.sums[held]
-    across = 1 if low.w.home is None else low.w.home.waves[1]
+    w = low.writer
+    m, n = low.storage.sums[held]
+    across = 1 if w.home is None else w.home.waves[1]
     rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]) // across, element_bytes(to.dtype)
     row = _row(atom, columns * size)
     if row is None:
         return False
     wide = row // size
     shape = (across, rows, wide)[across == 1 :]
-    tile = low.w.alloc(to.dtype, shape, "result", swizzle_of(atom, row, size, low.machine))
-    with low.w.loop("j", columns // wide, unroll=True) as j:
-        *group, i, c = over = low.w.axes(shape)
+    tile = w.alloc(to.dtype, shape, "result", swizzle_of(atom, row, size, low.machine))
+    with w.loop("j", columns // wide, unroll=True) as j:
+        *group, i, c = over = w.axes(shape)
         place = sum(columns * g for g in group) + wide * j + c
-        part = load(low.w.columns(held, over, i, place), *over)
-        low.w.map(tile, over, _looking_at(to.formula, held, part), _images(low, to, {m: i, n: place}))
-        with low.w.loop("g", across, unroll=True) as side:
-            i, c = low.w.axes((rows, wide))
-            images = _images(low, to, {m: i, n: columns * side + wide * j + c})
+        part = load(w.columns(held, over, i, place), *over)
+        w.map(tile, over, _looking_at(to.formula, held, part), _images(low.scope, to, {m: i, n: place}))
+        with w.loop("g", across, unroll=True) as side:
+            i, c = w.axes((rows, wide))
+            images = _images(low.scope, to, {m: i, n: columns * side + wide * j + c})
             _leave(low, to, (i, c), images, tile, [*([side] if group else []), i, c])
     return True
 
@@ -91,7 +91,8 @@ def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
 def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     """Writes sums whose columns are rows of the argument: tiles have some of these, and all that the sums have along
     them, in slabs as wide as a row of shared memory may be."""
-    m, n = low.sums[held]
+    w = low.writer
+    m, n = low.storage.sums[held]
     rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]), element_bytes(to.dtype)
     row = _row(atom, rows * size)
     if row is None:
@@ -101,22 +102,22 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     count = next((x for x in range(min(columns, wide) // unit * unit, 0, -unit) if columns % x == 0), None)
     if count is None:
         return False
-    tile = low.w.alloc(to.dtype, (rows // wide, count, wide), "result", swizzle_of(atom, row, size, low.machine))
-    with low.w.loop("j", columns // count, unroll=True) as j:
-        i, c = low.w.axes((rows, count))
-        goal = low.w.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])
-        images = _images(low, to, {m: i, n: count * j + c})
-        part = load(low.w.columns(held, (i, c), i, count * j + c), i, c)
-        low.w.map(goal, (i, c), _looking_at(to.formula, held, part), images)
-        with low.w.loop("s", rows // wide, unroll=True) as s:
-            c, i = low.w.axes((count, wide))
-            _leave(low, to, (c, i), _images(low, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
+    tile = w.alloc(to.dtype, (rows // wide, count, wide), "result", swizzle_of(atom, row, size, low.machine))
+    with w.loop("j", columns // count, unroll=True) as j:
+        i, c = w.axes((rows, count))
+        goal = w.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])
+        images = _images(low.scope, to, {m: i, n: count * j + c})
+        part = load(w.columns(held, (i, c), i, count * j + c), i, c)
+        w.map(goal, (i, c), _looking_at(to.formula, held, part), images)
+        with w.loop("s", rows // wide, unroll=True) as s:
+            c, i = w.axes((count, wide))
+            _leave(low, to, (c, i), _images(low.scope, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
     return True
 
 
-def _images(low: Lowering, to: Write, moved: Mapping[Expr, Expr]) -> Substitution:
+def _images(scope: TileScope, to: Write, moved: Mapping[Expr, Expr]) -> Substitution:
     """Where a write's dimensions are: so far from the start of its parts."""
-    return Substitution({low.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
+    return Substitution({scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
 
 
 def _leave(
@@ -125,7 +126,7 @@ def _leave(
     """Copies a box of a tile to where it belongs, but for what lies outside: rows that are a box of positions as one,
     those that run on from line to line image by image, without what lies behind the last line."""
     coordinates = [images(e) for e in to.access.at]
-    walk, w = low.cuts.walk, low.w
+    walk, w = low.cuts.walk, low.writer
     (how,) = low.cuts.products.values() if walk is not None else (None,)
     with ExitStack() as loops:
         axes: tuple[Symbol, ...] = over
@@ -141,7 +142,7 @@ def _leave(
         axes, digits = split(axes, places)
         goal = w.view(to.access.tensor, axes, [(digits(e), mark) for e, mark in marked(places, to.access.shape)])
         source = w.view(tile, axes, [(digits(moved(e)), False) for e in at])
-        low.taken.append(w.emit("copy", (source, goal)))
+        low.storage.taken.append(w.emit("copy", (source, goal)))
 
 
 def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
@@ -149,13 +150,13 @@ def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
     return rewritten(formula, lambda e: e, lambda each: other if each.tensor is tensor else load(each.tensor, *each.at))
 
 
-def _need_outside(low: Lowering, to: Write) -> None:
+def _need_outside(scope: TileScope, to: Write) -> None:
     """That what tasks at the edges compute too much lies outside the argument, where it is not stored."""
     for d in to.dims:
-        width, extent = to.parts[d][1], low.size(d)
+        width, extent = to.parts[d][1], scope.size(d)
         if as_expr(extent % width) is as_expr(0):
             continue
-        past: dict[Expr, Expr] = {low.coordinate(d): symbol("past", extent)}
+        past: dict[Expr, Expr] = {scope.coordinate(d): symbol("past", extent)}
         images = Substitution(past)
         if not any((images(e) >= n) is ONE for e, n in zip(to.access.at, to.access.shape, strict=True)):
             raise ProgramError(f"what lies past the end of {d} cannot be shown to lie outside what is written")

@@ -7,11 +7,9 @@ tasks t_M in 0..4 {                       tasks of 32 rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from itertools import product
 from math import gcd
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
@@ -20,13 +18,13 @@ from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, TileType, Value
 from tilewright.passes.places import Size
 from tilewright.passes.tile import inplace
+from tilewright.passes.tile.grid import Workgroups
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.rewriting import within
+from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import Part, divided, most, pieces
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.schedule import REVERSED
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
 
 Case = tuple[Expr, Part, Expr]
 """A dimension, the part of it that a task has, and when that is so."""
@@ -35,73 +33,62 @@ Case = tuple[Expr, Part, Expr]
 class Tasks:
     """What tasks there are, what each has of every dimension, and how it goes over that."""
 
-    def __init__(self, low: Lowering):
-        self.low, self.w, self.cuts = low, low.w, low.cuts
+    def __init__(self, low: Lowering, workgroups: Workgroups | None = None, tiled: TiledTask | None = None):
+        """`workgroups` are those of a grid program, `tiled` is the task of one product in tile registers."""
+        self.low, self.w, self.cuts, self.task = low, low.writer, low.cuts, low.task
+        self.workgroups, self.tiled = workgroups, tiled
         self.ranges: list[Range] = []
-        self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
-        """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
-        self.edge = True
-        """Whether the current pieces may lie where some elements of a factor are out of bounds, and others are not."""
-        self.begins: dict[Expr, Expr] = {}
-        """Where the lines of a task begin."""
-        self._before = Block(())
-        """What is done before the first task."""
 
     def write(self) -> Block:
         """The program's body: its tasks, and what is done before them."""
-        low, body, inner = self.low, Block(()), Block(())
+        body, inner = Block(()), Block(())
         cases, counts = self._cut()
         with self.w.inside(inner):
             if self.cuts.roles is not None:
                 self.ranges = self._alike(counts)
-            if low.workgroups is None:
+            if self.workgroups is None:
                 for chosen in product(*cases):
                     self._task(list(chosen))
             else:
-                low.workgroups.write(tuple(self.ranges))
+                self.workgroups.write(lambda: self.pieces(list(self.cuts.blocks)), tuple(self.ranges))
         with self.w.inside(body):
             self.w.loc = None
-            body.ops.extend(self._before.ops)
+            body.ops.extend(self.task.before.ops)
             schedule = None if self.cuts.schedule in ("cyclic", REVERSED) else self.cuts.schedule
             ranges = tuple(self.ranges) or (Range.of("t", 0, 1),)
             self.w.emit("tasks", ranges=ranges, schedule=schedule, blocks=(inner,))
         return body
-
-    @contextmanager
-    def before(self) -> Iterator[None]:
-        """Within it, operations are done once, before the first task."""
-        with self.w.inside(self._before):
-            yield
 
     # -- which part each has ------------------------------------------------------------------------------
 
     def _cut(self) -> tuple[list[list[Case]], dict[Expr, Size]]:
         """Gives every task its part of each dimension; (the cases that there are of some, and of tasks that are all
         alike how many there are along each)."""
-        low, cases, counts = self.low, list[list[Case]](), dict[Expr, Size]()
-        if low.workgroups is not None:
-            self.ranges = list(low.workgroups.tasks())
+        scope, cases, counts = self.low.scope, list[list[Case]](), dict[Expr, Size]()
+        if self.workgroups is not None:
+            self.ranges = list(self.workgroups.tasks())
         for d, width in self.cuts.extended.items() if self.cuts.roles is not None else ():
-            low.parts[d], low.past[d] = (as_expr(0), width), low.number(d)  # columns past the end change nothing
+            scope.parts[d] = as_expr(0), width
+            scope.past[d] = scope.number(d)  # columns past the end change nothing
         for d, width in self.cuts.widths.items():
-            if (walk := low.walks.get(d)) is not None:
+            if (walk := self.task.walks.get(d)) is not None:
                 count = walk.extent // walk.width
-                self.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
-                low.parts[d] = self.begins[d], walk.walked
+                self.task.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
+                scope.parts[d] = self.task.begins[d], walk.walked
                 continue
             if self.cuts.roles is None and (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
                 self._deal(d, width // block)
                 continue
-            size = low.size(d)
+            size = scope.size(d)
             full, rest = divided(size, width)
             if self.cuts.roles is not None:
-                low.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
-                low.shared.append(d)
+                scope.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
+                self.task.shared.append(d)
             elif (full, rest) == (1, 0):  # whole: nothing to count
                 continue
             elif isinstance(size, Expr):  # where it ends, only a call tells
                 first = width * self._number(d, (size + width - 1) // width)
-                low.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
+                scope.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
             else:
                 last = full + bool(rest) - 1
                 number = self._number(d, last + 1)
@@ -110,13 +97,13 @@ class Tasks:
                     place = width * minimum(t, full - 1), width  # where this holds it is the same, and in bounds
                     cases.append([(d, place, t < full), (d, (as_expr(width * full), rest), t >= full)])
                 else:
-                    low.parts[d] = width * t, width
+                    scope.parts[d] = width * t, width
         return cases, counts
 
     def _number(self, dim: Expr, count: Expr | Size) -> Symbol:
         """A task's number along a dimension, of so many."""
         self.ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
-        self.low.shared.append(dim)
+        self.low.task.shared.append(dim)
         return self.ranges[-1].symbol
 
     def _alike(self, counts: Mapping[Expr, Size]) -> list[Range]:
@@ -149,9 +136,9 @@ class Tasks:
     def _begun(self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]) -> list[Range]:
         """Names where a task begins along each dimension, by its number there; gives the ranges that have several."""
         for d, place in places.items():
-            width, count = most(self.low.parts[d][1]), counts[d]
+            width, count = most(self.low.scope.parts[d][1]), counts[d]
             begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
-            self.low.parts[d] = begin, width
+            self.low.scope.parts[d] = begin, width
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
@@ -191,19 +178,19 @@ class Tasks:
         """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""
         if chosen:
             (dim, part, condition), *rest = chosen
-            with self.low.at(dim, part), self.low.branch(condition):
+            with self.low.scope.at(dim, part), self.low.branch(condition):
                 self._task(rest)
         else:
-            self.pieces(list(self.cuts.blocks) if self.low.tiled is None else self.low.tiled.one_by_one)
+            self.pieces(list(self.cuts.blocks) if self.tiled is None else self.tiled.one_by_one)
 
     # -- piece by piece -----------------------------------------------------------------------------------
 
     def _deal(self, dim: Expr, per: int) -> None:
         """Gives every task so many pieces of a dimension; a smaller one at the end goes to the last of them."""
-        full, tail = self._counted(dim, self.low.size(dim))
+        full, tail = self._counted(dim, self.low.scope.size(dim))
         count = number_or(maximum(as_expr(pieces(full + self._last_apart(dim, tail), per)), 1))
         if count != 1:
-            self.dealt[dim] = self._number(dim, count), per, count
+            self.task.dealt[dim] = self._number(dim, count), per, count
 
     def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
         """(whole pieces, what is left) of so much of a dimension."""
@@ -223,30 +210,30 @@ class Tasks:
         """
         low = self.low
         left = low.program.body.ops if ops is None else ops
-        if not dims and low.tiled is not None:
-            low.tiled.write()
+        if not dims and self.tiled is not None:
+            self.tiled.write()
             return
         if not dims:
-            with low.scope():
+            with low.nested():
                 low.block(Block((), left))
             return
         dim, *rest = dims
         if self.cuts.roles is not None and ops is None:
             before = _independent(left, dim)
-            with low.scope():
+            with low.nested():
                 low.block(Block((), before))
                 self.pieces(dims, [op for op in left if op not in before])
             return
-        width, edge = self.cuts.blocks[dim], self.edge
-        first, length = low.part(dim)
+        width, edge = self.cuts.blocks[dim], self.task.edge
+        first, length = low.scope.part(dim)
         full, tail = self._counted(dim, length)
         slides = width > 1 and inplace.slides(low, dim)
 
         def one(n: Expr | Size, at_edge: bool, wide: Size = width) -> None:
-            self.edge = at_edge if slides else edge
-            with low.at(dim, (first + width * n, wide)):
+            self.task.edge = at_edge if slides else edge
+            with low.scope.at(dim, (first + width * n, wide)):
                 self.pieces(rest, left)
-            self.edge = edge
+            self.task.edge = edge
 
         def loop(start: Expr | int, end: Expr | int, at_edge: bool, peel: tuple[int, int] | None = None) -> None:
             with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start, peel=peel) as n:
@@ -255,8 +242,8 @@ class Tasks:
         ends = isinstance(full, Expr) and dim in self.cuts.extended  # somewhere in the last piece
         ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full not in (0, 1) else (0, int(ends)))
         last: Expr = as_expr(1)
-        if dim in self.dealt:
-            task, per, count = self.dealt[dim]
+        if dim in self.task.dealt:
+            task, per, count = self.task.dealt[dim]
             last, end = task >= count - 1, per * (task + 1)
             behind = 0 if slides else behind
             even = full % per == 0 == behind + self._last_apart(dim, tail)

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import ONE, Expr, as_expr
 from tilewright.algebra.expr_rules import minimum
@@ -27,15 +26,12 @@ from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, Value
 from tilewright.passes.tile.accesses import access_of, loose
 from tilewright.passes.tile.factors import Factor
+from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.products import BlockedProduct, InPlace, Span
 from tilewright.passes.tile.rewriting import needed
 from tilewright.passes.tile.staging import staged
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, load, only_load, pieces
 from tilewright.plan.tiled import Depth, Tiled
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.general import Lowering
-
 
 STREAM = as_expr(1)
 
@@ -77,12 +73,12 @@ class TiledTask:
         if low.cuts.walk is not None:
             self.lines = staged(low, self.plan, low.cuts.walk, self.read_of_a, self.how)
         atom, block = self.how.atom, (self.how.rows, self.how.columns)
-        self.scratch = low.w.alloc(atom.c.dtype, block, "scratch")
-        self.sums = low.w.registers(atom.c.dtype, block, f"{atom.name}.c", "sums")
-        self.left = low.w.registers(atom.a.dtype, (self.how.rows, atom.shape[2]), f"{atom.name}.a", "left")
-        self.right = low.w.registers(atom.b.dtype, (atom.shape[2], self.how.columns), f"{atom.name}.b", "right")
+        self.scratch = low.writer.alloc(atom.c.dtype, block, "scratch")
+        self.sums = low.writer.registers(atom.c.dtype, block, f"{atom.name}.c", "sums")
+        self.left = low.writer.registers(atom.a.dtype, (self.how.rows, atom.shape[2]), f"{atom.name}.a", "left")
+        self.right = low.writer.registers(atom.b.dtype, (atom.shape[2], self.how.columns), f"{atom.name}.b", "right")
         assert axes.m is not None
-        low.sums[self.scratch] = low.sums[self.sums] = axes.m, axes.n
+        low.storage.sums[self.scratch] = low.storage.sums[self.sums] = axes.m, axes.n
         dims = [d for d in low.cuts.blocks if d not in self.one_by_one]
         for chosen in product(*(list(self._rounds(d)) for d in dims)):
             with ExitStack() as branches:
@@ -94,10 +90,10 @@ class TiledTask:
         """The blocks that the task has of a dimension; those of rows that are read in place, and end within the last
         one, in two parts."""
         low, width = self.low, self.low.cuts.blocks[dim]
-        full, tail = divided(low.part(dim)[1], width)
+        full, tail = divided(low.scope.part(dim)[1], width)
         if dim is not self.plan.axes.m or low.cuts.walk is not None:
-            full, tail = pieces(low.part(dim)[1], width), 0
-        task, per, count = low.tasks.dealt.get(dim, (as_expr(0), full, 1))
+            full, tail = pieces(low.scope.part(dim)[1], width), 0
+        task, per, count = low.task.dealt.get(dim, (as_expr(0), full, 1))
         if full != 0:
             end = per * (task + 1)
             yield Rounds(per * task, end if full % per == 0 else minimum(end, full))
@@ -106,27 +102,27 @@ class TiledTask:
 
     def _blocks(self, rounds: dict[Expr, Rounds]) -> None:
         """These blocks: their sums, then what they become."""
-        low, w = self.low, self.low.w
+        low, w = self.low, self.low.writer
         ranges: list[Range] = []
-        before = dict(low.parts)
+        before = dict(low.scope.parts)
         for dim, r in rounds.items():
             number = as_expr(r.first)
             if r.end - number is not ONE:
                 ranges.append(Range.of(w.fresh(f"b_{dim}"), r.first, r.end))
                 number = ranges[-1].symbol
             width = low.cuts.blocks[dim]
-            low.parts[dim] = low.part(dim)[0] + width * number, width
-        low.overhanging = {d for d, r in rounds.items() if r.past}
-        self.late = low.cuts.overlap == "delayed store" and bool(ranges) and not low.overhanging
+            low.scope.parts[dim] = low.scope.part(dim)[0] + width * number, width
+        low.task.overhanging = {d for d, r in rounds.items() if r.past}
+        self.late = low.cuts.overlap == "delayed store" and bool(ranges) and not low.task.overhanging
         body, end = Block(()), Block(())
         ops = low.program.body.ops
-        with low.scope():
+        with low.nested():
             with w.inside(body):
                 low.block(Block((), [op for op in ops if op in self.summing]))
             with w.inside(end):
                 w.emit("copy", (self.sums, self.scratch))
                 low.block(Block((), [op for op in ops if op not in self.summing]))
-        low.parts, low.overhanging = before, set()
+        low.scope.parts, low.task.overhanging = before, set()
         if self.late:
             w.emit("for", ranges=tuple(ranges), overlap="defer", blocks=(body, end))
         elif ranges:
@@ -139,12 +135,12 @@ class TiledTask:
         if op is not self.read_of_a:
             return None
         low, kind = self.low, op.results[0].type
-        parts = {d: low.part(d) for d in kind.dims}
+        parts = {d: low.scope.part(d) for d in kind.dims}
         there = self.lines
         if there is None:
             access = access_of(low, op, op.operands[0], kind.dims, ())
             there = Load(access.tensor, access.at)
-            low.loose[there] = loose(low, access, low.axes(kind.dims, parts)[1])
+            low.storage.loose[there] = loose(low.scope, access, low.storage.axes(kind.dims, parts)[1])
         return Tile(kind.dtype, kind.dims, parts, load(there.tensor, *there.at))
 
     def multiply(self, a: Tile, b: Tile, c: tuple[Expr, ...], parts: Parts) -> Value:
@@ -168,7 +164,7 @@ class TileProduct(BlockedProduct):
         found = only_load(a.formula)
         if found is None:
             raise ProgramError("products in tile registers read A where it lies")
-        if not any(self.low.loose.get(found, ())):
+        if not any(self.low.storage.loose.get(found, ())):
             return InPlace(self, found)
         room = self.w.alloc(self.how.atom.a.dtype, (self.how.rows, self.how.atom.shape[2]), "step")
         return Stepped(self, found, room)
@@ -180,7 +176,7 @@ class TileProduct(BlockedProduct):
         the block before are stored meanwhile: they go there."""
         self.w.emit("fill", (sums,), value=0)
         depth = self.how.atom.shape[2]
-        chunks, steps = int(pieces(self.low.number(self.axes.k), depth)), self.low.cuts.depth
+        chunks, steps = int(pieces(self.low.scope.number(self.axes.k), depth)), self.low.cuts.depth
         first, *rest = steps
         if isinstance(left, Stepped):  # one block of many: its loops stay loops
             self._steps(left, right, _as_loops(steps), as_expr(0), chunks)
@@ -203,7 +199,7 @@ class TileProduct(BlockedProduct):
                 if s.dim is self.axes.k:
                     chunk = base + loops.enter_context(w.loop("e", chunks, unroll=s.unrolled))
                 else:
-                    count = self.low.number(s.dim)
+                    count = self.low.scope.number(s.dim)
                     self.at[s.dim] = loops.enter_context(w.loop(f"k_{s.dim}", count, unroll=s.unrolled))
             rows = left.rows(how.rows, depth, as_expr(0), depth * chunk)
             w.emit("copy", (rows, task.left), stream=STREAM if task.plan.streams[0] else None)

@@ -20,7 +20,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from itertools import product as every
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout, Swizzle
 from tilewright.algebra.expr import Expr, Symbol, as_expr
@@ -28,14 +27,11 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.machine import MemoryOperand, RegisterOperand
+from tilewright.passes.tile.atom_products import AtomProduct
 from tilewright.passes.tile.halo import Box, image_of
 from tilewright.passes.tile.values import Load, Tile, only_load, pieces
 from tilewright.passes.tile.writer import split
 from tilewright.plan.halo_windows import image_rows
-
-if TYPE_CHECKING:
-    from tilewright.passes.tile.products import BlockedProduct
-
 
 UNROLLED = 36
 """Products of a group's atoms that are written out, at most; of more only those along the last dimension."""
@@ -44,7 +40,7 @@ UNROLLED = 36
 class AroundHalo:
     """One product, written: C += A * B, all of C in registers, A in a halo tile."""
 
-    def __init__(self, product: BlockedProduct, a: Tile, b: Tile, offsets: int):
+    def __init__(self, product: AtomProduct, a: Tile, b: Tile, offsets: int):
         self.p, self.w, self.offsets = product, product.w, offsets
         self.a, self.b = self._given(a, "A"), self._given(b, "B")
         self.deep = list(product.axes.deep)
@@ -59,7 +55,7 @@ class AroundHalo:
     def write(self) -> None:
         """All of it."""
         p = self.p
-        if p.total not in p.low.sums:
+        if p.total not in p.low.storage.sums:
             raise ProgramError("the sums of a task do not stay in registers")
         stays = self._all_of_b() if self.offsets == 0 else None
         streamed = self.deep if self.offsets == 1 else self.deep[:-1] if self.offsets else []
@@ -96,7 +92,7 @@ class AroundHalo:
         p = self.p
         at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m)}
         at |= {d: p.parts[d][0] + e for d, e in (*p.at.items(), *known.items()) if d is not None}
-        images = Substitution({p.low.coordinate(d): e for d, e in at.items()})
+        images = Substitution({p.low.scope.coordinate(d): e for d, e in at.items()})
         return [images(e) for e in found.at]
 
     # -- copies -------------------------------------------------------------------------------------------
@@ -145,7 +141,7 @@ class AroundHalo:
         rows = self._each + (lines - walk.lines) * pitch + pitch - walk.length
         size = rows * slab if swizzle is None else -(-rows * slab // swizzle.size()) * swizzle.size()
         strides = [size * prod(outer[n + 1 :]) for n in range(len(outer))]
-        with p.low.tasks.before():
+        with p.low.before_tasks():
             held = self.w.alloc(p.how.atom.a.dtype, (*outer, rows, slab), "halo", swizzle, (*strides, slab, 1))
             if rows > lines * pitch:
                 *at, i, c = self.w.axes((*outer, rows - lines * pitch, slab))
@@ -175,7 +171,7 @@ class AroundHalo:
         if any(p.parts[d][0].symbols for d in (p.axes.n, *p.axes.around) if d in self.b_dims):
             raise ProgramError("which part of B a task reads depends on the task")
         counts = [int(pieces(p.width(p.axes.k), self.slab)), *(int(p.width(d)) for d in self.deep)]
-        with p.low.tasks.before():
+        with p.low.before_tasks():
             held = self.w.alloc(dtype, [*counts, p.how.columns, self.slab], "panel", self._swizzle(p.how.atom.b))
             last = self.deep[-1:]
             for e, *outer in every(*map(range, counts[:-1])):
@@ -191,7 +187,7 @@ class AroundHalo:
     def b_dims(self) -> set[Expr]:
         """The dimensions that B is read over."""
         low, used = self.p.low, {s for e in self.b.at for s in e.symbols}
-        return {d for d in (self.p.axes.n, *self.p.axes.around) if low.coordinate(d) in used}
+        return {d for d in (self.p.axes.n, *self.p.axes.around) if low.scope.coordinate(d) in used}
 
     def _of_b(self, last: list[Expr], over: tuple[Symbol, ...], e: Expr) -> dict[Expr, Expr]:
         *offset, j, c = over
@@ -211,12 +207,12 @@ class AroundHalo:
             images = Substitution({**dict(zip(others, same, strict=True)), c: k - self.slab * e})
             part = self._view(found, whole, [images(x) for x in places])
             view = self.w.view(part, over, [*((x, False) for x in others), (self.slab * e + c, True)])
-        self.p.low.brought[self.w.emit("copy", (view, target), otherwise=0)] = ring
+        self.p.low.storage.brought[self.w.emit("copy", (view, target), otherwise=0)] = ring
 
     def _view(self, found: Load, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
         """A view of an argument; what may lie outside it is marked."""
         shape = found.tensor.type.shape
-        marks = [(x, not self.p.low.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
+        marks = [(x, not self.p.low.scope.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
         return self.w.view(found.tensor, over, marks)
 
     def _swizzle(self, operand: MemoryOperand | RegisterOperand) -> Swizzle | None:

@@ -1,0 +1,144 @@
+"""One walk over a tile program: what its rules share, and the table by which they are found.
+
+A rule says what an operation becomes. It takes the lowering: the program and its plan, the scope, the storage, the
+writer. Rules do not import each other to go on with what lies inside of an operation: `block` and `done` find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from tilewright.algebra.expr import Const, Expr, Symbol
+from tilewright.errors import ExpressionError, ProgramError
+from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.printer import op_text
+from tilewright.machine import Machine
+from tilewright.passes.places import Size
+from tilewright.passes.tile.arguments import ArgumentTensors
+from tilewright.passes.tile.reports import Reports
+from tilewright.passes.tile.scope import TileScope
+from tilewright.passes.tile.storage import Storage
+from tilewright.passes.tile.values import Parts, Tile
+from tilewright.passes.tile.writer import BlockWriter
+from tilewright.plan.general import Cuts
+from tilewright.plan.tiled import Walk
+
+Rule: TypeAlias = "Callable[[Lowering, Op], tuple[Tile, ...]]"
+"""What an operation becomes: writes that, and gives what its results are."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What operations become, by their names, and what a block of them becomes: gives what it yields."""
+
+    operations: Mapping[str, Rule]
+    block: Callable[[Lowering, Block], tuple[Tile, ...]]
+
+
+class PlannedProduct(Protocol):
+    """The one product of a program, where a plan says all of how it is done."""
+
+    def read(self, op: Op) -> Tile | None:
+        """What a read of its factor A gives; None of any other read."""
+
+    def multiply(self, a: Tile, b: Tile, c: tuple[Expr, ...], parts: Parts) -> Value:
+        """Writes the product over these parts; gives where its sum over the dimensions `c` is."""
+
+
+@dataclass
+class CurrentTask:
+    """What is known of the task that is written, beside the current part of each dimension."""
+
+    walks: Mapping[Expr, Walk]
+    """Dimensions that go along lines which a task stages."""
+    shared: list[Expr]
+    """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
+    dealt: dict[Expr, tuple[Symbol, int, Size]] = field(default_factory=dict)
+    """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
+    begins: dict[Expr, Expr] = field(default_factory=dict)
+    """Where the lines of a task begin."""
+    edge: bool = True
+    """Whether the current pieces may lie where some elements of a factor are out of bounds, and others are not."""
+    overhanging: set[Expr] = field(default_factory=set)
+    """Dimensions whose current piece goes past their end, beside those that are always extended."""
+    before: Block = field(default_factory=lambda: Block(()))
+    """What is done before the first task."""
+
+
+@dataclass
+class Lowering:
+    """One walk over a tile program, by what a plan says (`cuts`): its rules, and what they share.
+
+    `free` are the loops that give the same for every tile size.
+    """
+
+    program: Program
+    machine: Machine
+    cuts: Cuts
+    free: Collection[Op]
+    rules: Rules
+    scope: TileScope
+    storage: Storage
+    arguments: ArgumentTensors
+    reports: Reports
+    task: CurrentTask
+    planned: PlannedProduct | None = None
+    """The one product of the program, where it is done in tile registers by a plan."""
+    lost: dict[Op, str] = field(default_factory=dict)
+    """Products that are done by loops, and why."""
+
+    def __post_init__(self) -> None:
+        self.users = self.program.users()
+
+    @property
+    def writer(self) -> BlockWriter:
+        """What the block program is written with."""
+        return self.storage.writer
+
+    @property
+    def in_grid(self) -> bool:
+        """Whether it is a grid program, whose workgroups run one after another."""
+        return self.arguments.in_grid
+
+    def block(self, block: Block) -> tuple[Tile, ...]:
+        """Writes the operations of a block; gives what it yields."""
+        return self.rules.block(self, block)
+
+    def done(self, op: Op) -> tuple[Tile, ...]:
+        """Writes one operation; gives what it makes."""
+        rule = self.rules.operations.get(op.name)
+        if rule is None:
+            raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
+        try:
+            self.scope.refuse_moved(op)
+            return rule(self, op)
+        except ProgramError as fault:
+            raise type(fault)(fault.what, fault.location or op.loc) from None
+        except ExpressionError as fault:
+            raise ProgramError(f"{op_text(op)}: {fault}", op.loc) from None
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """Within it, what is defined stays inside."""
+        with self.storage.nested(), self.scope.nested():
+            yield
+
+    @contextmanager
+    def branch(self, condition: Expr) -> Iterator[None]:
+        """Within it, all happens only where a condition on loops and workgroups holds; nothing is left of none."""
+        if isinstance(condition, Const) and condition.value:
+            yield
+            return
+        inner, required = Block(()), set(self.reports.required)
+        with self.scope.given(condition), self.writer.inside(inner):
+            yield
+        self.reports.required = required
+        if inner.ops:
+            self.writer.emit("if", when=condition, blocks=(inner,))
+
+    def before_tasks(self) -> AbstractContextManager[None]:
+        """Within it, operations are done once, before the first task."""
+        return self.writer.inside(self.task.before)

@@ -1,0 +1,110 @@
+"""The orders in which B is packed, and a program that packs an argument before another runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Program, Value
+from tilewright.ir.dtypes import DType
+from tilewright.passes.places import Size
+from tilewright.passes.tile.values import pieces
+from tilewright.plan.microkernel import Microkernel
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class BlockOrder:
+    """[around][block of N][deep][K / depth][tiles of a block][rows of a tile][N of a tile][group], with zeros past the
+    ends.
+
+    What a block of sums reads lies side by side, step by step; `group` neighbours along K belong to one of N.
+    """
+
+    how: Microkernel
+    around: tuple[Size, ...]
+    """The extents of what B is repeated along: a batch."""
+    deep: tuple[Size, ...]
+    """The extents of what is summed beside K: taps."""
+    wide: Size
+    long: Size
+    """How far N and K go."""
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the packed tensor."""
+        return self.how.atom.b.dtype
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The extents of the packed tensor."""
+        _, n, k = self.how.atom.shape
+        blocks, chunks = pieces(self.wide, self.how.columns), pieces(self.long, k)
+        inner = (chunks, self.how.columns // n, k // self.how.group, n, self.how.group)
+        return (*self.around, blocks, *self.deep, *inner)
+
+    @property
+    def ends(self) -> tuple[tuple[Size, bool], ...]:
+        """How far dimensions around, deep, K and N go, and whether there are zeros past their ends."""
+        last = (self.long, self.long % self.how.atom.shape[2] != 0), (self.wide, self.wide % self.how.columns != 0)
+        return (*((n, False) for n in (*self.around, *self.deep)), *last)
+
+    def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
+        """(places around and deep, along K, along N) of what lies at coordinates of the packed tensor."""
+        _, n, k = self.how.atom.shape
+        before = len(self.around)
+        f, (e, t, r, j, g) = at[before], at[-5:]
+        outer = (*at[:before], *at[before + 1 : -5])
+        return (*outer, k * e + self.how.group * r + g, self.how.columns * f + n * t + j)
+
+    def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
+        """The coordinates in the packed tensor of places around and deep, along K, and of `inner` within a block from
+        `column`."""
+        _, n, depth = self.how.atom.shape
+        place, along, before = column % self.how.columns + inner, k % depth, len(self.around)
+        group = self.how.group
+        last = (k // depth, place // n, along // group, place % n, along % group)
+        return (*outer[:before], column // self.how.columns, *outer[before:], *last)
+
+
+@dataclass(frozen=True)
+class LaneOrder:
+    """[group of neighbours][other dimensions][neighbours], with zeros past the last neighbour."""
+
+    dtype: DType
+    others: tuple[Size, ...]
+    wide: int
+    width: int
+    """How many neighbours there are, and how many a group has."""
+    around: tuple[Size, ...] = ()
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The extents of the packed tensor."""
+        return (-(-self.wide // self.width), *self.others, self.width)
+
+    @property
+    def ends(self) -> tuple[tuple[Size, bool], ...]:
+        """How far other dimensions and the neighbours go, and whether there are zeros past them."""
+        return (*((n, False) for n in self.others), (self.wide, self.wide % self.width > 0))
+
+    def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
+        """(places along other dimensions, among the neighbours) of what lies at coordinates of the packed tensor."""
+        return (*at[1:-1], self.width * at[0] + at[-1])
+
+
+Order: TypeAlias = BlockOrder | LaneOrder
+"""In which order B is packed: [around][block][...], a task of the program that packs for each block."""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A program that packs an argument, the argument, and what the main program takes in its place."""
+
+    program: Program
+    source: Value
+    packed: Value

@@ -1,0 +1,81 @@
+"""What a program does with an argument: whether it reads it, and whether it writes all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import ZERO, Expr, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.ir.core import Op, Program, Value
+from tilewright.plan.boxes import WRITES
+from tilewright.plan.tiled import Walk
+
+if TYPE_CHECKING:
+    pass
+
+
+def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> str:
+    """`in` for what is only read, `out` for what is written completely, `inout` for the rest.
+
+    `walks` are dimensions that go along lines; `number` gives an expression of sizes as far as these are known.
+    """
+    ops = list(program.walk())
+    if not any(op.name in WRITES and op.operands[1] is arg for op in ops):
+        return "in"
+    if any(op.name == "read" and op.operands[0] is arg for op in ops) or arg.type.extents is not None:
+        return "inout"
+    return "out" if _covers(program.body.ops, arg, (), walks, number) else "inout"
+
+
+def _covers(
+    ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]
+) -> bool:
+    """Whether one of the operations writes all of an argument, whatever happens."""
+    for op in ops:
+        if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:
+            if ("at" not in op.attrs or _everywhere(op, walks, number)) and all(
+                axis in op.operands[0].type.dims for axis in axes
+            ):
+                return True
+        elif op.name == "iterate" and not op.attrs.get("start"):
+            inner = (*axes, op.attrs["axis"])
+            if _covers(op.blocks[0].ops, arg, inner, walks, number):
+                return True
+    return False
+
+
+def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
+    """Whether a write with a mapping reaches every element: each coordinate counts through iterators of its own, or
+    neighbouring ones are the digits of one iterator.
+    """
+    over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
+    lines = Substitution({over[d]: walk.valid_position() for d, walk in walks.items() if d in over})
+    sized = {s: number(d) - 1 for d, s in over.items() if d not in walks and number(d).lo >= 1}
+    images = Substitution({s: symbol(s.name, 0, last) for s, last in sized.items()})
+    left = {s for e in over.values() for s in images(lines(e)).symbols}
+    places = zip(op.attrs["at"], op.operands[1].type.dims, strict=True)
+    for e, extent in _without_digits([(number(images(lines(e))), number(n)) for e, n in places]):
+        form = linear_form(e, e.symbols)
+        if form is None or form[1] is not ZERO or not e.symbols <= left:
+            return False
+        left -= e.symbols
+        reached = as_expr(1)
+        for s, factor in sorted(form[0].items(), key=lambda term: term[1].lo):
+            if factor is not reached or s.upper is None:
+                return False
+            reached = reached * (s.upper + 1)
+        if extent is not reached:
+            return False
+    return not op.attrs.get("lookups")
+
+
+def _without_digits(places: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
+    """(coordinate, extent) pairs, where neighbours that are the digits of one number are this number."""
+    found: list[tuple[Expr, Expr]] = []
+    for e, extent in places:
+        if found and found[-1][0].symbols == e.symbols and (e.lo, e.hi) == (0, extent.hi - 1):
+            found[-1] = found[-1][0] * extent + e, found[-1][1] * extent
+        else:
+            found.append((e, extent))
+    return found

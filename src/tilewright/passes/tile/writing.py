@@ -1,0 +1,169 @@
+"""What writes and atomics share: the part that is written, where to, and under which conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import mul
+from typing import Any
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
+from tilewright.ir.core import Op, Value
+from tilewright.ir.formula import Formula
+from tilewright.ir.tile_formulas import converted
+from tilewright.passes.places import Size
+from tilewright.passes.tile import moving
+from tilewright.passes.tile.accesses import access_of, loose, with_data
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.values import Load, Part, Tile, inner_part, load
+
+
+def bounds_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
+    """The condition that `bounds` states; None: there is none, or it always holds."""
+    found: Formula | None = None
+    for condition in conditions_of(low, op, dims):
+        if not (isinstance(condition, Const) and condition.value):
+            one = condition if isinstance(condition, Formula) else Formula("index", (), condition)
+            found = one if found is None else Formula("and_", (_truth(found), _truth(one)))
+    return found
+
+
+def _truth(formula: Formula) -> Formula:
+    return Formula.cast(dtypes.bool_, formula)
+
+
+def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Expr | Formula]:
+    """For each entry of `bounds` an expression of the coordinates, or a formula where data decide."""
+    for dim, bound in op.attrs.get("bounds", ()):
+        if dim not in dims:
+            continue
+        data: dict[Symbol, Load] = {}
+        limit = with_data(low, low.scope.expr(bound), data, dims, op)
+        condition = moving.coordinate(low.storage, dim, data) < limit
+        values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
+        yield Formula("ne", (formulas.of_expr(condition, values), Formula.number(0))) if data else condition
+
+
+class Write:
+    """What writes and atomics share: the part that is written, where to, and under which conditions."""
+
+    def __init__(self, low: Lowering, op: Op):
+        source, target, *extra = op.operands
+        tile = low.storage.env[source]
+        if "at" not in op.attrs:
+            tile = low.scope.conform(tile, target.type.dims, op)
+        self.low, self.op, self.dims = low, op, tile.dims
+        self.parts = {d: self._part(tile, d) for d in tile.dims}
+        self.sizes = tuple(self.parts[d][1] for d in tile.dims)
+        self.empty = 0 in self.sizes or 0 in low.arguments.shapes[target]
+        if self.empty:
+            return
+        self.access = access_of(low, op, target, tile.dims, tuple(extra))
+        self.formula = converted(tile.formula, tile.dtype, target.type.dtype)
+        self.dtype = target.type.dtype
+        self.over, self.images = low.storage.axes(self.dims, self.parts)
+        self.marks = list(loose(low.scope, self.access, self.images))
+        self.at = [self.images(e) for e in self.access.at]
+        self.where = dict(self.access.data)
+        self._restrict()
+
+    def _part(self, tile: Tile, dim: Expr) -> Part:
+        """What is written of a dimension: inside a loop or a workgroup only the current part."""
+        current = self.low.scope.part(dim)
+        return current if tile.filled else inner_part(dim, tile.parts[dim], current)
+
+    def _restrict(self) -> None:
+        """Conditions send what is not to be written outside memory."""
+        low = self.low
+        kept: list[Expr] = []
+        chosen: list[Formula] = []
+        for condition in conditions_of(low, self.op, self.dims):
+            if isinstance(condition, Formula):
+                chosen.append(condition)
+            else:
+                kept.append(self.images(condition))
+        for mask in low.scope.masks:
+            chosen.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
+        chosen += [inside for d in self.dims if (inside := moving.counts(low.scope, d)) is not None]
+        for formula in chosen:
+            whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
+            _, found = low.storage.load_of(whole)
+            s = symbol(low.writer.fresh("d"))
+            self.where[s] = found
+            kept.append(s)
+        holds = [c for c in kept if not (isinstance(c, Const) and c.value)]
+        if not holds:
+            return
+        if not self.at:
+            raise ProgramError(f"{self.op.name} of a single number under a condition has no native form yet")
+        self.at[0] = reduce(mul, holds) * (self.at[0] + 1) - 1
+        self.marks[0] = True
+
+    def places(self) -> tuple[tuple[Expr, bool], ...]:
+        """The coordinates, with marks."""
+        return tuple(zip(self.at, self.marks, strict=True))
+
+    def target(self) -> Value:
+        """A view of what is written. Of a piece that goes past the end of its dimension nothing is stored there, not
+        even where memory goes on, or has no such dimension: a view of the dimension alone comes first, or of the lines
+        that a task walks."""
+        w, low = self.low.writer, self.low
+        past = [d for d in self.dims if _is_past(low, d)]
+        if not past:
+            return w.view(self.access.tensor, self.over, self.places())
+        walks = {d: walk for d, walk in low.task.walks.items() if self._is_in_memory(d)}
+        sizes: list[Size] = []
+        for d, n in zip(self.dims, self.sizes, strict=True):
+            walk = walks.get(d)
+            sizes += (walk.lines, walk.length) if walk is not None else (low.scope.size(d) if d in past else n,)
+        exact = w.axes(sizes)
+        numbers = iter(exact)
+        known: dict[Expr, Expr] = {}
+        at: list[tuple[Expr, bool]] = []
+        for d, i in zip(self.dims, self.over, strict=True):
+            first = self.parts[d][0]
+            if (walk := walks.get(d)) is not None:
+                begin = low.task.begins[d]
+                known[d] = begin + walk.pitch * next(numbers) + next(numbers)
+                row = first - begin + i
+                at += [(row // walk.pitch, True), (row % walk.pitch, walk.pitch > walk.length)]
+            else:
+                known[d] = next(numbers) + (0 if d in past else first)
+                at.append((first + i, True) if d in past else (i, False))
+        images = Substitution({low.scope.coordinate(d): e for d, e in known.items()})
+        marks = loose(low.scope, self.access, images)
+        whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
+        return w.view(whole, self.over, at)
+
+    def _is_in_memory(self, dim: Expr) -> bool:
+        """Whether a coordinate depends on a dimension."""
+        return any(self.low.scope.coordinate(dim) in e.symbols for e in self.access.at)
+
+    def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
+        """Where elements go, over these axes: places, and the numbers found in data of which they are."""
+        where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
+        at = tuple((images(e), mark) for e, mark in self.places())
+        return {"over": over, "where": tuple(where) or None, "at": at}
+
+    def memory(self) -> tuple[Value, ...]:
+        """What is written to, and the data in which numbers are found."""
+        return self.access.tensor, *(f.tensor for f in self.where.values())
+
+    def tile(self) -> Value:
+        """The elements to write, in memory."""
+        _, found = self.low.storage.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
+        return self.low.writer.viewed(found, self.over, self.images)
+
+
+def _is_past(low: Lowering, dim: Expr) -> bool:
+    """Whether the current piece of a dimension may go past its end."""
+    if dim in low.task.overhanging or dim in low.task.walks:
+        return True
+    if dim not in low.cuts.extended:
+        return False
+    first, width = low.scope.part(dim)
+    return not low.scope.holds(as_expr(low.scope.size(dim)) - first - width)
