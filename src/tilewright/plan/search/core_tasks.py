@@ -15,6 +15,7 @@ from tilewright.plan.boxes import choose_task_widths, numbers_of, reads_sliding_
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import blocks_of, room_of
 from tilewright.plan.ranked import rank_vector_blockings
+from tilewright.plan.rows import tasks_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import UniformKernelSchedule, loop_tiles, microkernels, uniform_candidate
 
@@ -33,6 +34,15 @@ def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
             ranking.reject(f"tasks over {d}", why)
     ranking.timed += 1
     yield uniform_candidate(_kernel(facts, machine, widths, loops))
+
+
+def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
+    """True if the best kernel for a machine without lanes has a task for each of its cores."""
+    best = ranking.best
+    if machine.lanes is not None or best is None or not isinstance(best.kernel, UniformKernelSchedule):
+        return False
+    kernel = best.kernel
+    return tasks_of(kernel.widths, numbers_of(kernel.facts.sizes)) >= (machine.limits.cores or 1)
 
 
 def _kernel(facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict[Expr, int]) -> UniformKernelSchedule:
