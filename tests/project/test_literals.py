@@ -27,7 +27,6 @@ REASONS = {
     "plan/chain_costs.py: _once": "bytes of a sum in f32",
     "plan/contraction.py: _digit_names": "names enough for all dimensions and those that are made",
     "plan/general.py: room_of": "tasks for each core, and shares of its caches that a task takes",
-    "plan/predicting.py: predict_cycles": "bytes of an element, and of a vector where a row does not say",
     "plan/lanes.py: _strips": "tasks for each worker, so that the last ones to finish weigh little",
     "plan/lanes.py: _instructions": "instructions around a block, and of a program beside its blocks",
     "plan/limiting.py: limiting.us": "from nanoseconds",

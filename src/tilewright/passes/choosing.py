@@ -11,14 +11,11 @@ from tilewright.passes.given import better_refusal, bind_given, known_plan
 from tilewright.passes.job import Job
 from tilewright.passes.launching import with_launch
 from tilewright.passes.notes import notes_on
-from tilewright.passes.parts import perhaps_apart
 from tilewright.passes.realising import rank_plans
-from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.blocking import LANES
-from tilewright.plan.boxes import Opened
 from tilewright.plan.contraction import Contraction, merge_rows, pad_k, recognise, size, with_known_sizes
 from tilewright.plan.fixed import Fixed, fixed_by
-from tilewright.plan.general import GeneralChoice, plan_general
+from tilewright.plan.general import GeneralChoice
 from tilewright.plan.grids import plan_of_grid
 from tilewright.plan.model import copy_kernel_cycles
 from tilewright.plan.planner import Choice, choose, variant
@@ -59,28 +56,18 @@ def _take(job: Job, choice: GeneralChoice) -> None:
 
 def _choose_plan(job: Job) -> None:
     """Plan a job as the best of what fits, and bind the plan."""
-    if job.machine.lanes is not None and job.workgroups is None:
-        rank_plans(job, choose_plan)
-        return
     if job.contraction is not None:
         if _planned(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
             return
         job.contraction = None
+    if job.workgroups is None:
+        rank_plans(job, choose_plan)
+        return
     opened = job.open_extents
-    choice = _one_program(job, opened)
-    if job.workgroups is None and not opened:
-        choice = perhaps_apart(job, choice, choose_plan)
-    choice = choice if not opened else replace(choice, plan=choice.plan.with_open({str(s) for s in opened}))
-    bind_plan(job, choice.plan, choose_plan, choice.jobs)
-    _take(job, choice)
-
-
-def _one_program(job: Job, opened: Opened) -> GeneralChoice:
-    """The choice of a program that is one kernel, of a grid that its author states, or on a CPU."""
-    if job.workgroups is not None:
-        return with_launch(plan_of_grid(job.program, job.sizes, job.machine, job.free, opened), None)
-    ordered = is_ordered(job.program)
-    return plan_general(job.program, job.sizes, job.size, job.machine, job.free, job.logs, ordered, opened)
+    choice = with_launch(plan_of_grid(job.program, job.sizes, job.machine, job.free, opened), None)
+    plan = choice.plan if not opened else choice.plan.with_open({str(s) for s in opened})
+    bind_plan(job, plan, choose_plan)
+    _take(job, replace(choice, plan=plan))
 
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:

@@ -136,7 +136,7 @@ def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Sch
         refused=(*_summed_up(ranked.refused), *slower),
         notes=notes_on(job, plan),
         candidates=tuple(p for _, p in plans),
-        predicted=lambda machine: cycles_on(candidate, machine),
+        predicted=None if job.machine.lanes is None else lambda machine: cycles_on(candidate, machine),
         costs=tuple(c.cycles for c, _ in plans),
         parts=choices_of_parts(job),
     )

@@ -42,7 +42,7 @@
 | limiting    | what limits a plan: the time of each resource alone                         |
 | microkernel | the atom of an MMA, and its accumulator tile                                |
 | pinned      | plans that are given; the line, the size or the name that a refusal means   |
-| predicting  | a rough time of programs of the general lowering                            |
+| addresses   | divisions that an address needs, elements that a load fetches               |
 | ranked      | task widths of a CPU program with a single MMA by vectors                   |
 | rows        | task widths and waves of GPU programs without MMAs                          |
 | search      | the one search of GPU kernels: rules, one cost, one ranking                 |

@@ -11,21 +11,18 @@ A task is one tile of the grid; its width is its extent along one dimension.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
-from tilewright.plan.boxes import NOTHING, Opened, Room, choose_task_widths, cut_dims, reads_sliding_window, why_whole
-from tilewright.plan.fixed import tiles_of
+from tilewright.plan.boxes import Room
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of
+from tilewright.plan.microkernel import LaneKernel, Microkernel, axes_in
 from tilewright.plan.model import Size, cores, us
 from tilewright.plan.planner import Refusal
-from tilewright.plan.predicting import predict_cycles
-from tilewright.plan.ranked import rank_vector_blockings
 from tilewright.plan.schedule import Axis, Digit, Pipeline, Schedule, Split
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
@@ -116,10 +113,6 @@ class GeneralChoice:
     """The predicted cycles of each candidate."""
     parts: tuple[GeneralChoice, ...] = ()
     """The choices of its kernels, in order, where the program becomes more than one kernel."""
-    widths: Mapping[Expr, int] = field(default_factory=dict, compare=False, repr=False)
-    """The width of a task along each dimension, for a plan without producer and consumer waves."""
-    jobs: object = field(default=None, compare=False, repr=False)
-    """The pipeline's jobs of its kernels, where these are planned already."""
 
     def explain(self) -> str:
         """Return this choice as text: the plan, its predicted time and roofline in microseconds, notes and refusals."""
@@ -135,13 +128,12 @@ class GeneralChoice:
                     *(part.explain() for part in self.parts),
                 ]
             )
-        bound_by = "" if self.machine.lanes is not None else ", by memory"
         path = "without a pipeline" if self.plan.pipeline is None else "with a pipeline"
         return "\n".join(
             [
                 f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {path}",
                 *("  " + line for line in self.plan.lines()),
-                *([f"predicted {predicted_us} us; roofline {bound_us} us{bound_by}"] if self.cycles else []),
+                *([f"predicted {predicted_us} us; roofline {bound_us} us"] if self.cycles else []),
                 *([] if self.predicted is None else limiting(self.machine, self.plan, self.predicted)),
                 *self.notes,
                 *(f"refused  {r}" for r in self.refused),
@@ -182,112 +174,6 @@ def only_adds(loop: Op) -> bool:
     """True if a loop's body has only reads, MMAs and the yield of what it carries, and so is a plain K loop."""
     (body,) = loop.blocks
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
-
-
-def _loop_tile(loop: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
-    """Return the tile size of a free loop (same result for every tile size) over an axis of `extent` elements.
-
-    The author's constraint in `tilings`, by dimension name, decides. Without one, a K loop takes all of an axis in
-    `opened` (known only at the call), and at most DEEPEST elements of another axis. A loop that does more than add MMAs
-    takes all of an axis of at most WHOLE elements, and CHOSEN elements of a longer one.
-    """
-    stated = tilings.get(str(loop.attrs["axis"]))
-    if stated is not None:
-        return stated
-    if only_adds(loop):
-        return extent if loop.attrs["axis"] in opened else min(extent, DEEPEST)
-    return extent if extent <= WHOLE else CHOSEN
-
-
-def plan_general(
-    program: Program,
-    sizes: Mapping[Symbol, int],
-    size: Size,
-    machine: Machine,
-    free: Collection[Op],
-    logs: bool = False,
-    ordered: bool = False,
-    opened: Opened = NOTHING,
-) -> GeneralChoice:
-    """Return the plan of a logical program for these sizes on a CPU. The author's constraints fix parts of it.
-
-    In a logical program no grid is part of the meaning. `size` gives the extent of a dimension, a typical one for
-    `opened` sizes (known only at the call). `free` are the loops whose tile size does not change the result. With
-    `logs`, results of debug_log are kept, as writes are. `ordered` asks for elements one after another, in one task
-    (tile of the grid).
-    """
-    dims = () if ordered else cut_dims(program, size, logs, opened)
-    whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
-    loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
-    workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: _loop_tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
-    loop_tile_of = {(d := op.attrs["axis"]): tiles.get(op) or tilings.get(str(d)) or n for op, n in loops.items()}
-    chosen_widths = choose_task_widths(program, size, room_of(machine), logs, loop_tile_of, opened) if dims else {}
-    widths = {d: chosen_widths.get(d, size(d)) for d in dims}
-    widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
-
-    def width(d: Expr) -> int:
-        """Return the extent of `d` that is computed at a time, in elements.
-
-        It is the extent of a task (tile of the grid) if the grid splits `d`, the loop tile if only a loop does, and
-        otherwise all of `d`.
-        """
-        return widths.get(d) or loop_tile_of.get(d) or size(d)
-
-    products, blocks = products_of(program, machine, width, size, opened), dict[Expr, int]()
-    if len(products) == 1:  # its sums may stay in registers, whatever a task takes
-        single_product = products_of(program, machine, lambda d: (size if d in dims else width)(d), size, opened)
-        products = single_product if (blocks := blocks_of(single_product, dims, width)) else products
-        ranked_plan = (
-            rank_vector_blockings(program, blocks, size, machine)
-            if blocks and not (workgroups or opened or logs)
-            else None
-        )
-        if ranked_plan is not None:
-            widths |= {d: n for d, n in ranked_plan[0].items() if d in dims}
-            blocks, products = ranked_plan[1], dict.fromkeys(products, ranked_plan[2])
-    _round_up_widths(program, widths, blocks, size, opened, workgroups)
-
-    splits = {
-        d: tuple(Split(role, sizes_of[d]) for role, sizes_of in (("task", widths), ("loop", blocks)) if d in sizes_of)
-        for d in dims
-    }
-    splits |= {d: (Split("loop", n),) if (n := loop_tile_of.get(d, size(d))) < size(d) else () for d in whole}
-    plan = replace(plan_over_dims((*dims, *whole), size, splits, widths), products=as_plan(products, program))
-    cycles, bound = predict_cycles(program, sizes, size, machine, widths)
-    return GeneralChoice(
-        machine, program.name, plan, cycles, bound, _why_not_split(program, whole, size, ordered), widths=widths
-    )
-
-
-def _round_up_widths(
-    program: Program,
-    widths: dict[Expr, int],
-    blocks: Mapping[Expr, int],
-    size: Size,
-    opened: Collection[Expr],
-    fixed: Collection[str],
-) -> None:
-    """Round the extents of a task in `widths` up to whole accumulator tiles, in place; those named in `fixed` stay.
-
-    A task is one tile of the grid. `blocks` has the accumulator tile, `fixed` the dimensions with an author's
-    constraint. An extent is at most the dimension's, which `size` gives. A dimension in `opened` (known only at the
-    call) along which a window slides is taken out: a task has all of it.
-    """
-    for d, n in blocks.items():
-        longest = widths[d] + n if d in opened else size(d)
-        widths[d] = min(longest, -(-widths[d] // n) * n) if str(d) not in fixed else widths[d]
-    for d in [d for d in blocks if d in opened and reads_sliding_window(program, d) and str(d) not in fixed]:
-        del widths[d]  # a task goes along whole lines: where they end, blocks are others
-
-
-def _why_not_split(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
-    """Return a refusal for each of `dims` with more than one element: the reason why the grid does not split it.
-
-    With `ordered` the reason is that elements are computed in order. `size` gives the extent of a dimension.
-    """
-    why = "elements are worked on in order" if ordered else None
-    return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)
 
 
 def dims_of(program: Program) -> list[Expr]:

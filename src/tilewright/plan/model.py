@@ -124,7 +124,8 @@ def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = F
     If L2 could hold all the bytes, they move at its higher rate, unless `from_memory` says that they come from DRAM.
     """
     limits = machine.limits
-    in_l2 = moved_bytes <= limits.l2_bytes and not from_memory
+    caches = 1 if machine.lanes is not None else limits.cores or 1  # cores of a CPU have an L2 cache each
+    in_l2 = moved_bytes <= caches * limits.l2_bytes and not from_memory
     return moved_bytes / (limits.far_rate * (limits.warm if in_l2 else 1)) / (limits.cores or 1)
 
 

@@ -11,21 +11,20 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.blocking import COLUMNS, Blocking
 from tilewright.plan.contraction import Contraction, Operand
-from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, names_of, row_stride_of_a, types_of
+from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, row_stride_of_a, types_of
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.validate import why_too_large
 from tilewright.plan.vectors import vector_blockings, vector_cost
 
 
 def rank_vector_blockings(
-    program: Program, parallel: Collection[Expr], size: Size, machine: Machine
+    program: Program, op: Op, parallel: Collection[Expr], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
-    """Return (extents of a task, loop tiles, microkernel) of a program's single MMA with the fewest predicted cycles.
+    """Return (extents of a task, loop tiles, microkernel) of the mma `op` with the fewest predicted cycles.
 
     None if no vector atom takes its types, or if its tiles split a dimension that is not in `parallel`. `size` gives
     the extent of a dimension.
     """
-    (op,) = names_of(program).values()
     axes = axes_in(op, size)
     if isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
         return None

@@ -17,6 +17,7 @@
 | uniform     | kernels whose waves all do the same: their work and plan                         |
 | uniform_kernel | such a kernel: task widths, waves, loop tiles, microkernels                    |
 | resident    | tasks of such kernels that a core has at a time                                  |
+| core_tasks  | rule: such kernels on a CPU, whose cores run one thread each                     |
 | lanes       | rule: such kernels without products                                              |
 | fragments   | rule: such kernels with products                                                 |
 | simt        | rule: products that lanes do term by term                                        |

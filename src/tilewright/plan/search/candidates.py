@@ -28,6 +28,8 @@ def kernels_with_atoms(
     do. Yields nothing without an MMA, or if no result is written by a plain store; `ranking` then gets a note, except
     for a program that is half of a split one.
     """
+    if machine.lanes is None:
+        return
     if not facts.products or len(facts.writes) == 0 or any(w.op != "write" for w in facts.writes):
         if not facts.part:
             ranking.reject("a pipeline", "results are not plainly written" if facts.products else "there is no product")

@@ -11,22 +11,13 @@ from itertools import product as combinations
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr
-from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.boxes import ROWS, numbers_of, radices, width_choices
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import blocks_of, room_of
-from tilewright.plan.microkernel import (
-    Microkernel,
-    axes_in,
-    microkernel,
-    precision_of,
-    row_stride_of_a,
-    types_of,
-)
-from tilewright.plan.model import Size
+from tilewright.plan.microkernel import axes_in
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
-from tilewright.plan.search.uniform import loop_tiles, uniform_candidate
+from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 NARROWED = 6
@@ -79,8 +70,8 @@ def _kernel(
     own_widths, blocks = dict(widths), dict[Expr, int]()
     products = microkernels(facts, machine, width)
     if len(products) == 1:
-        # one wave's atoms need no slabs of shared memory
-        single_product = microkernels(facts, machine, most_in_task, machine.lanes if narrowed else None)
+        one_wave = machine.lanes if narrowed else None  # its atoms need no slabs of shared memory
+        single_product = microkernels(facts, machine, most_in_task, one_wave)
         blocks = blocks_of(single_product, facts.cut, width)
         if any(n > width(d) for d, n in blocks.items() if str(d) in facts.stated_tasks):
             blocks = {}
@@ -112,34 +103,6 @@ def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
         widest = max(widths, key=lambda d: widths[d])
         widths = {**widths, widest: ceil(widths[widest] / 2)}
         yield widths
-
-
-def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
-    """Return {MMA: its atom and accumulator tile}; None in place of these for an MMA that lanes
-    multiply without an atom.
-
-    `width` gives the extent of a task's (workgroup's) tile along a dimension. `lanes` is how many lanes an atom must
-    span; None for any. If the chosen atoms would span different numbers of lanes, all MMAs take atoms of one wave; so
-    does an MMA whose K is known only at the call.
-    """
-    size, products = numbers_of(facts.sizes), dict[Op, Microkernel | None]()
-    for p in facts.products:
-        op = facts.nodes[p.node].source
-        assert op is not None
-        axes = axes_in(op, width)
-        products[op] = None
-        if not isinstance(axes, str):
-            row_stride, is_part = row_stride_of_a(facts.program, op, axes, size), width(axes.n) < size(axes.n)
-            types = types_of(op, axes.swapped, machine)
-            allowed_lanes = (
-                machine.lanes if axes.k in facts.opened else lanes
-            )  # slabs have whole steps, the last one known
-            products[op] = microkernel(
-                machine, types, axes.sizes(width), allowed_lanes, precision_of(op), row_stride, is_part
-            )
-    if lanes is None and len({how.atom.c.lanes for how in products.values() if how is not None}) > 1:
-        return microkernels(facts, machine, width, machine.lanes)
-    return products
 
 
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:

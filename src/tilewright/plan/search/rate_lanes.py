@@ -11,13 +11,12 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.schedule import REVERSED, Schedule
-from tilewright.plan.search.fragments import microkernels
 from tilewright.plan.search.partial_reductions import candidate_in_parts
 from tilewright.plan.search.plan_axes import PlanAxes
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.simt import TermKernelSchedule, TermProgram, term_candidate, terms_of_box, with_boxes
 from tilewright.plan.search.term_plan import axis_of_terms
-from tilewright.plan.search.uniform import loop_tiles, uniform_candidate
+from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 

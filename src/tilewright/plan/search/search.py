@@ -12,8 +12,9 @@ from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts, facts_of
 from tilewright.plan.facts.values import UNTIMED
-from tilewright.plan.microkernel import precision_of, shared_atoms
+from tilewright.plan.microkernel import atoms_for, precision_of, shared_atoms
 from tilewright.plan.search.candidates import kernels_with_atoms
+from tilewright.plan.search.core_tasks import keeps_cores_busy, kernels_of_cores
 from tilewright.plan.search.cost import roofline
 from tilewright.plan.search.diagonal import block_diagonal
 from tilewright.plan.search.fragments import kernels_of_fragments
@@ -65,6 +66,7 @@ def search_facts(
     once, when they are bound. With `keeps_all`, candidates are kept even if bounds show that they are slower.
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
+    _add_candidates(ranking, list(kernels_of_cores(facts, machine, ranking)))
     lanes = list(kernels_of_lanes(facts, machine, ranking))
     can_split = not (facts.opened or facts.logs or facts.in_order)
     _add_candidates(
@@ -83,7 +85,9 @@ def search_facts(
     _add_candidates(ranking, list(kernels_by_terms(facts, machine, ranking)))
     for repacked in repackings(facts, machine, constant, ranking):
         _add_repacked(repacked, machine, ranking, constant, only_lowered)
-    if facts.part != FIRST:
+    if keeps_cores_busy(ranking, machine):
+        ranking.reject("two kernels", "one kernel gives every core a task, and caches hold the values between")
+    elif facts.part != FIRST:
         _add_two_kernels(facts, machine, ranking, only_lowered)
     return ranking
 
@@ -169,9 +173,12 @@ def lower_bound(facts: Facts, machine: Machine) -> float:
         assert n.source is not None
         types = (facts.nodes[p.a.value].dtype, facts.nodes[p.b.value].dtype, summed_in(n.source, machine))
         every = [
-            x
-            for along in ((True, True), (True, False), (False, True), (False, False))
-            for x in shared_atoms(machine, types, along, precision_of(n.source))
+            *(atoms_for(machine, *types, precision_of(n.source)) if machine.lanes is None else ()),
+            *(
+                x
+                for along in ((True, True), (True, False), (False, True), (False, False))
+                for x in shared_atoms(machine, types, along, precision_of(n.source))
+            ),
         ]
         rate = min((x.cycles / prod(x.shape) for x in every), default=1 / machine.limits.lane_rate)
         mma += facts.size(n.space) * facts.unmasked_share(n.space) * rate

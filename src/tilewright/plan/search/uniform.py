@@ -7,11 +7,13 @@ from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Block, Op, Program
+from tilewright.machine import Machine
+from tilewright.plan.addresses import elements_per_load, needs_division
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, only_adds, plan_over_dims
-from tilewright.plan.microkernel import axes_in, waves_of
-from tilewright.plan.predicting import elements_per_load, needs_division
+from tilewright.plan.microkernel import Microkernel, axes_in, products_of, waves_of
+from tilewright.plan.model import Size
 from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
@@ -52,6 +54,17 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
     return tiles
 
 
+def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
+    """Return the atom and accumulator tile of every MMA of a kernel; None for an MMA without an atom.
+
+    `width` gives the extent of a dimension in a task (one core's work), `lanes` the lanes that an atom must span, None
+    for any. MMAs of the program that another kernel computes are left out.
+    """
+    own = {facts.nodes[p.node].source for p in facts.products}
+    every = products_of(facts.program, machine, width, numbers_of(facts.sizes), facts.opened, lanes)
+    return {op: microkernel for op, microkernel in every.items() if op in own}
+
+
 def count_uniform(kernel: UniformKernelSchedule) -> Work:
     """Return the work (cycles and bytes) of a kernel without a pipeline: cycles of lanes and atoms add up,
     and loads are waited for.
@@ -75,7 +88,8 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
     waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
     copied, words = _operand_copies(kernel)
     lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate
-    phase = Phase(1, lanes=lanes * slower / max(1, tasks), shared=2 * copied, copied=copied)
+    in_shared = 0.0 if machine.spaces["shared"].bytes is None else 2 * copied  # written, and read
+    phase = Phase(1, lanes=lanes * slower / max(1, tasks), shared=in_shared, copied=copied)
     work = Work(max(1, tasks), (phase,), moved=argument_bytes(facts) + 2 * sum(packed), waits=waits)
     return work if kernel.products else with_residence(kernel, work)
 
@@ -213,15 +227,16 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
     tasks (one workgroup's work each).
     """
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
-    whole = [d for d in facts.order if d not in kernel.widths]
+    tiled = [d for d in facts.cut if d in kernel.widths or d in kernel.blocks]
+    whole = [d for d in facts.order if d not in tiled]
     if kernel.parts is not None:
         return _plan_in_parts(kernel, kernel.parts, whole)
     cuts = {
         d: tuple(Split(level, of[d]) for level, of in (("task", kernel.widths), ("loop", kernel.blocks)) if d in of)
-        for d in kernel.widths
+        for d in tiled
     }
     cuts |= {d: (Split("loop", n),) for d, n in kernel.loops.items() if d in whole and n < size(d)}
-    plan = plan_over_dims((*kernel.widths, *whole), size, cuts, kernel.widths)
+    plan = plan_over_dims((*tiled, *whole), size, cuts, kernel.widths)
     names = {facts.nodes[p.node].source: p.name for p in facts.products}
     products = tuple(
         ProductUnit(names[op], None)

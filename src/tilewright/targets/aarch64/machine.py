@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.machine import Limits, Machine, spaces_of
 from tilewright.targets.aarch64.atoms import COPY, MULTIPLY
-from tilewright.targets.cpu.costs import COSTS, LIMITS
+from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
 
 LEVELS = {"aarch64.neon": frozenset({"neon"})}
 OPTIONAL = ("fullfp16", "dotprod", "bf16", "i8mm")
@@ -34,6 +34,8 @@ def row(name: str, features: frozenset[str]) -> Machine:
             far_rate=8.0,
             copy_shown=0.5,
             load_cycles=0.5,
+            warm=2.25,
+            **lane_rates(16),
             **LIMITS,
         ),
         nan_maximum=True,

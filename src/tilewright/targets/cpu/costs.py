@@ -21,6 +21,16 @@ COSTS = Costs(
     functions=FUNCTIONS,
 )
 
+VECTOR_UNITS = 2
+"""Vector instructions that a core starts in a cycle."""
+
+
+def lane_rates(vector_bytes: int) -> dict[str, Any]:
+    """Return the fields of `Limits` that say how many elements of f32 a core computes in a cycle, in full vectors."""
+    rate = VECTOR_UNITS * vector_bytes // 4
+    return {"lane_rate": rate, "function_rate": rate}
+
+
 LIMITS: Mapping[str, Any] = {
     "copy_rate": 16.0,
     "latency": 4,

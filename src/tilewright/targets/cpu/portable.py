@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.dtypes import f32, f64, i32
 from tilewright.machine import Limits, Machine, spaces_of
-from tilewright.targets.cpu.costs import COSTS, LIMITS
+from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
 from tilewright.targets.cpu.family import Family
 from tilewright.targets.cpu.products import apart
 from tilewright.targets.cpu.vector_atoms import vector_atom
@@ -39,6 +39,8 @@ def row(name: str, features: frozenset[str]) -> Machine:
             l2_rate=16.0,
             far_rate=8.0,
             load_cycles=0.6,
+            warm=2.0,
+            **lane_rates(WIDTH),
             **LIMITS,
         ),
         fused=False,

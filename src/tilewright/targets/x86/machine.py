@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.machine import Limits, Machine, TileCosts, spaces_of
-from tilewright.targets.cpu.costs import COSTS, LIMITS
+from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
 from tilewright.targets.x86.atoms import COPY, MULTIPLY
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -45,6 +45,8 @@ def row(name: str, features: frozenset[str]) -> Machine:
             l2_rate=40.0,
             far_rate=10.0,
             load_cycles=0.6,
+            warm=4.0,
+            **lane_rates(register_bytes),
             **LIMITS,
         ),
         # masks of AVX2 are those of maskload and maskstore: elements of 4 and 8 bytes only

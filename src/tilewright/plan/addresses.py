@@ -1,0 +1,37 @@
+"""Address arithmetic of reads: divisions that an address needs, and elements that one load fetches."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+
+from tilewright.algebra.expr import Const, as_expr
+from tilewright.ir.core import MemoryType, Op
+from tilewright.machine import Machine
+from tilewright.plan.model import Size, element_bytes
+
+
+def needs_division(op: Op, size: Size) -> bool:
+    """True if the address of the read `op`, or its bounds check, needs an integer division.
+
+    Without a bounds check only the flat offset counts: divisions that cancel when coordinates are merged into it need
+    none. `size` gives the extent of a dimension.
+    """
+    if "otherwise" in op.attrs:
+        return any(e.divisions(set()) for e in op.attrs.get("at", ()))
+    shape = [size(d) for d in op.operands[0].type.dims]
+    offsets = (e * prod(shape[n + 1 :]) for n, e in enumerate(op.attrs.get("at", ())))
+    return bool(sum(offsets, start=as_expr(0)).divisions(set()))
+
+
+def elements_per_load(op: Op, size: Size, machine: Machine) -> int:
+    """Return how many adjacent elements of the read `op` one vector load of a lane can fetch; at least 1.
+
+    It is the largest count that divides the load's width in elements, the length of a row of memory, and every number
+    by which a coordinate is divided; 1 if one of these is not constant. `size` gives the extent of a dimension.
+    """
+    memory: MemoryType = op.operands[0].type
+    elements_per_word = max(1, machine.lane_access.vector_bytes // element_bytes(memory.dtype))
+    divisors = [node.parts[1] for e in op.attrs["at"] for node in e.divisions(set())]
+    if not all(isinstance(n, Const) for n in divisors):
+        return 1
+    return gcd(elements_per_word, size(memory.dims[-1]), *(n.value for n in divisors if isinstance(n, Const)))

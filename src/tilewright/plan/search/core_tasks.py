@@ -1,0 +1,87 @@
+"""Rule: kernels of a machine whose cores run one thread each (a CPU): a task is the work of a core between two others.
+
+Caches hold what tasks share, so that a task may have many accumulator tiles, one after the other. The accumulator of a
+single MMA stays in registers over all of K; its tasks are those that the cost of vector blockings ranks first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+
+from tilewright.algebra.expr import Expr
+from tilewright.machine import Machine
+from tilewright.plan.boxes import choose_task_widths, numbers_of, reads_sliding_window, why_whole
+from tilewright.plan.facts import Facts
+from tilewright.plan.general import blocks_of, room_of
+from tilewright.plan.ranked import rank_vector_blockings
+from tilewright.plan.rows import tasks_of
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
+
+
+def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
+    """Yield the kernel of a program on a machine without lanes; nothing on a machine whose workgroups have lanes."""
+    if machine.lanes is not None:
+        return
+    size, loops = numbers_of(facts.sizes), loop_tiles(facts)
+    chosen = choose_task_widths(facts.program, size, room_of(machine), facts.logs, loops, facts.opened)
+    widths = {d: chosen.get(d, size(d)) for d in facts.cut}
+    widths |= {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
+    for d in facts.order:
+        if d not in facts.cut and size(d) > 1:
+            why = "elements are computed in order" if facts.in_order else why_whole(facts.program, d)
+            ranking.reject(f"tasks over {d}", why)
+    ranking.timed += 1
+    yield uniform_candidate(_kernel(facts, machine, widths, loops))
+
+
+def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
+    """True if the best kernel for a machine without lanes has a task for each of its cores."""
+    best = ranking.best
+    if machine.lanes is not None or best is None or not isinstance(best.kernel, UniformKernelSchedule):
+        return False
+    kernel = best.kernel
+    return tasks_of(kernel.widths, numbers_of(kernel.facts.sizes)) >= (machine.limits.cores or 1)
+
+
+def _kernel(facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict[Expr, int]) -> UniformKernelSchedule:
+    """Return the kernel with the given extents of a task and loop tiles, changed to suit the accumulator of one MMA."""
+    size = numbers_of(facts.sizes)
+
+    def width(d: Expr) -> int:
+        """Return the extent of `d` in a task or, if the plan loops over `d` and the grid does not split it, in one
+        iteration.
+        """
+        return widths.get(d) or loops.get(d) or size(d)
+
+    products, blocks = microkernels(facts, machine, width), dict[Expr, int]()
+    if len(products) == 1:
+        single = microkernels(facts, machine, lambda d: size(d) if d in facts.cut else width(d))
+        blocks = blocks_of(single, facts.cut, width)
+        products = single if blocks else products
+        is_free = blocks and not (facts.stated_tasks or facts.opened or facts.logs)
+        (op,) = products
+        ranked = rank_vector_blockings(facts.program, op, blocks, size, machine) if is_free else None
+        if ranked is not None:
+            widths = widths | {d: n for d, n in ranked[0].items() if d in facts.cut}
+            blocks, products = ranked[1], dict.fromkeys(products, ranked[2])
+    return UniformKernelSchedule(facts, machine, _whole_tiles(facts, widths, blocks), 1, loops, products, blocks)
+
+
+def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:
+    """Return the extents of a task, rounded up to whole accumulator tiles `blocks`; those that the author states stay.
+
+    No extent exceeds its dimension, unless that is known only at the call. Of such a dimension along which a window
+    slides a task has all, and so no extent: lines end where only a call tells.
+    """
+    size, rounded = numbers_of(facts.sizes), dict(widths)
+    for d, n in blocks.items():
+        if str(d) in facts.stated_tasks:
+            continue
+        whole = ceil(widths[d] / n) * n
+        rounded[d] = whole if d in facts.opened else min(size(d), whole)
+        if d in facts.opened and reads_sliding_window(facts.program, d):
+            del rounded[d]
+    return rounded
