@@ -261,7 +261,7 @@ def test_lost_atoms_are_reported_once_at_the_authors_line():
     assert only.category is FastPathLost
     assert only.filename == __file__
     assert "# the author's line" in Path(__file__).read_text().splitlines()[only.lineno - 1]
-    assert "both factors keep B, the last dimension of its sum" in str(only.message)
+    assert "both operands have B, the last dimension of the result" in str(only.message)
     assert f"not on {host_machine().name}'s " in str(only.message)
     assert "mma" not in run.text("block")
     np.testing.assert_array_equal(run(*BATCHED), np.full((2, 4, 5), 3.0))
@@ -276,7 +276,7 @@ def test_a_text_is_reported_where_it_is_called():
 
 def test_require_atoms_refuses_a_program_that_has_none():
     strict = tilewright.compile(batch_last(), target="cpu", require_atoms=True)
-    with pytest.raises(NoAtoms, match="both factors keep B") as fault:
+    with pytest.raises(NoAtoms, match="both operands have B") as fault:
         strict(*BATCHED)
     assert fault.value.location.file == __file__
 

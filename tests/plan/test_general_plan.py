@@ -14,8 +14,7 @@ from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.kernels.gemm import gemm
 from tilewright.kernels.softmax import softmax
-from tilewright.plan.boxes import numbers_of
-from tilewright.plan.general import plan_general
+from tilewright.plan.search import as_plan, search
 from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
@@ -36,12 +35,10 @@ def scaled(constraints=()):
     return scaled
 
 
-def planned(kernel, sizes, machine=AMX, free=(), given=None):
+def planned(kernel, sizes, machine=AMX):
     program = kernel.trace()
     named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols}
-    symbols = {named[name]: n for name, n in sizes.items()}
-    wanted = None if given is None else parse_plan(str(given))
-    return plan_general(program, symbols, numbers_of(symbols), machine, free, wanted)
+    return search(program, {named[name]: n for name, n in sizes.items()}, machine)
 
 
 # -- given in full --------------------------------------------------------------------------------------------
@@ -184,11 +181,11 @@ def test_the_choice_follows_the_machine():
     usual = planned(scaled(), sizes)
     small = planned(scaled(), sizes, replace(AMX, limits=replace(AMX.limits, l2_bytes=128 << 10, l1_bytes=8 << 10)))
     many = planned(scaled(), sizes, replace(AMX, limits=replace(AMX.limits, cores=64)))
-    area = [np.prod(list(x.widths.values())) for x in (usual, small, many)]
+    area = [np.prod(list(x.best.kernel.widths.values())) for x in (usual, small, many)]
     assert area[1] < area[0]
-    assert small.plan != usual.plan
-    assert many.cycles < usual.cycles
-    assert usual.bound <= usual.cycles
+    assert as_plan(small.best) != as_plan(usual.best)
+    assert many.best.cycles < usual.best.cycles
+    assert usual.roofline <= usual.best.cycles
 
 
 def test_contractions_take_a_plan_too():

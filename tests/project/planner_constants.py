@@ -93,8 +93,6 @@ ALLOWED = {
     "passes/joined.py: LONG": _SHARE,
     "passes/lower.py: VECTORS": _CODE,
     "passes/loop_lowering.py: IN_A_FUNCTION": "registers of the code that `codegen/mathematics` writes for a vector",
-    "passes/parts.py: SURE": _SHARE,
-    "passes/parts.py: TIMES": _SHARE,
     "passes/products.py: UNROLLED": _CODE,
     "passes/products.py: AHEAD": "the order in which a row's loads are written",
     "passes/realising.py: SHOWN": _SHOWN,

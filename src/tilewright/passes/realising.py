@@ -73,7 +73,10 @@ def lower_ranked(job: Job, ranked: RankedPlans, lower: Pass) -> None:
 
 
 def _bind_next(job: Job, ranked: RankedPlans) -> bool:
-    """Bind the next plan that can be bound; or, False, the best whose values go to a workspace, the last resort."""
+    """Bind the next plan that can be bound, and return True; False if it is the last resort.
+
+    That is the best plan whose values go to a workspace, or the only plan there was, whose own error is then raised.
+    """
     start = ranked.start
     assert start is not None
     for candidate, plan in ranked.left:
@@ -83,10 +86,11 @@ def _bind_next(job: Job, ranked: RankedPlans) -> bool:
             _take(job, ranked, candidate, plan)
             return True
         ranked.refused.append(Refusal(_name(candidate, plan), why))
-    if ranked.overflowing is None:
+    last = ranked.overflowing or (ranked.tried if len(ranked.refused) == 1 else None)
+    if last is None:
         every = "; ".join(map(str, ranked.refused)) or "the search found none"
         raise ProgramError(f"{job.program.name}: no plan for {job.machine.name} can be lowered: {every}")
-    candidate, plan = ranked.overflowing
+    candidate, plan = last
     _reset(job, start)
     bind_plan(job, plan, ranked.choose)
     _take(job, ranked, candidate, plan)

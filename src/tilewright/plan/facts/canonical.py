@@ -128,7 +128,7 @@ class _Builder:
         self, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], opened: Mapping[Expr, Expr]
     ):
         self.program, self.sizes, self.free, self.opened = program, sizes, free, opened
-        self.size = numbers_of(sizes)
+        self._number = numbers_of(sizes)
         self.split = digits_of(program, sizes, free)
         self.tasks, self.tiles = tiles_of(program, sizes)
         self.nodes: list[ValueFacts] = []
@@ -136,6 +136,10 @@ class _Builder:
         self.loops: dict[str, LoopFacts] = {}
         self.extents: dict[str, int] = {}
         self.equal_reads: dict[tuple[AccessFacts, Dims], int] = {}
+
+    def size(self, e: Expr) -> int:
+        """Return the extent of a dimension; 1 for the axis of a while loop, which no size tells."""
+        return self._number(e) if e.symbols <= self.sizes.keys() else 1
 
     def facts(self, cut: tuple[Expr, ...]) -> Facts:
         """Return the facts of the program. `cut` are the dimensions of the program that the grid may split."""

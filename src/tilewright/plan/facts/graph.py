@@ -202,7 +202,7 @@ class Facts:
         It is counted in tiles of COARSE elements along each dimension; a partly masked tile counts half.
         """
         shares = {}
-        for axis in self.loops:
+        for axis in [axis for axis in self.loops if axis in self.extents]:  # half of a program may lack a loop's
             counted = self.trips(axis, COARSE, dict.fromkeys(self.masked_dims, COARSE))
             whole = sum(counted.values()) * ceil(self.extents[axis] / COARSE)
             shares[axis] = sum((trips - masked / 2) * tasks for (trips, masked), tasks in counted.items()) / whole

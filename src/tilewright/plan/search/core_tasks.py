@@ -29,7 +29,7 @@ def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     chosen = choose_task_widths(facts.program, size, room_of(machine), facts.logs, loops, facts.opened)
     widths = {d: chosen.get(d, size(d)) for d in facts.cut}
     widths |= {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
-    for d in facts.order:
+    for d in (d for d in facts.order if d.symbols <= facts.sizes.keys()):
         if d not in facts.cut and size(d) > 1:
             why = "elements are computed in order" if facts.in_order else why_whole(facts.program, d)
             ranking.reject(f"tasks over {d}", why)

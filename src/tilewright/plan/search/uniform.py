@@ -30,8 +30,8 @@ def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandid
 
 
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
-    """Return the tile size of every loop of the program, by its axis, except of loops over
-    dimensions that the grid splits.
+    """Return the tile size of every loop of the program, by its axis, except of while loops and of loops
+    over dimensions that the grid splits.
 
     It is the author's, if stated. Otherwise a loop that carries more than an accumulator has one tile, a K loop at most
     DEEPEST elements (one tile if its size is known only at the call), and any other loop one tile if its axis is short
@@ -39,9 +39,9 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
-        if op.name != "iterate" or op.attrs["axis"] in facts.cut:
+        axis = op.attrs.get("axis")
+        if op.name != "iterate" or axis in facts.cut or not axis.symbols <= facts.sizes.keys():  # a while loop's
             continue
-        axis = op.attrs["axis"]
         extent, stated = size(axis), facts.stated_loops.get(str(axis))
         if stated is not None:
             tiles[axis] = stated
