@@ -127,7 +127,7 @@ FAULTS = [
     ),
     Fault(
         "fence: none before what waves stored is read by itself",
-        f"{WAVES}/lower.py",
+        f"{WAVES}/waves.py",
         'self.emit("fence")',
         "pass",
         PRODUCTS,

@@ -39,8 +39,10 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
-        axis = op.attrs.get("axis")
-        if op.name != "iterate" or axis in facts.cut or not axis.symbols <= facts.sizes.keys():  # a while loop's
+        if op.name != "iterate":
+            continue
+        axis = op.attrs["axis"]
+        if axis in facts.cut or not axis.symbols <= facts.sizes.keys():  # no size tells that of a while loop
             continue
         extent, stated = size(axis), facts.stated_loops.get(str(axis))
         if stated is not None:
