@@ -33,13 +33,15 @@ class LaneCycles:
             self._add_value(n, is_mask, n.id in feeding, phases)
 
     def _add_value(self, n: ValueFacts, is_mask: bool, feeds: bool, phases: dict[int, Loops]) -> None:
-        """Add the ALU cycles of the value `n` to the field that they count for.
+        """Add the ALU cycles of the value `n` to one field of this object, or to none; the first case that applies
+        decides.
 
-        In a loop between MMAs they count per iteration, or only in partly masked tiles if `is_mask` (it is part of a
-        mask). If `feeds` (an MMA's operand is computed from it) they count per iteration too, as `serial` if `n`
-        depends on an MMA. Otherwise they count for the epilogue if `n` has all dimensions of some accumulator; a
-        reduction there only sets `reduces_at_end`. Values of single rows within a loop count nothing: an iteration's
-        latency has them. `phases` has the loops around each MMA.
+        1. In a loop between two MMAs: per iteration, to `masked` if `is_mask` (the value is part of a mask), else to
+        `by_phase`. 2. Renamings and reads take no cycles. 3. Values of single rows within a loop: nothing, as the
+        latency of an iteration includes them. 4. If `feeds` (an MMA's operand is computed from it): per iteration, to
+        `serial` if `n` depends on an MMA, else to `by_phase`. 5. A reduction after the loops only sets
+        `reduces_at_end`. 6. A value with all dimensions of some accumulator: per task, to `end`. `phases` maps each MMA
+        to the loops around it.
         """
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)
