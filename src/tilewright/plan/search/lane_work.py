@@ -33,15 +33,14 @@ class LaneCycles:
             self._add_value(n, is_mask, n.id in feeding, phases)
 
     def _add_value(self, n: ValueFacts, is_mask: bool, feeds: bool, phases: dict[int, Loops]) -> None:
-        """Add the ALU cycles of the value `n` to one field of this object, or to none; the first case that applies
-        decides.
+        """Add the ALU cycles of the value `n` to at most one field of this object.
 
-        1. In a loop between two MMAs: per iteration, to `masked` if `is_mask` (the value is part of a mask), else to
-        `by_phase`. 2. Renamings and reads take no cycles. 3. Values of single rows within a loop: nothing, as the
-        latency of an iteration includes them. 4. If `feeds` (an MMA's operand is computed from it): per iteration, to
-        `serial` if `n` depends on an MMA, else to `by_phase`. 5. A reduction after the loops only sets
-        `reduces_at_end`. 6. A value with all dimensions of some accumulator: per task, to `end`. `phases` maps each MMA
-        to the loops around it.
+        The first case that applies decides. In a loop between two MMAs: per iteration, to `masked` if `is_mask` (the
+        value is part of a mask), else to `by_phase`. Ops that take no ALU cycles: nothing. Values of single rows within
+        a loop: nothing, as the latency of an iteration includes them. If `feeds` (an MMA's operand is computed from
+        `n`): per iteration, to `serial` if `n` depends on an MMA, else to `by_phase`. Reductions: nothing, but after
+        the loops they set `reduces_at_end`. Values with all dimensions of some accumulator: per task, to `end`. Else
+        nothing.
         """
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)
