@@ -116,8 +116,9 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
 
     Widths that the author states are used as they are. The widths of all other dimensions that every MMA has (of all
     dimensions, if the MMAs have none in common) are narrowed until there are enough tasks for all cores and each value
-    of a task fits in L2: first batch dimensions, then dimensions that are not M or N, then M and N, to ROWS elements at
-    the least. Dimensions that some MMA lacks stay whole. `loops` are the numbers of elements per loop iteration.
+    of a task fits in L2: first batch dimensions, then dimensions that are not M or N, then M and N, to ROWS (16)
+    elements at the least. Dimensions that some MMA lacks stay whole. `loops` are the numbers of elements per loop
+    iteration.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]
