@@ -54,12 +54,13 @@ def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
 
 
 def _kernel(facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict[Expr, int]) -> UniformKernelSchedule:
-    """Return the kernel (a UniformKernelSchedule) with `widths` elements per task and `loops` elements per loop
+    """Return a UniformKernelSchedule: the kernel with `widths` elements per task and `loops` elements per loop
     iteration.
 
-    A task is one thread's work. If the program has a single MMA, the widths are rounded up to whole accumulator tiles.
-    If then the author states no widths and all sizes are known, the widths and the accumulator tile are those that the
-    cost of vector blockings ranks first.
+    A task is one thread's work. If the program has a single MMA whose accumulator tile stays in registers, the widths
+    are rounded up to whole accumulator tiles. If in addition the author states no widths, nothing is logged and all
+    sizes are known before the call, the widths and the accumulator tile are first replaced by the fastest vector
+    blocking.
     """
     size = numbers_of(facts.sizes)
 

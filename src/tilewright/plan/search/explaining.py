@@ -39,8 +39,9 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 def refusals(ranking: Ranking) -> list[Rejected]:
     """Return a list of Rejected: the choices that were not made, each with its reason.
 
-    First come tiles of the best candidate's family that are slower, then the best candidate of each slower family with
-    its relative time, then up to SHOWN (12) rejected choices: those that only the lowering lacks before illegal ones.
+    First come slower tiles of the best candidate's family. Then comes the best candidate of each slower family, with
+    its time relative to the best. Then come up to SHOWN (12) rejected choices: choices that only the lowering lacks
+    before illegal choices.
     """
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
@@ -85,11 +86,11 @@ def _tile_text(m: MmaTile, *, transposed: bool) -> str:
 
 
 def _merged_by_resource(rejected: list[Rejected]) -> list[Rejected]:
-    """Return a list of Rejected in which all refusals for one resource (registers, shared memory) are one that counts
-    them.
+    """Return a list of Rejected in which all refusals for one resource (registers, shared memory) are a single
+    Rejected.
 
-    The resource is the text before the colon of a reason. Refusals for what the lowering lacks, and reasons without a
-    colon, are not merged.
+    Its text has the number of merged refusals. The resource is the text before the colon of a reason. Refusals for
+    something that the lowering lacks, and reasons without a colon, are not merged.
     """
     alike: dict[str, list[Rejected]] = {}
     for each in rejected:

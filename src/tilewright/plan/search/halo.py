@@ -34,8 +34,8 @@ class HaloWindow:
         return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
 
     def fits(self, box: Mapping[str, int], machine: Machine) -> bool:
-        """True if one bulk copy can load the halo tile of `box`, a rectangle of output
-        positions (extents by dimension).
+        """True if one bulk copy can load the halo tile of `box`, which maps each output dimension to its extent in a
+        rectangle.
         """
         return max(self.tile_extents(box)) <= machine.bulk_copy.box_extent
 
@@ -91,9 +91,10 @@ def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
 
 
 def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
-    """Return the HaloWindow of the node `read`, operand A of `p`, along `c` (dimensions of one role); or text: why not.
+    """Return the HaloWindow of the node `read`, operand A of `p`, along `c` (dimensions of one role); or text: why
+    none.
 
-    It has one if every memory coordinate is a sum of output positions (stride 1) and filter taps, no two output
+    There is a window if every memory coordinate is a sum of output positions (stride 1) and filter taps, no two output
     positions have the same coordinates, and the channels are contiguous.
     """
     access = facts.nodes[read].place

@@ -138,8 +138,8 @@ def _least_copies(t: Tiling, placed: OperandPlacement, phases: dict[int, Loops])
     """Return a lower bound of the cycles of any kernel with this tiling: the cycles of its copies from L2 to shared
     memory.
 
-    They are the sum over one core's tasks. `placed` has the copied bytes per iteration of each loop nest; `phases` maps
-    each MMA (node number) to the loops around it.
+    The cycles are summed over one core's tasks (one workgroup's work each). `placed` has the copied bytes per iteration
+    of each loop nest; `phases` maps each MMA (node number) to the loops around it.
     """
     limits = t.machine.limits
     copied = sum(t.trips(loops) * placed.copied[loops] for loops in set(phases.values()) if loops in placed.copied)
@@ -242,7 +242,9 @@ def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> Plan
 
 
 def _is_memory_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
-    """True if the cycles of memory bandwidth are at least those of the kernel's own work, so that they are its time."""
+    """True if memory bandwidth limits the predicted time: its cycles are at least the cycles of the kernel without the
+    bound.
+    """
     machine = kernel.tiling.machine
     return time.unbounded - machine.limits.launch_cycles <= moving_cycles(machine, work.moved)
 

@@ -39,10 +39,11 @@ class KernelPlan:
         self.axes = {op: axes_in(op, self._tile_extent) for op in self.products}
 
     def _tile_extent(self, d: Expr) -> int:
-        """Return the number of elements of the program dimension `d` in the kernel's tile.
+        """Return the number of elements of the program dimension `d` per iteration if the kernel loops over `d`, else
+        per task.
 
-        The tile is that of one iteration if the kernel loops over `d`, else that of a task (one workgroup's work). If
-        `d` was split into digits (mixed-radix parts), it is the extent of the widest digit.
+        A task is one workgroup's work. If `d` was split into digits (mixed-radix parts), it is the extent of the widest
+        digit.
         """
         return max(self.t.size.get(name, 1) for name in self._digits(d))
 
@@ -107,8 +108,8 @@ class KernelPlan:
     def _grid_dims(self) -> list[Expr]:
         """Return the list of program dimensions that the grid splits, in the order of the plan's axes.
 
-        With several MMAs it includes each M that has one element only. With a single MMA whose M and N the grid splits,
-        the dimensions of C come last, and those of one element are included.
+        With several MMAs, the list includes each M that has one element only. With a single MMA whose M and N the grid
+        splits, the dimensions of C come last, and the list includes dimensions of C that have one element only.
         """
         cut = list(self.facts.cut)
         if len(self.products) > 1:

@@ -42,7 +42,7 @@ def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
     """Return the number of distinct rows of A and B together that all concurrent tiles of C read.
 
     `group` of these tiles lie along the first side of C. `sides` is ((tile size, number of tiles) along the first side,
-    the same along the second side), in grid order.
+    (tile size, number of tiles) along the second side), in grid order.
     """
     (tile, tall), (width, wide) = sides
     running = min(t.machine.limits.cores or 1, tall * wide)
@@ -51,11 +51,12 @@ def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 
 
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
-    """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best one.
+    """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best
+    group.
 
-    If all tiles of C run at the same time, it exceeds 1 if neighbouring tiles share the operand that is not the one the
-    best group shares; else it grows with the number of rows that concurrent tiles read. `columns_first` says that the
-    grid has N before M.
+    If all tiles of C run at the same time, the factor exceeds 1 only if neighbouring tiles share operand A where the
+    best group shares B, or the other way round. Otherwise it grows with the number of rows that concurrent tiles read.
+    `columns_first` says that the grid has N before M.
     """
     rows, columns = _sides(t)
     best, walked = raster_of(t), (columns, rows) if columns_first else (rows, columns)

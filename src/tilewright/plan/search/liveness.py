@@ -25,11 +25,12 @@ class Liveness:
 
 
 def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> Liveness:
-    """Return a Liveness: the maximum number of live registers per lane, for accumulators and for A computed in
+    """Return a Liveness: the maximum number of live registers per lane, for accumulators and for operands A in
     registers.
 
-    It also has the MMAs whose accumulators are written, and the MMAs that wait for another MMA of the same iteration.
-    `mmas` are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
+    The three numbers are: in loops, in loops if MMAs start one iteration ahead, and in the epilogue. The Liveness also
+    has the MMAs whose accumulators are written, and the MMAs that wait for another MMA of the same iteration. `mmas`
+    are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
     """
     facts = t.facts
     lanes, word = mmas[0].atom.c.lanes, t.machine.register_file.word_bytes

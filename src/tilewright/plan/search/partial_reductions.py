@@ -52,7 +52,7 @@ def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCan
 
 
 def _reduced_dim(reduction: ValueFacts) -> str:
-    """Return the name of the single dimension that a reduction reduces."""
+    """Return the name of the dimension that a reduction reduces; there must be exactly one."""
     (axis,) = reduction.reduces
     return axis
 

@@ -149,10 +149,9 @@ def _first_kernel(facts: Facts, value: int) -> Facts:
 
 
 def _second_kernel(facts: Facts, value: int) -> Facts:
-    """Return the Facts (analysed program) of the second kernel: a read of the value `value`, and what else the writes
-    need.
+    """Return the Facts (analysed program) of the second kernel, which reads the node `value` from memory.
 
-    That is every node that the program's writes depend on other than through `value`.
+    Its other nodes are all nodes that the program's writes depend on without passing through `value`.
     """
     needed: set[int] = set()
     todo = [w.id for w in facts.writes]

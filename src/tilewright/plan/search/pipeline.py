@@ -136,9 +136,10 @@ def _fit_stages(
 ) -> Pipeline | str:
     """Return a Pipeline with as many stages as latency needs and shared memory holds; or text if too few stages fit.
 
-    `waves` is ((waves, registers per lane) of the producer, the same of the consumer). `keeps` says that A stays in
-    registers over the loop, `pingpong` that two halves of the consumers take tasks in turn. `mmas` are the MMA tiles,
-    `live` has the numbers of live registers per lane, `placed` the bytes of shared memory that operands take.
+    `waves` is ((waves, registers per lane) of the producer, (waves, registers per lane) of the consumer). `keeps` says
+    that A stays in registers over the loop, `pingpong` that two halves of the consumers take tasks in turn. `mmas` are
+    the MMA tiles, `live` has the numbers of live registers per lane, `placed` the bytes of shared memory that operands
+    take.
     """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -192,10 +193,10 @@ def _halo_pipelines(
 ) -> Iterator[tuple[Pipeline, int]]:
     """Yield up to two pairs (Pipeline, number of filter taps per stage of B) for a kernel that loads A as halo tiles.
 
-    The first has B in stages. The second has all of B resident in shared memory (0 taps per stage), and comes only if
-    all tasks (one workgroup's work each) use the same B. A pair that does not fit shared memory is left out. `waves` is
-    ((waves, registers per lane) of the producer, the same of the consumer); `pingpong` says that two halves of the
-    consumers take tasks in turn.
+    The first pair has B in stages. The second pair has all of B resident in shared memory (0 taps per stage), and is
+    only yielded if all tasks (one workgroup's work each) use the same B. A pair that does not fit shared memory is left
+    out. `waves` is ((waves, registers per lane) of the producer, (waves, registers per lane) of the consumer);
+    `pingpong` says that two halves of the consumers take tasks in turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

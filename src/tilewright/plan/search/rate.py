@@ -24,7 +24,7 @@ from tilewright.plan.search.simt import term_program
 
 
 def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collection[str] = ()) -> PlanCandidate | str:
-    """Return a given plan as a PlanCandidate with its predicted cycles; or text: why they cannot be predicted.
+    """Return a given plan as a PlanCandidate with its predicted cycles; or text: why the plan cannot be timed.
 
     `facts` are the facts of the whole program, even if the plan splits it into two kernels. Arguments named in
     `constant` are repacked once, when they are bound, at no cost.
@@ -65,10 +65,10 @@ def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Co
 
 
 def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule, after: str) -> PlanCandidate | str:
-    """Return a plan of two kernels as a PlanCandidate with its predicted cycles; or text: why they cannot be predicted.
+    """Return a plan of two kernels as a PlanCandidate with its predicted cycles; or text: why the plan cannot be timed.
 
     The program is split after the MMA named `after`. If the plan does not describe the second kernel, the search's best
-    kernel for it is used.
+    second kernel is used.
     """
     cut = next((c for c in cuts(facts, Ranking()) if c.after == after), None)
     if cut is None:
@@ -81,10 +81,10 @@ def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule, after: str
 
 
 def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
-    """Return the second kernel of a split program as a PlanCandidate: as `plan` says, or the search's best if it is
+    """Return the second kernel of a split program as a PlanCandidate: by `plan`, or the search's best if `plan` is
     None.
 
-    Return text if there is no candidate: why the cycles of `plan` cannot be predicted, or that the search found none.
+    Return text if there is no candidate: why `plan` cannot be timed, or that the search has no plan.
     """
     if plan is not None:
         return rate_plan(cut.second, machine, plan)
@@ -92,8 +92,8 @@ def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) 
 
 
 def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> PlanCandidate | str:
-    """Return the plan of a single kernel as a PlanCandidate with its predicted cycles; or text: why they cannot be
-    predicted.
+    """Return the plan of a single kernel as a PlanCandidate with its predicted cycles; or text: why the plan cannot be
+    timed.
 
     `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
     """

@@ -22,8 +22,8 @@ from tilewright.plan.search.unit import MmaTile, padded_k
 def rate_pipeline(
     facts: Facts, machine: Machine, plan: Schedule, roles: Pipeline, axes: PlanAxes, batch: int
 ) -> PlanCandidate | str:
-    """Return a plan with a pipeline as a PlanCandidate with its predicted cycles; or text: why they cannot be
-    predicted.
+    """Return a plan with a pipeline as a PlanCandidate with its predicted cycles; or text: why the plan cannot be
+    timed.
 
     `roles` is the plan's pipeline, `axes` has the plan's axis of each program dimension. `batch` is the number of GEMMs
     per tile, the blocks of a block-diagonal B.
@@ -53,8 +53,9 @@ def rate_pipeline(
 def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles: Pipeline) -> Orientation | str:
     """Return the Orientation that a plan's `mma` statements `units` give; or text: why the program cannot run so.
 
-    It cannot if no atom, or not the stated atom, takes the operands so, or if bulk copies cannot load them. `roles` is
-    the plan's pipeline: with one producer wave bulk copies load operands, with several the producer's lanes do.
+    The program cannot if no atom takes the operands in that orientation, if the stated atom does not, or if bulk copies
+    cannot load the operands. `roles` is the plan's pipeline: with one producer wave, bulk copies load operands; with
+    several, the producer's lanes load operands.
     """
     ranking = Ranking()
     o = orient(facts, machine, tuple(line.transposed for line in units), ranking)

@@ -11,11 +11,11 @@ from tilewright.plan.search.work import Work
 
 
 def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """Return the Work of a kernel with what depends on the number of tasks (workgroups) that a core runs at a time.
+    """Return the Work of a kernel with three fields set by the number of tasks (workgroups) that a core runs at a time.
 
-    These are: that number; the cycles per task in which its waves exchange partial reductions; and the bytes that move
-    a second time, because registers spill or because lanes share rows unevenly. Returns `work` unchanged if the
-    machine's description has no costs for this.
+    The fields are: that number; the cycles per task in which its waves exchange partial reductions; and the bytes that
+    move a second time, because registers spill or because lanes share rows unevenly. Returns `work` unchanged if the
+    machine's description has no costs for these.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:

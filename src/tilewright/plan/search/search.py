@@ -46,9 +46,8 @@ def search(
     """Return a Ranking: the ways to run a program on a machine, the fastest first, and the rejected choices.
 
     `sizes` maps symbols to numbers; for sizes that are `opened` (known only at the call) these are typical numbers.
-    `free` are the loops whose tile size does not change the result. With `only_lowered`, all candidates are such that
-    the lowering can do them, and what it lacks is among the rejected choices. Arguments named in `constant` are
-    repacked once, when they are bound, at no cost.
+    `free` are the loops whose tile size does not change the result. With `only_lowered`, candidates that the lowering
+    cannot do are rejected. Arguments named in `constant` are repacked once, when they are bound, at no cost.
     """
     return search_facts(facts_of(program, sizes, free, opened), machine, only_lowered=only_lowered, constant=constant)
 
@@ -63,9 +62,9 @@ def search_facts(
 ) -> Ranking:
     """Return a Ranking: the ways to run a program, given by its facts, the fastest first, and the rejected choices.
 
-    With `only_lowered`, all candidates are such that the lowering can do them. `constant` names arguments that are
-    repacked once, when they are bound, at no cost. With `keeps_all`, candidates are kept even if bounds show that they
-    are slower.
+    With `only_lowered`, candidates that the lowering cannot do are rejected. `constant` names arguments that are
+    repacked once, when they are bound, at no cost. With `keeps_all`, the ranking keeps candidates that bounds show to
+    be slower.
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     _add_candidates(ranking, list(kernels_of_cores(facts, machine, ranking)))

@@ -97,9 +97,9 @@ def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
 def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
     """Return a TermProgram: the single product of a program, if lanes can compute it without atoms (SIMT); else None.
 
-    They can if M or N is empty, both operands are plain reads with linear addresses, one program dimension has all rows
-    of the larger operand, and there is no batch or the larger operand is contiguous along the batch. None also if the
-    program has loops or several products, for half of a split program, and on a machine without lanes (a CPU).
+    Lanes can if M or N is empty, both operands are plain reads with linear addresses, one program dimension has all
+    rows of the larger operand, and there is no batch or the larger operand is contiguous along the batch. None also if
+    the program has loops or several products, for half of a split program, and on a machine without lanes (a CPU).
     """
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None
@@ -272,8 +272,8 @@ def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) ->
 def count_terms(kernel: TermKernelSchedule) -> Work:
     """Return the Work of a SIMT kernel: cycles of instructions and of loads per task, latency in cycles, bytes in all.
 
-    A task is one workgroup's work. The latency is that of one core for all of its waves: if the K steps are unrolled, a
-    wave waits once for all loads, else once per step.
+    A task is one workgroup's work. The latency is the cycles that one core takes for all of its waves: if the K steps
+    are unrolled, a wave waits once for all loads, else once per step.
     """
     terms, machine, size = kernel.terms, kernel.program.machine, sizes_of(kernel)
     limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.values

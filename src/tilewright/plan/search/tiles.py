@@ -155,10 +155,11 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
 
 
 def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
-    """Return up to two N extents of atoms that cover all of `c` (dimensions of one role).
+    """Return a list of up to two N extents of atoms that cover all of `c` (dimensions of one role); [] if no atom
+    covers it.
 
-    They are the narrowest, and the narrowest whose rows of the result bulk copies can store. `columns` are the N
-    extents of atoms, ascending. [] if none covers `c`.
+    The first is the narrowest; the second the narrowest whose rows of the result bulk copies can store, if that
+    differs. `columns` are the N extents of atoms, ascending.
     """
     element = max(w.bytes for w in o.facts.writes)
     covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
@@ -290,9 +291,9 @@ def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterat
     """Yield AxisTiles of `size` elements over `c` (dimensions of one role): a run (contiguous flat indices), then
     boxes.
 
-    If `c` has one dimension, there is only the run. If it has several, a run shorter than `c` comes only if copies can
-    load it and no mask cuts it. A box is a rectangle of the dimensions; if a sliding window reads `c`, the boxes of
-    grid tiles are those with a halo tile. `level` is GRID or LOOP.
+    If `c` has one dimension, there is only the run. If `c` has several, a run shorter than `c` is yielded only if
+    copies can load it and no mask cuts it. A box is a rectangle of the dimensions. If a sliding window reads `c` and
+    `level` is GRID, the boxes are only boxes whose halo tile one bulk copy loads. `level` is GRID or LOOP.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:
@@ -316,8 +317,9 @@ def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterat
 def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> Iterator[tuple[tuple[str, int], ...]]:
     """Yield the boxes (rectangles) of `rows` output positions whose halo tile one bulk copy loads and an atom can read.
 
-    A box is ((dimension, extent), ...). An atom can read the halo tile if groups of the atom's rows have one stride.
-    Each extent of a box is less than twice the extent of its dimension.
+    A box is ((dimension, extent), ...) over the dimensions of `c`. An atom can read the halo tile if groups of the
+    atom's rows have one stride. Each extent of a box is less than twice the extent of its dimension. Yields nothing if
+    `c` has one dimension.
     """
     extents = [o.facts.extents[d] for d in c.dims]
     unit, together = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows

@@ -51,11 +51,11 @@ class MmaTile:
 
 
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
-    """Return the MmaTile of the MMA `p`: its atom is the widest that divides the columns, else the narrowest that
-    covers them.
+    """Return the MmaTile of the MMA `p` with the widest atom that divides its columns, else the narrowest that covers
+    them.
 
-    The columns are those of one wave group. None if no atom divides or covers them, if wave groups do not share the
-    rows evenly, or if `_is_legal_k` is False for K of one iteration.
+    The atom's N must divide or cover the columns of one wave group. None if no atom does, if wave groups do not share
+    the rows evenly, or if `_is_legal_k` is False for the K of one iteration.
     """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
@@ -90,12 +90,11 @@ def padded_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
 
 
 def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
-    """True if the `k` elements of K per iteration fill whole rows of shared memory, or need not, and K loops are
+    """True if the `k` elements of K per iteration fill whole rows of shared memory where needed, and the K loop is
     innermost.
 
-    They must fill whole rows if rows of B run along K, and K is split by a loop or operand A comes from another MMA. K
-    loops are not innermost, and the result is False, if the task also loops over tiles of C: the K loop would have to
-    carry several accumulator tiles.
+    Whole rows are needed if rows of B run along K, and either a loop splits K or operand A comes from another MMA. The
+    K loop must not be within a loop over tiles of C: it would have to carry several accumulator tiles.
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)
