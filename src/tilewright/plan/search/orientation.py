@@ -69,10 +69,12 @@ def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[O
 
 
 def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
-    """Return the Orientation with the choice `flips`; None if it is impossible, with the reason noted in `ranking`.
+    """Return the Orientation with the choice `flips`; None if that choice is impossible, with the reason noted in
+    `ranking`.
 
-    `flips` has one entry per MMA: True if N lies on the atom's rows. It is impossible if no atom takes some MMA's
-    operands so, or if lanes compute an operand A from reads and bulk copies cannot load some operand.
+    `flips` has one entry per MMA: True if N lies on the atom's rows. The choice is impossible if no atom takes the
+    operands of some MMA in that orientation, or if lanes compute an operand A from reads and bulk copies cannot load
+    some operand.
     """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []

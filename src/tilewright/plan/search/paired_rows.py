@@ -44,8 +44,9 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
 
 
 def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
-    """True if every value with the dimension `row`, except operand A (node `a`), has all of N, and only the MMA
-    reduces.
+    """True if each value with the dimension `row`, except operand A (node `a`), has all of N and is no reduction.
+
+    The MMA `p` itself is the only reduction that is allowed.
     """
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)

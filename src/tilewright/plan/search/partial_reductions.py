@@ -84,8 +84,9 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 
 
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
-    """Return the number of parts of a reduction with the shortest memory time; 1 if the kernel is fast enough
-    unsplit.
+    """Return the number of parts of a reduction that gives the shortest memory time.
+
+    It is 1 if the kernel without a split takes no longer than a perfectly split one plus a launch.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
@@ -131,8 +132,10 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
     split = symbol(f"{parts.dim}_split", 1)
 
     def size(d: Expr) -> int:
-        """Return the extent of the dimension `d` in the kernel that reduces the parts: the number of parts, the
-        elements of one part, or the extent in the program.
+        """Return the extent of the dimension `d` in the kernel that reduces the parts.
+
+        It is the number of parts for the new dimension `split`; the elements per part for the dimension that is
+        reduced; else the extent in the program.
         """
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 
