@@ -15,9 +15,10 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
-    """Return the plan of a candidate, with its repacked operands and the plan of its second kernel, if it has one.
+    """Return a candidate's plan (a Schedule), or a Rejected that names what the lowering lacks for the candidate.
 
-    If the lowering cannot do some part of it, return a Rejected that names what the lowering lacks.
+    The plan has one `repack` statement per repacked operand. If the candidate has a second kernel, the plan of the
+    second kernel is in the field `then`.
     """
     kernel = candidate.kernel
     plan: Schedule | Rejected

@@ -27,17 +27,18 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """True if no MMA has these dimensions as M, N or K: each MMA has them as its batch, or does not have them."""
+        """True if these dimensions are M, N or K of no MMA: each MMA has them as batch dimensions or not at all."""
         return set(self.roles) <= {BATCH, NONE}
 
 
 def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
-    """Return the classes of dimensions of a program; a class becomes one axis of the schedule.
+    """Return a tuple of DimClass: the program's dimensions grouped by role; each class becomes one axis of the
+    schedule.
 
-    Dimensions are in one class if they have the same role (row, column, K, batch or none) in every MMA, and if they
-    agree in whether the grid may split them and whether one pass over their tiles suffices. Classes, and the dimensions
-    in each, come in this order: parallel dimensions, then the memory order of the first result and of the reads.
-    `flips` has one entry per MMA: True if N lies on the atom's rows.
+    Two dimensions are in one class if they have the same role (row, column, K, batch or none) in every MMA, if the grid
+    may split both or neither, and if one pass over the tiles suffices for both or for neither. Classes, and the
+    dimensions in each class, are in this order: parallel dimensions, then the memory order of the first result, then
+    the memory order of the reads. `flips` has one entry per MMA: True if N lies on the atom's rows.
     """
     order = [dim for n in (*facts.writes[:1], *facts.reads) for form in n.place.coords for dim, _ in form]
     sides = [(*p.side(flip)[:2], p.k, p.batch) for p, flip in zip(facts.products, flips, strict=True)]

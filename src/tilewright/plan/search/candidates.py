@@ -21,12 +21,13 @@ from tilewright.plan.search.work import Work
 def kernels_with_atoms(
     facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
 ) -> Iterator[PlanCandidate]:
-    """Yield the candidates of a program as one kernel whose MMAs all run on atoms (MMA instructions) fed by a pipeline.
+    """Yield candidates that run a program as one kernel whose MMAs all run on atoms (MMA instructions) fed by a
+    pipeline.
 
-    Those without split-K come first, then those with split-K. `best` is the time of the best candidate so far, in
-    cycles: tilings whose lower bound exceeds it are skipped. `only_lowered` drops candidates that the lowering cannot
-    do. Yields nothing without an MMA, or if no result is written by a plain store; `ranking` then gets a note, except
-    for a program that is half of a split one.
+    Candidates without split-K come first, then candidates with split-K. `best` is the time of the best candidate so
+    far, in cycles: tilings whose lower bound exceeds it are skipped. `only_lowered` drops candidates that the lowering
+    cannot do. Yields nothing on a machine without lanes (a CPU), without an MMA, or unless every result is a plain
+    store; `ranking` gets the reason in the last two cases, unless the program is half of a split one.
     """
     if machine.lanes is None:
         return
@@ -45,11 +46,11 @@ def kernels_with_atoms(
 
 
 def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
-    """Return the tilings of every orientation (choice of M or N for the atom's rows).
+    """Return a list of Tiling: the tilings of every orientation (choice of M or N for the atom's rows).
 
-    If the author's constraints state how waves split a tile and some tilings do so, only those are returned.
-    `only_lowered` drops tilings that the lowering cannot do. Dropped tilings, and reasons against halo tiles, are noted
-    in `ranking`.
+    If the author's constraints state how waves split a tile, and some tilings do exactly that, only these tilings are
+    returned. `only_lowered` drops orientations and tilings that the lowering cannot do. Dropped orientations and
+    tilings, and reasons against halo tiles, are noted in `ranking`.
     """
     possible: list[Tiling] = []
     for o in orientations(facts, machine, ranking):
@@ -72,9 +73,11 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
 
 
 def _splits_waves_as_stated(t: Tiling) -> bool:
-    """True if the tiling splits a task's (workgroup's) tile among waves exactly as the author's wave constraints state.
+    """True if the number of waves along each dimension of a task's (workgroup's) tile is the number that the author
+    states.
 
-    Only constraints along the atom's rows can hold; False if wave groups split the tile along columns.
+    Waves can be stated along the atom's rows only: False if a constraint of several waves names a dimension that is not
+    on the atom's rows, or if the tiling splits the tile's columns among wave groups.
     """
     p = t.o.products[0]
     rows = {owner for owner in t.facts.stated_waves if p.rows & {owner, *t.facts.digits.get(owner, ())}}

@@ -22,7 +22,11 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernel of a program on a machine without lanes; nothing on a machine whose workgroups have lanes."""
+    """Yield one candidate: the program as one kernel on a machine without lanes (a CPU).
+
+    Yields nothing on a machine with lanes (a GPU). Each dimension that tasks (one thread's work each) cannot split is
+    noted in `ranking` with the reason.
+    """
     if machine.lanes is not None:
         return
     size, loops = numbers_of(facts.sizes), loop_tiles(facts)
@@ -38,7 +42,10 @@ def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
-    """True if the best kernel for a machine without lanes has a task for each of its cores."""
+    """True if the ranking's best candidate on a machine without lanes (a CPU) has at least one task per core.
+
+    False on a machine with lanes, and if the ranking has no candidate. A task is one thread's work.
+    """
     best = ranking.best
     if machine.lanes is not None or best is None or not isinstance(best.kernel, UniformKernelSchedule):
         return False
@@ -47,12 +54,19 @@ def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
 
 
 def _kernel(facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict[Expr, int]) -> UniformKernelSchedule:
-    """Return the kernel with the given extents of a task and loop tiles, changed to suit the accumulator of one MMA."""
+    """Return a UniformKernelSchedule: the kernel with `widths` elements per task and `loops` elements per loop
+    iteration.
+
+    A task is one thread's work. If the program has a single MMA whose accumulator tile stays in registers, the widths
+    are rounded up to whole accumulator tiles. If in addition the author states no widths, nothing is logged and all
+    sizes are known before the call, the widths and the accumulator tile are first replaced by the fastest vector
+    blocking.
+    """
     size = numbers_of(facts.sizes)
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` in a task or, if the plan loops over `d` and the grid does not split it, in one
-        iteration.
+        """Return the number of elements of `d` per task if the grid splits `d`; else per iteration if the kernel loops
+        over `d`; else all of `d`.
         """
         return widths.get(d) or loops.get(d) or size(d)
 
@@ -71,10 +85,11 @@ def _kernel(facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict
 
 
 def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:
-    """Return the extents of a task, rounded up to whole accumulator tiles `blocks`; those that the author states stay.
+    """Return {dimension: elements per task}: `widths` rounded up to multiples of the accumulator tile `blocks`.
 
-    No extent exceeds its dimension, unless that is known only at the call. Of such a dimension along which a window
-    slides a task has all, and so no extent: lines end where only a call tells.
+    A task is one thread's work. A width that the author states stays as it is. A width is clamped to the extent of its
+    dimension, unless that extent is known only at the call. A dimension of such an extent along which a window slides
+    gets no entry: a task has all of it.
     """
     size, rounded = numbers_of(facts.sizes), dict(widths)
     for d, n in blocks.items():

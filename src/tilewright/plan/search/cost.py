@@ -41,8 +41,8 @@ class KernelTime:
 def launch_cycles(machine: Machine) -> float:
     """Return the cycles to launch one kernel.
 
-    With programmatic dependent launch it is the shorter of a plain launch and one that begins while the kernel before
-    ends.
+    If kernels can launch early (programmatic dependent launch), it is the smaller of the cycles of a plain launch and
+    of a launch that begins while the kernel before ends.
     """
     limits = machine.limits
     early = "programmatic" in machine.launches
@@ -50,20 +50,20 @@ def launch_cycles(machine: Machine) -> float:
 
 
 def roofline(machine: Machine, mma: float, lanes: float, moved: float) -> float:
-    """Return the fewest cycles of any schedule: the largest of MMA, lane (ALU) and memory cycles, plus one launch.
+    """Return the fewest cycles of any schedule: the maximum of MMA, lane (ALU) and memory cycles, plus one launch.
 
-    `mma` and `lanes` are the cycles that one core would take for all of the program's work; they are divided by the
-    number of cores. `moved` are the program's bytes to and from global memory.
+    `mma` and `lanes` are the cycles that a single core would take for all of the program's work; they are divided by
+    the number of cores. `moved` is the number of the program's bytes to and from global memory.
     """
     cores = machine.limits.cores or 1
     return max(mma / cores, lanes / cores, moving_cycles(machine, moved)) + launch_cycles(machine)
 
 
 def line_factor(machine: Machine, row: int, pitch: int) -> float:
-    """Return the factor (1 or more) by which L2 takes longer for rows that do not start at
-    multiples of their own width.
+    """Return the factor (1 or more) by which L2 takes longer if rows do not start at multiples of their own width.
 
-    A row has `row` bytes, and rows start `pitch` bytes apart in global memory. It is 1 if `row` divides `pitch`.
+    A row has `row` bytes, and rows start `pitch` bytes apart in global memory. The factor is 1 if `row` divides
+    `pitch`.
     """
     return 1 + (machine.limits.crossing - 1) * (1 - gcd(row, pitch) / row)
 
@@ -72,8 +72,8 @@ def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) ->
     """Return the L2 cycles of one core to copy one operand row of `k` elements to shared memory.
 
     The row is copied in slabs (rows of shared memory) of `slab` elements, each `element` bytes; a last slab that is not
-    full takes as long as a full one. Misaligned rows take longer. `pitch` is the bytes between rows in global memory; 0
-    means that all are aligned.
+    full takes as long as a full one. Misaligned rows take longer. `pitch` is the number of bytes between the starts of
+    rows in global memory; 0 means that all rows are aligned.
     """
     limits, row = machine.limits, slab * element
     whole, rest = divmod(k, slab)
@@ -87,9 +87,10 @@ def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) ->
 def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: float = 0.0) -> float:
     """Return the cycles of one pipelined iteration with the work `p` on one core.
 
-    It is the largest of three: arithmetic (the longer of MMAs and lanes, plus the exposed share of the shorter), reads
-    of shared memory, and copies to it. Exposed latencies are added, and too few stages make it longer. `o` says what
-    overlaps, `share` is the fraction of the machine's cores at work, `more` are further cycles of copies.
+    It is the maximum of three: arithmetic (the longer of MMAs and lanes, plus the exposed share of the shorter), reads
+    of shared memory, and copies to shared memory. Exposed latencies are added, and too few stages make it longer. `o`
+    says what overlaps, `share` is the fraction of the machine's cores at work, `more` is a number of cycles to add to
+    copies.
     """
     limits = machine.limits
     mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
@@ -106,11 +107,11 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
 
 
 def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
-    """Return the fraction (0 to 1) of the shorter of MMA and lane cycles that other work does
-    not hide in one iteration.
+    """Return the fraction (0 to 1) of the shorter of MMA and lane cycles that other work does not hide in one
+    iteration.
 
-    It is hidden by other wave groups, or by MMAs that start one iteration ahead. MMAs that wait for another MMA of the
-    same iteration can start ahead only if there are two stages or more.
+    Other wave groups hide it, or MMAs that start one iteration ahead. An MMA that waits for another MMA of the same
+    iteration can start ahead only with two stages or more.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -121,10 +122,10 @@ def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
 
 
 def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
-    """Return the cycles of one task's (workgroup's) epilogue `e`, which writes results through
-    shared memory to global memory.
+    """Return the cycles of one task's (workgroup's) epilogue `e`, which writes results through shared to global memory.
 
-    `groups` is the number of wave groups that compute the task: the more, the less they wait between accumulator tiles.
+    `groups` is the number of wave groups that compute the task: the more groups, the shorter the waits between
+    accumulator tiles.
     """
     limits = machine.limits
     stored = e.outputs * machine.register_file.word_bytes / limits.shared_rate
@@ -134,10 +135,11 @@ def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
 
 
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
-    """Return the predicted cycles of a kernel with its launch, from its work `w`, and how its work overlaps, `o`.
+    """Return a KernelTime: cycles of a kernel with the bound of memory bandwidth, and cycles without that bound.
 
-    The cycles are the larger of the kernel's own and those of memory bandwidth. With stages, copies overlap MMAs; with
-    zero stages, all waves run the same code, and the cycles of MMAs, lanes and loads add up.
+    Both include the launch: the first at its shortest, the second a plain one. `w` is the kernel's work, `o` says how
+    the work overlaps. With stages, copies overlap MMAs; with zero stages, all waves run the same code, and the cycles
+    of MMAs, lanes and loads add up.
     """
     limits = machine.limits
     if o.stages:
@@ -148,11 +150,11 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
 
 
 def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
-    """Return (cycles of computing and loading, cycles of memory bandwidth) of a kernel whose
-    waves all run the same code.
+    """Return (cycles of computing and loading, cycles of memory bandwidth) of a kernel whose waves all run the same
+    code.
 
-    Both are for all tasks (one workgroup's work each) of the kernel, without the launch. Waits for memory count in
-    both; if a core runs several tasks at a time, the waits of one overlap the memory traffic of others.
+    Both are for all tasks (one workgroup's work each) of the kernel, without the launch, and include the waits for
+    memory. If a core runs several tasks at a time, the waits of one task overlap the memory traffic of the other tasks.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     rounds = ceil(w.tasks / cores)
@@ -172,17 +174,18 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
 def together(sharpness: float, *cycles: float) -> float:
     """Return the cycles of several activities that overlap: about the longest, and more if others are nearly as long.
 
-    `sharpness` is the exponent p of the p-norm of `cycles`: 1 gives the sum, infinity the maximum. 0 if all are 0.
+    It is the p-norm of `cycles`, with the exponent p = `sharpness`: 1 gives the sum, infinity the maximum. 0 if all are
+    0.
     """
     longest = max(cycles)
     return float(longest * sum((x / longest) ** sharpness for x in cycles) ** (1 / sharpness)) if longest else 0.0
 
 
 def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
-    """Return the cycles of all tasks (one workgroup's work each) of a kernel with a pipeline (operands are
-    copied ahead of their use).
+    """Return the cycles of all tasks (one workgroup's work each) of a kernel that copies operands ahead of their use.
 
-    It has the first copies, the iterations and the epilogues; not the launch, nor the bound by memory bandwidth.
+    They include the first copies, the iterations and the epilogues, but not the launch, nor the bound of memory
+    bandwidth.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     share = min(w.tasks, cores) / cores
@@ -201,11 +204,11 @@ def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
 
 
 def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> float:
-    """Return the cycles of all iterations of one task (one workgroup's work), over all of its loop nests (phases).
+    """Return the cycles of all iterations of one task (one workgroup's work): the sum over its phases (loop nests).
 
-    `steps` are the cycles of one iteration of each phase. `share` is the fraction (0 to 1) of iterations that masks
-    leave to this task; it applies to phases with masks or with MMAs that wait for each other. `masked` is the number of
-    the task's partly masked iterations.
+    `steps` are the cycles per iteration of each phase. `share` is the fraction (0 to 1) of iterations that masks leave
+    to this task; it applies to phases with masks, and to phases in which MMAs wait for each other. `masked` is the
+    number of the task's partly masked iterations.
     """
     total = 0.0
     for p, step in zip(w.phases, steps, strict=True):
@@ -214,11 +217,11 @@ def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> fl
 
 
 def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
-    """Return the cycles of all tasks (one workgroup's work each) of a kernel if they are equally long, in
-    rounds of one task per core.
+    """Return the cycles of all tasks (workgroups) of a kernel if all are equally long: the sum over rounds of a task
+    per core.
 
-    `steps` are the cycles of one iteration of each phase (loop nest), `end` the cycles of one epilogue, `share` the
-    fraction of cores at work. With ping-pong in `o`, the epilogue of a task overlaps the iterations of the next.
+    `steps` are the cycles per iteration of each phase (loop nest), `end` the cycles per epilogue, `share` the fraction
+    of cores at work. With ping-pong in `o`, the epilogue of a task overlaps the iterations of the next task.
     """
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
@@ -233,11 +236,11 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
 
 
 def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: float) -> float:
-    """Return the cycles of all tasks (one workgroup's work each) of a kernel if they differ in length and idle cores
-    take the longest task left.
+    """Return the cycles of all tasks (workgroups) of a kernel if they differ in length and idle cores take the longest
+    left.
 
-    `steps` are the cycles of one iteration of each phase (loop nest), `end` the cycles of one epilogue. Every task
-    waits for its first operands. It is at least the longest task.
+    `steps` are the cycles per iteration of each phase (loop nest), `end` the cycles per epilogue. Every task waits for
+    its first operands. The result is at least the cycles of the longest task.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     begin = limits.task_cycles + limits.copy_latency
@@ -247,10 +250,10 @@ def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: flo
 
 
 def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
-    """Return the extra cycles of one core for copying out-of-bounds rows in all of its tasks (one workgroup's work
-    each) at edges; 0 without edges.
+    """Return the extra cycles of one core to copy out-of-bounds rows, summed over its tasks at edges of C; 0 without
+    edges.
 
-    `share` is the fraction of the machine's cores at work.
+    A task is one workgroup's work. `share` is the fraction of the machine's cores at work.
     """
     if not w.edges:
         return 0.0

@@ -38,12 +38,12 @@ def count_work(
     phases: dict[int, Loops],
     copying_waves: int,
 ) -> Work | None:
-    """Return the counts of a kernel's work, per task (one workgroup's work) and per iteration; None if no
-    MMA's accumulator is written.
+    """Return the Work of a kernel: cycles and bytes per iteration, per epilogue and in all; None if no accumulator is
+    written.
 
-    `mmas` are the MMA tiles, `live` the live registers, `placed` the operands in shared memory and the bytes copied for
-    them, `phases` the loops around each MMA, by its node. `copying_waves` is the number of waves that copy operands, if
-    lanes and not bulk copies do.
+    `mmas` are the MMA tiles, `live` has the numbers of live registers per lane, `placed` the operands in shared memory
+    and the bytes copied for them; `phases` maps each MMA (node number) to the loops around it. `copying_waves` is the
+    number of waves whose lanes copy operands, if bulk copies do not.
     """
     lanes = LaneCycles(t, phases)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
@@ -69,8 +69,9 @@ def count_work(
 
 
 def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
-    """Return the rows of global memory that one task (one workgroup's work) writes; `last` is the tile of the MMA
-    that computes the result.
+    """Return a ResultRows: the rows of global memory that one task (one workgroup's work) writes per accumulator tile.
+
+    `last` is the tile of the MMA that computes the result.
     """
     accesses = [w.place for w in t.facts.writes]
     flip = t.o.flips[t.o.products.index(last.oriented)]
@@ -80,11 +81,11 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
 
 
 def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks: int, reduces: bool) -> TaskEnd:
-    """Return the work (cycles and bytes) of one task's (workgroup's) epilogue, for all of its accumulator tiles.
+    """Return a TaskEnd: the cycles and bytes of one task's (workgroup's) epilogue, summed over its accumulator tiles.
 
-    `last` is the MMA that computes the result, `result` the rows of one accumulator tile in memory. `lanes` are the
-    lane (ALU) cycles of elementwise work after the MMA for one accumulator tile, `blocks` the accumulator tiles of a
-    task. `reduces` says that lanes reduce the result before it is stored.
+    `last` is the MMA that computes the result, `result` the rows of one accumulator tile in memory, `blocks` the number
+    of accumulator tiles per task. `lanes` is the number of ALU cycles per accumulator tile for elementwise work after
+    the MMA. `reduces` says that lanes reduce the result before it is stored.
     """
     machine, limits, widths = t.machine, t.machine.limits, store_widths(t.machine)
     width = result.columns * result.bytes
@@ -103,7 +104,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 def store_widths(machine: Machine) -> tuple[int, ...]:
     """Return the row widths in bytes, widest first, that bulk copies from shared to global memory can store.
 
-    () if the machine has no such copies.
+    Return () if the machine has no such copies.
     """
     return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 
@@ -117,10 +118,11 @@ def _phase_work(
     lanes: LaneCycles,
     copying_waves: int,
 ) -> tuple[Phase, ...]:
-    """Return the work (cycles and bytes) of one iteration of each phase (loop nest) of a task (one workgroup's work),
-    the phase with the fewest loops first.
+    """Return a tuple of Phase: cycles and bytes of one iteration of each loop nest of a task, the nest of fewest loops
+    first.
 
-    `lanes` has the ALU cycles of elementwise work by loop nest; the other parameters are those of `count_work`.
+    A task is one workgroup's work. `lanes` has the ALU cycles of elementwise work per loop nest. `mmas`, `live`,
+    `placed`, `phases` and `copying_waves` are as in `count_work`.
     """
     limits = t.machine.limits
     nests = {*phases.values(), *(operand for operand, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
@@ -163,7 +165,7 @@ def _phase_work(
 def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
     """Return the fraction (0 to 1) of K that is in bounds once K is padded to whole slabs (rows of shared memory).
 
-    `nest_mmas` are the MMAs of one loop nest; the first of them with a K dimension decides. 1 if none has one.
+    `nest_mmas` are the MMAs of one loop nest; the first MMA with a K dimension decides. 1 if no MMA has a K dimension.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
@@ -175,7 +177,8 @@ def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
 
 
 def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
-    """Return (out-of-bounds rows that a tile at an edge of M or N copies per K step, number of such tiles per core).
+    """Return (number of out-of-bounds rows that a tile at an edge of M or N copies per K step, number of such tiles per
+    core).
 
     A tile is what one workgroup computes of C. (0, 0) if lanes copy operands, or if a workgroup does several MMAs, or
     an MMA and reductions of its rows.
@@ -199,10 +202,11 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
 
 
 def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
-    """Return (share of the loop's iterations, partly masked iterations, number of tasks) for each length of task.
+    """Return (fraction of the loop's iterations, number of partly masked iterations, number of tasks) for each length
+    of task.
 
-    A task is one workgroup's work. Tasks differ in length only if masks skip iterations; otherwise it is one entry: all
-    iterations, for all tasks.
+    A task is one workgroup's work. Tasks differ in length only if masks skip iterations; otherwise there is one entry:
+    (1, 0, number of all tasks).
     """
     for axis, masks in t.facts.masks.items():
         number = t.o.class_of.get(axis)
@@ -214,10 +218,10 @@ def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
 
 
 def state_bytes(t: Tiling, number: int) -> float:
-    """Return the bytes, over the whole problem, of the values that the loop over class `number` carries.
+    """Return the number of bytes, over the whole problem, of the values that the loop over class `number` carries.
 
-    They are the program's loop states, or without such a loop the accumulators of MMAs that reduce the class, at one
-    register word per element. `number` is the index of a class of dimensions (same role in every MMA).
+    They are the states of the program's loop if there is one, else the accumulators of MMAs that reduce the class. Each
+    element takes one register word. `number` is the index of a class of dimensions (same role in every MMA).
     """
     facts, dims = t.facts, set(t.o.classes[number].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)

@@ -15,10 +15,11 @@ from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, co
 
 
 def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
-    """Return the candidate with operand B repacked to block-diagonal form first, and the cycles of that copy added.
+    """Return the candidate with a copy of operand B to block-diagonal form before its kernel; its cycles include the
+    copy.
 
-    A candidate whose tile does not have several GEMMs of a batch is returned unchanged. Arguments named in `constant`
-    are repacked once, before any call, so that their copy costs nothing.
+    A candidate is returned unchanged if its kernel has no pipeline, or if its tile has one GEMM of a batch only.
+    Arguments named in `constant` are repacked once, before any call, so that their copy costs nothing.
     """
     kernel = candidate.kernel
     if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
@@ -35,12 +36,13 @@ def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collect
 def padded_blocks(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
 ) -> Iterator[Repacked]:
-    """Yield the program with K zero-padded to whole atoms, so that several GEMMs of a batch
-    share a row of shared memory.
+    """Yield at most one Repacked: the program with K zero-padded, so that GEMMs of a batch share a row of shared
+    memory.
 
-    `p` is the MMA, `reads` are its A and B, `constant` names the arguments that are repacked once. Yields one rewritten
-    program, or nothing: if the K of neighbouring GEMMs are not adjacent in memory, if K is a multiple of the atom's
-    already, or if two padded K are longer than a row.
+    `p` is the MMA, `reads` are its A and B, `constant` names the arguments that are repacked once, at no cost. K is
+    padded to the atom's K times a power of two. Yields nothing if no atom takes the operands' type, if the K of
+    neighbouring GEMMs are not adjacent in memory, if K is a multiple of the atom's K already, or if two padded K are
+    longer than a row of shared memory.
     """
     a, b = reads
     k = a.place.contiguous

@@ -19,9 +19,10 @@ NEXT = 3
 
 
 def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
-    """Return the lines of `explain`: predicted time and roofline, what limits the best candidate, and all refusals.
+    """Return the text lines of `explain`: predicted time and roofline, the limits of the best candidate, one line per
+    refusal.
 
-    If the ranking has no candidate, return "no plan" and the refusals.
+    If the ranking has no candidate, return the line "no plan" and one line per refusal.
     """
     best = ranking.best
     if best is None:
@@ -36,10 +37,11 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 
 
 def refusals(ranking: Ranking) -> list[Rejected]:
-    """Return the choices that were not made, each with its reason.
+    """Return a list of Rejected: the choices that were not made, each with its reason.
 
-    First come other tiles of the best candidate's family, then the best candidate of each other family with its
-    relative time, then up to SHOWN rejected choices, those that only the lowering lacks before illegal ones.
+    First come slower tiles of the best candidate's family. Then comes the best candidate of each slower family, with
+    its time relative to the best. Then come up to SHOWN (12) rejected choices: choices that only the lowering lacks
+    before illegal choices.
     """
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
@@ -59,10 +61,10 @@ def refusals(ranking: Ranking) -> list[Rejected]:
 
 
 def _next_tiles(ranking: Ranking) -> list[Rejected]:
-    """Return up to NEXT refusals: the best candidates of the best one's family that have other
-    tiles, with relative times.
+    """Return up to NEXT (3) Rejected: slower tiles of the best candidate's family, each with its time relative to the
+    best.
 
-    [] if there is no candidate, or if none of the family has MMA tiles.
+    Return [] if the ranking has no candidate, or if no candidate of the family has MMA tiles.
     """
     best, ratios = ranking.best, dict[str, str]()
     for candidate in ranking.candidates[1:]:
@@ -76,15 +78,19 @@ def _next_tiles(ranking: Ranking) -> list[Rejected]:
 
 
 def _tile_text(m: MmaTile, *, transposed: bool) -> str:
-    """Return an MMA's name, its tile of C and its atom as text; `transposed` says that N lies on the atom's rows."""
+    """Return text: the MMA's name, M x N of its tile of C, "transposed" if N lies on the atom's rows, and the atom's
+    name.
+    """
     rows, columns = (m.columns, m.rows) if transposed else (m.rows, m.columns)
     return f"{m.oriented.product.name} {rows}x{columns}{' transposed' if transposed else ''} by {m.atom.name}"
 
 
 def _merged_by_resource(rejected: list[Rejected]) -> list[Rejected]:
-    """Return the refusals, with all that lack one resource (registers, shared memory) merged into one that counts them.
+    """Return a list of Rejected in which all refusals for one resource (registers, shared memory) are a single
+    Rejected.
 
-    The resource is the text before the colon of a reason. Refusals for what the lowering lacks are not merged.
+    Its text has the number of merged refusals. The resource is the text before the colon of a reason. Refusals for
+    something that the lowering lacks, and reasons without a colon, are not merged.
     """
     alike: dict[str, list[Rejected]] = {}
     for each in rejected:

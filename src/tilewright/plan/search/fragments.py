@@ -27,10 +27,10 @@ SHALLOWEST = 32
 
 
 def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield kernels with MMAs and without a pipeline, one for each choice of task widths (extents of a
-    workgroup's tile) and K tiles.
+    """Yield candidates: kernels with MMAs and without a pipeline, in which all waves run the same code.
 
-    All waves run the same code. Yields nothing without MMAs, or on a machine without lanes (a CPU).
+    There is one for each distinct choice of task widths (extents of a workgroup's tile) and K tiles. Yields nothing if
+    the program has no MMA, or on a machine without lanes (a CPU).
     """
     if not facts.products or machine.lanes is None:
         return
@@ -48,22 +48,24 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
 def _kernel(
     facts: Facts, machine: Machine, widths: Mapping[Expr, int], loops: dict[Expr, int], *, narrowed: bool
 ) -> UniformKernelSchedule:
-    """Return the kernel with the given task widths (extents of a workgroup's tile) and loop tiles.
+    """Return the kernel (a UniformKernelSchedule) with `widths` elements per task (workgroup) and `loops` per
+    iteration.
 
-    If the program has a single MMA, a workgroup gets one accumulator tile of it where that is legal. `narrowed` says
-    that the widths were halved to fit shared memory: a single MMA then gets an atom of one wave, which needs none.
+    If the program has a single MMA, each workgroup gets one accumulator tile, unless that exceeds a width that the
+    author states. `narrowed` says that the widths were halved to save shared memory: the atom of a single MMA then
+    spans one wave, so that its operands take no shared memory.
     """
     size = numbers_of(facts.sizes)
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` within a task (one workgroup's work) or, if the plan loops over
-        `d`, within one iteration.
+        """Return the number of elements of `d` per task if the grid splits `d`; else per iteration if the kernel loops
+        over `d`; else all of `d`.
         """
         return widths.get(d) or loops.get(d) or size(d)
 
     def most_in_task(d: Expr) -> int:
-        """Return the most elements of `d` that a task (one workgroup's work) may have: all if the grid may split `d`
-        and no constraint states a width.
+        """Return the largest number of elements of `d` that a task may have: all of `d` if the grid may split `d` and
+        the author states no width for it; else `width(d)`.
         """
         return size(d) if d in facts.cut and str(d) not in facts.stated_tasks else width(d)
 
@@ -82,8 +84,10 @@ def _kernel(
 
 
 def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield the loop tiles as given, and then with the tile of one K loop halved again and again to save shared memory.
+    """Yield {loop dimension: elements per iteration}: first `tiles`, then choices with one smaller K tile, to save
+    shared memory.
 
+    Each smaller choice halves the tile of one K loop again, down to SHALLOWEST (32) elements and in multiples of it.
     Loops that carry more than an accumulator, and loops whose tile the author states, keep their tiles.
     """
     yield tiles
@@ -95,9 +99,10 @@ def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr
 
 
 def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield NARROWED smaller choices of task widths (extents of a workgroup's tile), to save shared memory.
+    """Yield NARROWED (6) choices of {dimension: elements per task (workgroup)}, each smaller than the one before.
 
-    Each choice halves the widest dimension of the one before. Yields nothing if `widths` is empty.
+    Each choice halves the widest dimension of the choice before it, to save shared memory. Yields nothing if `widths`
+    is empty.
     """
     for _ in range(NARROWED if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
@@ -106,13 +111,14 @@ def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
 
 
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
-    """Return the extent of a task's (workgroup's) tile along each dimension that the grid splits, for a
-    kernel without a pipeline.
+    """Return {dimension: elements per task (workgroup)} for the dimensions that the grid splits; the kernel has no
+    pipeline.
 
-    Extents are narrowed until there are enough tasks for all cores and every value of a task is small enough for L2.
-    Batch dimensions are narrowed first, then the others outside of the accumulator tile, then M and N, which keep ROWS
-    elements. Dimensions that some MMA lacks stay whole, unless the MMAs share none. `loops` are the tile sizes of
-    loops. Widths that the author states are taken as they are.
+    Widths that the author states are used as they are. The widths of all other dimensions that every MMA has (of all
+    dimensions, if the MMAs have none in common) are narrowed until there are enough tasks for all cores and each value
+    of a task fits in L2: first batch dimensions, then dimensions that are not M or N, then M and N, to ROWS (16)
+    elements at the least. Dimensions that some MMA lacks stay whole. `loops` are the numbers of elements per loop
+    iteration.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]
@@ -125,7 +131,7 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     widths = {d: size(d) for d in dims}
 
     def largest_value() -> int:
-        """Return the elements of the largest value that a task with the present `widths` holds."""
+        """Return the number of elements per task of the largest value that a task with the present `widths` holds."""
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in held)
 
     around = [d for d in dims if d not in batch and d not in blocked]
@@ -149,7 +155,7 @@ def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:
 
 
 def _program_dims(facts: Facts, n: ValueFacts) -> list[Expr]:
-    """Return the dimensions of a value as the program has them, before they were split into
-    digits (mixed-radix parts).
+    """Return the program dimensions of the value `n`: dimensions as they were before the split into digits (mixed-radix
+    parts).
     """
     return [d for d in facts.order if _digits_of(facts, d) & n.dims]

@@ -25,41 +25,44 @@ class HaloWindow:
     reach: tuple[int, ...]
 
     def tile_extents(self, box: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the extents of the halo tile that a box (rectangle) of output positions reads, without channels.
+        """Return the extents of the halo tile that a box (rectangle) of output positions reads: one per memory
+        coordinate of A.
 
-        There is one extent per memory coordinate of operand A. `box` maps each output dimension to its extent in the
-        box.
+        The last coordinate, the channels, is left out. `box` maps each output dimension to its extent in the box.
         """
         forms = zip(self.access.coords[:-1], self.reach, strict=True)
         return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
 
     def fits(self, box: Mapping[str, int], machine: Machine) -> bool:
-        """True if one bulk copy can load the halo tile of `box`, a rectangle of output
-        positions (extents by dimension).
+        """True if one bulk copy can load the halo tile of `box`, which maps each output dimension to its extent in a
+        rectangle.
         """
         return max(self.tile_extents(box)) <= machine.bulk_copy.box_extent
 
     def lines(self, box: Mapping[str, int]) -> int:
-        """Return the number of rows of the halo tile of `box`, a rectangle of output positions (extents by dimension).
+        """Return the number of rows of the halo tile of `box`; a row has the channels of one input position, for one K
+        step.
 
-        A row has the channels of one input position, for one K step.
+        `box` is a rectangle of output positions: it maps each output dimension to its extent.
         """
         return prod(self.tile_extents(box))
 
 
 @lru_cache
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the sliding window of operand A along `c`, a class of dimensions (same role in every MMA).
+    """Return the HaloWindow of operand A along `c`, a class of dimensions (same role in every MMA).
 
-    None if A does not slide along `c`, or if no bulk copy can load, or no atom can read, a halo tile.
+    None if no window of A slides along `c`, if bulk copies cannot load a halo tile, or if no atom can read one.
     """
     window = _window_or_reason(o, c)
     return None if isinstance(window, str) else window
 
 
 def why_no_halo(o: Orientation) -> str:
-    """Return the reason why the program's MMA has no halo tile although operand A slides;
-    empty text in all other cases.
+    """Return text: why the program's single MMA has no halo tile although a sliding window reads operand A.
+
+    Empty if the MMA has a halo tile, if A does not slide, if an operand is computed, or if the program has several
+    MMAs.
     """
     for c in o.classes:
         window = _window_or_reason(o, c)
@@ -69,10 +72,10 @@ def why_no_halo(o: Orientation) -> str:
 
 
 def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
-    """Return the sliding window of operand A along `c` (dimensions of one role), or the reason why it has no halo tile.
+    """Return the HaloWindow of operand A along `c` (dimensions of one role); or text: why A has no halo tile.
 
-    The reason is empty text if A does not slide along `c`, if `c` is not M on the atom's rows, if an operand is
-    computed, or if the program has several MMAs.
+    The text is empty if A does not slide along `c`, if `c` is not M on the atom's rows, if an operand is computed, or
+    if the program has several MMAs.
     """
     if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
         return ""
@@ -88,10 +91,11 @@ def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
 
 
 def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
-    """Return the sliding window of the node `read`, operand A of `p`, along `c` (dimensions of one role).
+    """Return the HaloWindow of the node `read`, operand A of `p`, along `c` (dimensions of one role); or text: why
+    none.
 
-    Return the reason as text if its memory coordinates are not sums of output positions and filter taps with contiguous
-    channels.
+    There is a window if every memory coordinate is a sum of output positions (stride 1) and filter taps, no two output
+    positions have the same coordinates, and the channels are contiguous.
     """
     access = facts.nodes[read].place
     source = facts.nodes[read].source

@@ -53,16 +53,16 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if this kernel has a single MMA and the grid, not a loop, splits its M and N;
-        only then is there a raster.
+        """True if this kernel has a single MMA, and the grid, not a loop, splits M and N; only then does it have a
+        raster.
         """
         sides = [tile for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
         return len(self.mmas) == 1 and all(tile.level == GRID for tile in sides)
 
     @property
     def family(self) -> str:
-        """The way in which this kernel's operands reach shared memory, as text: halo tiles, split-K
-        or plain, and who copies.
+        """Return text: how operands reach shared memory (halo tiles, in parts for split-K, or a pipeline), and who
+        copies.
 
         `explain` shows one candidate of each family.
         """
@@ -71,11 +71,11 @@ class KernelSchedule:
 
 
 def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[tuple[PlanCandidate, Work]]:
-    """Yield (candidate, its work) for each pipeline of a tiling that fits registers and shared memory.
+    """Yield (PlanCandidate, its Work) for each pipeline of a tiling that fits registers and shared memory.
 
-    `best` is the time of the best candidate so far, in cycles. Yields nothing if the tiling's lower bound exceeds it,
-    if some MMA has no atom that fits, if a box of positions has no halo tile, or if rows of the result cannot be
-    stored.
+    `best` is the time of the best candidate so far, in cycles. Yields nothing if the tiling's lower bound exceeds
+    `best`, if some MMA has no atom that fits, if a box of positions has no halo tile, if no accumulator is written, or
+    if rows of the result cannot be stored.
     """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
@@ -100,10 +100,10 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 
 
 def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
-    """True if a task's (workgroup's) rows of the result can be stored, by bulk copies or by lanes.
+    """True if bulk copies or lanes can store a task's (workgroup's) rows of the result.
 
-    Bulk copies need rows that are a multiple of the machine's row bytes. Lanes store narrower rows, but only if the
-    tile has all columns, and columns past the end would overwrite what follows. `mmas` are the MMA tiles; the last
+    Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can if the tile has all
+    columns, and columns past the end would overwrite what follows in memory. `mmas` are the MMA tiles; the last MMA
     whose accumulator is written, by `live`, computes the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -115,11 +115,11 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
 
 
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
-    """Return a lower bound of the cycles of any kernel with this tiling, over all tasks (one workgroup's work each) of
-    a core, without the launch.
+    """Return a lower bound of the cycles of any kernel with this tiling, without the launch.
 
-    It counts MMAs or, if there is a single MMA, the longer of MMAs and copies. `phases` has the loops around each MMA,
-    by its node. It is 0 if the program's loops carry states and there are fewer tasks than cores.
+    It is the sum over one core's tasks (one workgroup's work each) of the MMA cycles; if there is a single MMA, of the
+    longer of MMA and copy cycles. It is 0 if the program's loops carry states and there are fewer tasks than cores.
+    `phases` maps each MMA (node number) to the loops around it.
     """
     facts, limits = t.facts, t.machine.limits
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
@@ -135,9 +135,11 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
 
 
 def _least_copies(t: Tiling, placed: OperandPlacement, phases: dict[int, Loops]) -> float:
-    """Return a lower bound of the cycles of any kernel with this tiling: its copies to shared memory from L2.
+    """Return a lower bound of the cycles of any kernel with this tiling: the cycles of its copies from L2 to shared
+    memory.
 
-    `placed` has the copied bytes of an iteration of each loop nest, `phases` the loops around each MMA.
+    The cycles are summed over one core's tasks (one workgroup's work each). `placed` has the copied bytes per iteration
+    of each loop nest; `phases` maps each MMA (node number) to the loops around it.
     """
     limits = t.machine.limits
     copied = sum(t.trips(loops) * placed.copied[loops] for loops in set(phases.values()) if loops in placed.copied)
@@ -147,9 +149,11 @@ def _least_copies(t: Tiling, placed: OperandPlacement, phases: dict[int, Loops])
 
 
 def _least_rounds(t: Tiling) -> float:
-    """Return a lower bound of the tasks that one core computes, one after the other; 0 if it has no useful one.
+    """Return a lower bound of the number of tasks (one workgroup's work each) that one core computes, one after the
+    other.
 
-    They are whole tasks unless loops carry states (masks make tasks uneven) or split-K may fill the last round.
+    It is 0 if the program's loops carry states and there are fewer tasks than cores. It is a fraction if loops carry
+    states (masks make tasks uneven) or if split-K may fill the last round; else it is rounded up.
     """
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
@@ -160,8 +164,7 @@ def _least_rounds(t: Tiling) -> float:
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:
-    """Return the work (cycles and bytes) of a kernel without split-K, counted anew, for example after
-    its machine was replaced.
+    """Return the Work (cycles and bytes) of a kernel without split-K, for example after its machine was replaced.
 
     None if a box of positions has no halo tile, or if no MMA's accumulator is written.
     """
@@ -178,8 +181,8 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
     """Return `work`, which was counted from the tiling alone, adjusted to the kernel's pipeline and raster.
 
-    An A that stays in registers is not read from shared memory again. A B that is resident beside a halo tile is copied
-    once per core. A raster worse than the best makes copies longer. `placed` are the operands in shared memory.
+    If A stays in registers, it is not read from shared memory again. If B is resident beside a halo tile, it is copied
+    once per core. A raster worse than the best makes copies longer. `placed` has the operands in shared memory.
     """
     pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases
@@ -222,7 +225,7 @@ def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
 
 
 def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
-    """Return the predicted time of a kernel from its `work`, overlapped as its pipeline says."""
+    """Return a KernelTime: the predicted cycles of a kernel from its `work`, overlapped as its pipeline says."""
     t, pipeline = kernel.tiling, kernel.pipeline
     roles, overlap = pipeline.roles, pipeline.overlap
     how = Overlap(t.groups, roles.stages, overlap in (AHEAD, ORDERED), overlap == ORDERED, roles.pingpong)
@@ -230,8 +233,8 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
 
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
-    """Return a kernel as a candidate, timed by its `work`; `extra` cycles, such as those of
-    split-K's merge, are added.
+    """Return a kernel as a PlanCandidate; its cycles are predicted from `work`, plus `extra` (such as split-K's
+    merge).
     """
     time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_memory_bound(kernel, work, time))
@@ -239,19 +242,20 @@ def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> Plan
 
 
 def _is_memory_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
-    """True if memory bandwidth takes at least as long as the kernel's own work, so that it
-    limits the predicted time.
+    """True if memory bandwidth limits the predicted time: its cycles are at least the cycles of the kernel without the
+    bound.
     """
     machine = kernel.tiling.machine
     return time.unbounded - machine.limits.launch_cycles <= moving_cycles(machine, work.moved)
 
 
 def _sort_key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> Key:
-    """Return the sort key of a candidate: its rounded cycles plus `extra`, then tie-breakers; smaller is better.
+    """Return the sort key of a candidate, a tuple: its rounded cycles plus `extra`, then tie-breakers; smaller is
+    better.
 
     Ties prefer no ping-pong, no halo tiles, deep pipelines, few copied bytes, large tiles that do not exceed the
-    problem, and M on the atom's rows. Candidates without halo tiles then prefer few wave groups, those with halo tiles
-    many.
+    problem, M on the atom's rows, few wave groups (many with halo tiles), MMAs that start ahead, A in registers, and
+    narrow atoms, in this order.
     """
     t, roles = kernel.tiling, kernel.pipeline.roles
     grid = [(c, tile) for c, tile in t.pairs() if tile.level == GRID and not c.is_batch]

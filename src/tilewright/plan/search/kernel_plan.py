@@ -39,22 +39,25 @@ class KernelPlan:
         self.axes = {op: axes_in(op, self._tile_extent) for op in self.products}
 
     def _tile_extent(self, d: Expr) -> int:
-        """Return the extent of the kernel's tile along a program dimension: of one iteration if it loops over it, else
-        of a task (one workgroup's work).
+        """Return the number of elements of the program dimension `d` per iteration if the kernel loops over `d`, else
+        per task.
 
-        It is the extent of the widest digit (mixed-radix part) of the dimension.
+        A task is one workgroup's work. If `d` was split into digits (mixed-radix parts), it is the extent of the widest
+        digit.
         """
         return max(self.t.size.get(name, 1) for name in self._digits(d))
 
     def _digits(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (mixed-radix parts) that a program dimension was split into.
+        """Return the names of the digits (mixed-radix parts) that the program dimension `d` was split into.
 
-        It is the dimension's own name if it was not split.
+        A dimension that was not split gives a tuple of its own name.
         """
         return self.facts.digits.get(str(d), (str(d),))
 
     def plan(self) -> Schedule | Rejected:
-        """Return the plan of the kernel; or a Rejected that names what the lowering lacks for it."""
+        """Return the plan (a Schedule) of the kernel; or a Rejected that names what the lowering lacks for the
+        kernel.
+        """
         why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not()
         if why:
             return Rejected(self._name(), f"{LACKS} {why}")
@@ -86,9 +89,9 @@ class KernelPlan:
         )
 
     def _why_not(self) -> str:
-        """Return what the lowering lacks for this kernel's MMAs or split-K, as text; empty if nothing.
+        """Return text: what the lowering lacks for this kernel's MMAs or for its split-K; empty if nothing.
 
-        Its orientation and tiles are checked elsewhere.
+        The orientation and the tiles of the kernel are not checked here.
         """
         if len(self.products) != len(self.kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
             return "products without rows and columns of their own"
@@ -97,16 +100,16 @@ class KernelPlan:
         return ""
 
     def _name(self) -> str:
-        """Return this kernel's MMAs with their tiles of C as text, to name it in a refusal."""
+        """Return text that names this kernel in a refusal: each MMA with the rows and columns of its tile of C."""
         return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in self.kernel.mmas)
 
     # -- axes -----------------------------------------------------------------------------------------------------
 
     def _grid_dims(self) -> list[Expr]:
-        """Return the program dimensions that the grid splits, in the order of the plan's axes.
+        """Return the list of program dimensions that the grid splits, in the order of the plan's axes.
 
-        With several MMAs, every M is among them even if it has one element. With a single MMA whose M and N the grid
-        splits, the dimensions of its C come last, even those with one element.
+        With several MMAs, the list includes each M that has one element only. With a single MMA whose M and N the grid
+        splits, the dimensions of C come last, and the list includes dimensions of C that have one element only.
         """
         cut = list(self.facts.cut)
         if len(self.products) > 1:
@@ -119,8 +122,8 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
-        """Return the grid dimensions `cut` together with every M that has one element; `cut`
-        itself if there is no such M.
+        """Return the grid dimensions: `cut` extended by each M that has one element; `cut` itself if there is no such
+        M.
         """
         rows = {axes.m for axes in self.axes.values() if isinstance(axes, Axes) and self.size(axes.m) == 1}
         if not rows - set(cut):
@@ -130,8 +133,8 @@ class KernelPlan:
     def _grid_order(self, tasks: list[Expr]) -> list[Expr]:
         """Return the grid dimensions `tasks` in the order in which the grid visits them, outermost first.
 
-        It is the memory order of the result if memory bandwidth limits the kernel and a task has whole rows of it;
-        otherwise `tasks` unchanged.
+        It is the memory order of the result if memory bandwidth limits the kernel and a task (one workgroup's work) has
+        whole rows of the result; else the order of `tasks`.
         """
         if not self.kernel.at_memory_bound or not self.kernel.cuts_both:
             return tasks
@@ -145,37 +148,38 @@ class KernelPlan:
         return sorted(tasks, key=lambda d: min((places[n] for n in self._digits(d) if n in places), default=-1))
 
     def _dims_before_m(self, tasks: list[Expr]) -> list[str]:
-        """Return the names of the grid dimensions before M of the first MMA, such as batch and heads.
+        """Return the names of the grid dimensions that come before M of the first MMA, such as batch and heads.
 
-        `tasks` are the dimensions of the grid, in order. [] if the grid does not split M.
+        `tasks` are the dimensions of the grid, in order. Return [] if the grid does not split M.
         """
         rows = next(iter(self.axes.values()))
         assert isinstance(rows, Axes)
         return [str(d) for d in tasks[: tasks.index(rows.m)]] if rows.m in tasks else []
 
     def _raster_group(self) -> int:
-        """Return the plan's raster group (tiles of C along M that run next to each other); 1 unless the
-        grid splits both M and N.
+        """Return the raster group: the number of tiles of C along M that run next to each other.
+
+        It is 1 if the grid does not split both M and N of a single MMA.
         """
         return self.kernel.raster if self.kernel.cuts_both else 1
 
     def _axis_name(self, d: Expr) -> str:
-        """Return the name of a dimension in the plan; the dimension that split-K splits gets the suffix `_part`."""
+        """Return the name of the plan's axis of the dimension `d`: with the suffix `_part` if split-K splits `d`."""
         parts = self.kernel.parts
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 
     def _extent(self, d: Expr) -> int:
-        """Return the extent of a dimension's axis in the plan, in elements; of the dimension that
-        split-K splits, one part's.
+        """Return the number of elements of the plan's axis of `d`: per part if split-K splits `d`, else of the whole
+        problem.
         """
         parts = self.kernel.parts
         return parts.width if parts is not None and str(d) == parts.dim else self._unsplit_extent(d)
 
     def _unsplit_extent(self, d: Expr) -> int:
-        """Return the extent of a dimension's axis in the plan, in elements, as if there were no split-K.
+        """Return the number of elements of the plan's axis of `d`, as if there were no split-K.
 
-        With a block-diagonal B, N and K count the columns and rows of all blocks (GEMMs) of a tile, and the batch
-        dimension counts tiles.
+        With a block-diagonal B, the axes of N and K have the columns and rows of all GEMMs of a tile together, and the
+        axis of the batch dimension has one element per tile.
         """
         extent = prod(self.facts.extents.get(name, 1) for name in self._digits(d))
         (axes, *_) = self.axes.values()
@@ -190,8 +194,9 @@ class KernelPlan:
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
     def _splits(self, d: Expr) -> tuple[Split, ...]:
-        """Return the splits of a dimension's axis in the plan, outermost first: by tasks (one workgroup's work
-        each), by a loop, by both, or ().
+        """Return a tuple of Split for the plan's axis of `d`, outermost first: by tasks, by a loop, or by both.
+
+        A task is one workgroup's work. Return () if neither the grid nor a loop splits `d`.
         """
         cut = d in self._grid_dims()
         tile = next((self.t.tile_of(n) for n in self._digits(d) if n in self.t.o.class_of), None)
@@ -207,11 +212,12 @@ class KernelPlan:
         return self._k_steps_between(d)
 
     def _k_steps_between(self, d: Expr) -> tuple[Split, ...]:
-        """Return the loop split of the second MMA's K, if K is the N of the first MMA and a task (one
-        workgroup's work) holds all of it.
+        """Return (the loop Split of `d`,) if `d` is N of one MMA and K of the next, and a task (workgroup) holds all of
+        it.
 
-        The first MMA's accumulator has all of the dimension `d`; the second MMA's B comes one row of shared memory at a
-        time. () for any other dimension, if the program itself loops over `d`, or if resident operands have two stages.
+        The accumulator of the first MMA has all of `d`, but the second MMA's B is loaded one row of shared memory at a
+        time. Return () for a dimension that does not link two MMAs, if the program itself loops over `d`, if `d` takes
+        one step only, or if resident operands have two stages.
         """
         looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in self.facts.program.walk())
         if looped or self.kernel.pipeline.roles.resident_stages > 1:
@@ -221,8 +227,8 @@ class KernelPlan:
         return (Split("loop", slab),) if steps > 1 else ()
 
     def _unit_loop(self, d: Expr) -> tuple[Split, ...]:
-        """Return the loop split of a K dimension with one element, which still takes one K step;
-        () for any other dimension.
+        """Return (the loop Split of `d`,) if `d` is a K dimension with one element, which still takes one K step; else
+        ().
         """
         for op, axes in self.axes.items():
             steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
@@ -233,17 +239,17 @@ class KernelPlan:
         return ()
 
     def _has_k_steps(self, d: Expr, tile: AxisTile) -> bool:
-        """True if the K steps of a loop tile run along `d`; False if they run along another
-        of the tile's dimensions.
+        """True if the K steps of the loop tile `tile` run along `d`; False if they run along another dimension of the
+        tile.
         """
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 
     def _task_extent(self, d: Expr) -> int:
-        """Return the extent of a task (one workgroup's work) along a program dimension, in elements; M and N
-        are padded to whole atoms.
+        """Return the number of elements of the program dimension `d` per task (one workgroup's work).
 
-        1 for a batch dimension whose GEMMs are blocks of a block-diagonal B.
+        For M and N of an MMA it is padded to whole atoms. It is 1 for a batch dimension whose GEMMs are the blocks of a
+        block-diagonal B.
         """
         for op, axes in self.axes.items():
             if isinstance(axes, Axes) and d in (axes.m, axes.n):
@@ -256,16 +262,17 @@ class KernelPlan:
     # -- products -------------------------------------------------------------------------------------------------
 
     def _tile_of_c(self, m: MmaTile) -> tuple[int, int]:
-        """Return (rows, columns) of the tile of C that a task (one workgroup's work) computes with the MMA `m`: rows
-        along M, columns along N.
+        """Return (rows along M, columns along N) of the tile of C that a task (workgroup) computes with the MMA `m`, in
+        elements.
         """
         flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
         columns = m.columns * self.t.batch
         return (columns, m.rows) if flip else (m.rows, columns)
 
     def _mma_lines(self) -> tuple[ProductUnit, ...]:
-        """Return the plan's statement `mma` for each MMA: its name, atom, tile of C, and whether
-        N lies on the atom's rows.
+        """Return a tuple with the plan's `mma` statement (a ProductUnit) of each MMA.
+
+        A statement has the MMA's name, its atom, its tile of C, and whether N lies on the atom's rows.
         """
         lines = []
         for m in self.kernel.mmas:
@@ -274,8 +281,10 @@ class KernelPlan:
         return tuple(lines)
 
     def _atom_name(self, m: MmaTile) -> str:
-        """Return the name of the MMA's atom: the variant with A in registers if the pipeline
-        keeps A there over a loop.
+        """Return the name of the atom of the MMA `m` in the plan.
+
+        It is the atom of the same shape that takes A from registers, if the pipeline loads A to registers once and
+        keeps it there over the loop; else the atom of `m`.
         """
         if self.kernel.pipeline.keeps_a and m.oriented.kept_atoms and not m.oriented.a_in_registers:
             kept = [x for x in m.oriented.kept_atoms if x.shape == m.atom.shape]
@@ -286,11 +295,11 @@ class KernelPlan:
     # -- halo tiles -----------------------------------------------------------------------------------------------
 
     def _halo_plan(self) -> Schedule | Rejected:
-        """Return the plan of a kernel with halo tiles: a task (one workgroup's work) is a box
-        (rectangle) of output positions.
+        """Return the plan (a Schedule) of a kernel with halo tiles; its tasks (workgroups) are boxes of output
+        positions.
 
-        A is loaded as a halo tile, B in stages of some filter taps, or once if it is resident. Rejected if a stage has
-        several taps of a dimension that is no axis of the plan.
+        A is loaded as a halo tile; B is loaded in stages of some filter taps each, or once if B is resident. Return a
+        Rejected if a stage has several taps along a dimension that is no axis of the plan.
         """
         (op,), (m,) = self.products, self.kernel.mmas
         axes, offsets = self.axes[op], self.kernel.pipeline.offsets

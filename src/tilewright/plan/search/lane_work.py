@@ -33,13 +33,14 @@ class LaneCycles:
             self._add_value(n, is_mask, n.id in feeding, phases)
 
     def _add_value(self, n: ValueFacts, is_mask: bool, feeds: bool, phases: dict[int, Loops]) -> None:
-        """Add the ALU cycles of the value `n` to the field that they count for.
+        """Add the ALU cycles of the value `n` to at most one field of this object.
 
-        In a loop between MMAs they count per iteration, or only in partly masked tiles if `is_mask` (it is part of a
-        mask). If `feeds` (an MMA's operand is computed from it) they count per iteration too, as `serial` if `n`
-        depends on an MMA. Otherwise they count for the epilogue if `n` has all dimensions of some accumulator; a
-        reduction there only sets `reduces_at_end`. Values of single rows within a loop count nothing: an iteration's
-        latency has them. `phases` has the loops around each MMA.
+        The first case that applies decides. In a loop between two MMAs: per iteration, to `masked` if `is_mask` (the
+        value is part of a mask), else to `by_phase`. Ops that take no ALU cycles: nothing. Values of single rows within
+        a loop: nothing, as the latency of an iteration includes them. If `feeds` (an MMA's operand is computed from
+        `n`): per iteration, to `serial` if `n` depends on an MMA, else to `by_phase`. Reductions: nothing, but after
+        the loops they set `reduces_at_end`. Values with all dimensions of some accumulator: per task, to `end`. Else
+        nothing.
         """
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)

@@ -47,10 +47,11 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
-    """Yield the kernel of one half of a program that was split in two: a task (one workgroup's work) has as many
-    contiguous rows as its lanes hold.
+    """Yield one candidate: the kernel of one half of a split program; its tasks (workgroups) have as many rows as lanes
+    hold.
 
-    Yields nothing if every dimension is parallel, with loops, or if an access is not contiguous along a row.
+    A row is the dimensions that the grid cannot split. Yields nothing if there are none, if the half has loops, or if
+    an access is not contiguous along a row.
     """
     rows = [d for d in facts.extents if d not in facts.parallel]
     along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]
@@ -72,8 +73,10 @@ def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
 
 
 def reads_backward(facts: Facts, machine: Machine) -> bool:
-    """True if the grid should visit tasks (one workgroup's work each) in reverse: the kernel before wrote more than
-    L2 holds, and L2 has the end of it.
+    """True if the grid should visit tasks (one workgroup's work each) in reverse order, as L2 has the end of an
+    operand.
+
+    That is so if the kernel before wrote the operand, and the operand has more bytes than L2 holds.
     """
     between = [n.place for n in facts.reads if n.place.memory == facts.between]
     return any(place.elements * place.bytes > l2(machine.limits) for place in between)

@@ -18,17 +18,19 @@ DYNAMIC, CYCLIC = "dynamic", "cyclic"
 
 
 def order_of(work: Work) -> str:
-    """Return the order in which cores take tasks (one workgroup's work each): "dynamic" if masks give them
-    different lengths, else "cyclic".
+    """Return text: the order in which cores take tasks (one workgroup's work each).
+
+    "dynamic" if masks give tasks different lengths, so that each idle core takes the next task; else "cyclic".
     """
     return DYNAMIC if len(work.lengths) > 1 else CYCLIC
 
 
 def raster_of(t: Tiling) -> int:
-    """Return the raster group (tiles of C along M that run next to each other) with the fewest rows read at a time.
+    """Return the raster group (number of tiles of C along M that run next to each other) with the fewest rows read at a
+    time.
 
-    The rows of A and of B that the concurrent tiles read count, each once. Of equal groups it is the largest if C has
-    fewer tiles along M than along N, else the smallest.
+    Rows are the distinct rows of A and of B that all concurrent tiles read. If groups are equal, it is the largest if C
+    has fewer tiles along M than along N, else the smallest.
     """
     rows, columns = _sides(t)
     tall, wide = rows[1], columns[1]
@@ -37,10 +39,10 @@ def raster_of(t: Tiling) -> int:
 
 
 def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
-    """Return how many distinct rows of A and B together the concurrent tiles of C read, with `group` of
-    them along the first side.
+    """Return the number of distinct rows of A and B together that all concurrent tiles of C read.
 
-    `sides` are (tile size, number of tiles) along the two sides of C, in grid order.
+    `group` of these tiles lie along the first side of C. `sides` is ((tile size, number of tiles) along the first side,
+    (tile size, number of tiles) along the second side), in grid order.
     """
     (tile, tall), (width, wide) = sides
     running = min(t.machine.limits.cores or 1, tall * wide)
@@ -49,10 +51,12 @@ def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 
 
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
-    """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best one.
+    """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best
+    group.
 
-    If all tiles of C run at the same time, it is more than 1 if neighbours share the wrong operand. Otherwise it grows
-    with the rows that concurrent tiles read. `columns_first` says that the grid has N before M.
+    If all tiles of C run at the same time, the factor exceeds 1 only if neighbouring tiles share operand A where the
+    best group shares B, or the other way round. Otherwise it grows with the number of rows that concurrent tiles read.
+    `columns_first` says that the grid has N before M.
     """
     rows, columns = _sides(t)
     best, walked = raster_of(t), (columns, rows) if columns_first else (rows, columns)
@@ -67,7 +71,7 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 def _sides(t: Tiling) -> tuple[Side, Side]:
     """Return ((tile size, number of tiles) along M of C, the same along N), for the tiles into which the grid splits C.
 
-    Tiles that read nearly the same elements through a sliding window count once.
+    Neighbouring tiles that read nearly the same elements through a sliding window count as one.
     """
     sides = []
     for role in "rc":
@@ -79,8 +83,8 @@ def _sides(t: Tiling) -> tuple[Side, Side]:
 def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
     """Return the number of tasks (workgroups' tiles) along an axis that read different elements.
 
-    Along a dimension of a sliding window with one position per task, neighbours read nearly the same elements and count
-    once.
+    Along a dimension of a sliding window with one position per task, neighbouring tasks read nearly the same elements
+    and count as one.
     """
     windows = {d for r in t.facts.reads for window in r.place.windows for d in window}
     sliding = [d for d, n in tile.box if d in windows and n == 1]
@@ -90,11 +94,12 @@ def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
 
 
 def heads_together(t: Tiling, around: list[str]) -> int:
-    """Return how many batch entries (such as attention heads) the grid visits together, if tasks (one workgroup's
-    work each) differ in length.
+    """Return the number of batch entries (such as attention heads) that the grid visits together, if tasks differ in
+    length.
 
-    `around` names the grid dimensions before M. It is the most entries whose operands stay in L2; but at least as many
-    as have two tasks for each core, so that all cores stay busy if the longest tasks come first.
+    A task is one workgroup's work; `around` names the grid dimensions before M. It is the larger of two numbers: the
+    most entries whose operands stay in L2, and the fewest entries that have two tasks per core, so that all cores stay
+    busy if the longest tasks come first.
     """
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1

@@ -18,22 +18,24 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
-    """Return {resource: cycles of a candidate's kernels if all other resources took no time}, the longest first."""
+    """Return {resource: cycles of the candidate's kernels if every other resource took no time}, the longest first."""
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 
 
 def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
-    """Return the cycles of a candidate's kernels, without repacking, on a machine with the
-    same atoms at other rates.
+    """Return the sum of the cycles of a candidate's kernels, without repacking, on a given machine.
+
+    The machine must have atoms of the same names as the candidate's; its rates may differ.
     """
     following = 0.0 if candidate.then is None else cycles_on(candidate.then, machine)
     return _kernel_cycles(candidate.kernel, machine) + following
 
 
 def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
-    """Return the cycles of one kernel, with split-K's merge, on a machine with the same atoms at other rates.
+    """Return the cycles of one kernel, and of the merge of its parts if a reduction is split, on a given machine.
 
-    0 if its work cannot be counted there.
+    The machine must have atoms of the same names as the kernel's; its rates may differ. Return 0 if the work of the
+    kernel cannot be counted.
     """
     if isinstance(kernel, TermKernelSchedule):
         moved = replace(kernel, program=replace(kernel.program, machine=machine))
@@ -58,7 +60,9 @@ def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
 
 
 def _with_machine(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:
-    """Return the kernel on another machine, its atoms replaced by those of the same names there."""
+    """Return a copy of the kernel for another machine: each atom is replaced by that machine's atom of the same
+    name.
+    """
     t = kernel.tiling
     products = tuple(
         replace(

@@ -25,9 +25,12 @@ class Liveness:
 
 
 def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> Liveness:
-    """Return the live registers of a lane for accumulators, and for operands that are computed in registers.
+    """Return a Liveness: the maximum number of live registers per lane, for accumulators and for operands A in
+    registers.
 
-    `mmas` are the MMA tiles, `phases` has the loops around each MMA, by its node.
+    The three numbers are: in loops, in loops if MMAs start one iteration ahead, and in the epilogue. The Liveness also
+    has the MMAs whose accumulators are written, and the MMAs that wait for another MMA of the same iteration. `mmas`
+    are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
     """
     facts = t.facts
     lanes, word = mmas[0].atom.c.lanes, t.machine.register_file.word_bytes
@@ -51,9 +54,9 @@ def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> 
 
 
 def operand_registers(t: Tiling, m: MmaTile) -> float:
-    """Return the registers of a lane that operand A of the MMA `m` takes for one iteration.
+    """Return the number of registers per lane that operand A of the MMA `m` takes in one iteration.
 
-    It is twice as many if lanes compute A from reads.
+    The number is doubled if lanes compute A in registers from reads alone.
     """
     bytes_of_a = m.rows / t.down * m.depth * m.atom.a.dtype.bits / 8
     twice = 2 if m.oriented.a.reads and not m.oriented.a.products and m.oriented.a_in_registers else 1
@@ -61,11 +64,10 @@ def operand_registers(t: Tiling, m: MmaTile) -> float:
 
 
 def _live_accumulators(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[int]:
-    """Return the MMAs (node numbers) whose accumulators are live while MMA number `n` of `order`
-    runs, including that MMA.
+    """Return the set of MMAs (node numbers) whose accumulators are live while MMA number `n` of `order` runs.
 
-    `order` are all MMAs. An earlier one is live if it is written, or if a later MMA reads it or adds to it. `into` maps
-    an MMA to the one whose accumulator it adds to.
+    `order` has all MMAs. MMA number `n` itself is live; an MMA before it is live if its result is written, or if an MMA
+    after number `n` reads it or adds to it. `into` maps an MMA to the MMA whose accumulator it adds to.
     """
     later = [p for p in facts.products if p.node in order[n + 1 :]]
     written = {x for w in facts.writes for x in facts.behind(w.args[0], ("read", "mma")) if facts.nodes[x].op == "mma"}
@@ -74,20 +76,18 @@ def _live_accumulators(facts: Facts, order: list[int], n: int, into: dict[int, i
 
 
 def _is_carried(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
-    """True if the MMA `q` is in the same loops as the MMA `node`, and one of these loops
-    carries the accumulator of `q`.
+    """True if the MMAs `q` and `node` are in the same loops, and one of these loops carries the accumulator of `q`.
 
-    `phases` has the loops around each MMA, by its node.
+    `phases` maps each MMA (node number) to the loops around it.
     """
     loops = phases[node]
     return phases[q] == loops and bool(t.loops_over(t.facts.nodes[q].reduces) & loops)
 
 
 def _written_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
-    """Return the MMAs (node numbers) whose accumulators are written and are not an operand or
-    accumulator of another MMA.
+    """Return the MMAs (node numbers) whose accumulators are written and are no operand or accumulator of another MMA.
 
-    `order` are all MMAs; `into` maps an MMA to the one whose accumulator it adds to.
+    `order` has all MMAs; `into` maps an MMA to the MMA whose accumulator it adds to.
     """
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
     behind = {q for w in facts.writes for q in facts.behind(w.args[0], ("read",))}

@@ -19,7 +19,7 @@ LACKING = "lowering lacks it"
 
 
 def why_not_oriented(o: Orientation) -> str:
-    """Return what the lowering lacks for an orientation (M or N on the atom's rows), as text; empty if nothing."""
+    """Return text: what the lowering lacks for an orientation (M or N on the atom's rows); empty if nothing."""
     if o.through_shared:
         return "values between products that change their layout"
     if len(o.products) > 1 and any(o.flips):
@@ -28,9 +28,9 @@ def why_not_oriented(o: Orientation) -> str:
 
 
 def _why_not_unit_sides(o: Orientation) -> str:
-    """Return why the lowering cannot do an MMA whose M or N has one element; empty text if it can.
+    """Return text: why the lowering cannot do an MMA whose M or N has one element; empty if it can do all MMAs.
 
-    It cannot if some result does not have that dimension.
+    It cannot do an MMA if some result of the program lacks the dimension with one element.
     """
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:
@@ -46,7 +46,7 @@ def _why_not_unit_sides(o: Orientation) -> str:
 
 
 def why_not_lowered(t: Tiling) -> str:
-    """Return what the lowering lacks for a tiling, as text; empty if nothing."""
+    """Return text: what the lowering lacks for a tiling, apart from its orientation; empty if nothing."""
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
     facts = t.facts
@@ -78,19 +78,19 @@ def why_not_lowered(t: Tiling) -> str:
 
 @lru_cache
 def _why_not_alone(o: Orientation, c: DimClass, tile: AxisTile) -> str:
-    """Return what the lowering lacks for the tile of one class of dimensions, as text; empty if it can do it.
+    """Return text: what the lowering lacks for the tile of the class `c` (dimensions of one role); empty if nothing.
 
-    It does not depend on the tiles of other classes, with which it is combined many times.
+    The result does not depend on the tiles of other classes, with which this tile is combined many times, and is
+    cached.
     """
     return _why_not_tile(o, c, tile) or _why_not_steps(o, c, tile)
 
 
 def _why_not_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
-    """Return what the lowering lacks for the tile of `c` (dimensions with one role in every MMA),
-    as text; empty if nothing.
+    """Return text: what the lowering lacks for the shape of the tile of `c` (dimensions of one role); empty if nothing.
 
-    It lowers runs (contiguous flat indices) over the digits (mixed-radix parts) of one program dimension, and boxes
-    (rectangles of digits) as halo tiles. A box that extends along one digit only is such a run.
+    The lowering can do a run (contiguous flat indices) over the digits (mixed-radix parts) of one program dimension, a
+    box (rectangle of digits) that is a halo tile, and a box that extends along one digit only, as that is a run.
     """
     if tile.level == WHOLE:
         return ""
@@ -109,11 +109,10 @@ def _why_not_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def _why_not_steps(o: Orientation, c: DimClass, tile: AxisTile) -> str:
-    """Return why the lowering cannot do K steps of the size of `tile` along `c` (dimensions with one
-    role); empty text if it can.
+    """Return text: why the lowering cannot do K steps of the size of `tile` along `c` (dimensions of one role).
 
-    The last step reads past the end of K: an operand must give zeros there, and not elements of another sliding window.
-    Empty also for tiles that are no K steps of bulk copies.
+    It cannot if the last step reads past the end of K and finds elements of another sliding window instead of zeros.
+    Empty if it can, and for tiles that are no K steps of bulk copies.
     """
     if tile.level != LOOP or DEPTH not in c.roles or o.by_threads:
         return ""
@@ -127,9 +126,10 @@ def _why_not_steps(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def _is_diagonal(t: Tiling) -> bool:
-    """True if a tile's GEMMs of a batch can be the blocks of a block-diagonal B: each has all columns, one atom wide.
+    """True if the GEMMs of a batch in one tile can be the blocks of a block-diagonal B.
 
-    All blocks together must not be wider than the widest atom, and M must lie on the atom's rows.
+    They can if M lies on the atom's rows, each GEMM has all of its columns and is one atom wide, and all GEMMs of the
+    tile together are not wider than the widest atom.
     """
     (p,) = t.o.products
     columns = [(c, tile) for c, tile in t.pairs() if COLUMNS in c.roles]
@@ -139,13 +139,12 @@ def _is_diagonal(t: Tiling) -> bool:
 
 
 def _program_dim(facts: Facts, name: str) -> str:
-    """Return the program dimension that has the canonical dimension `name` as a digit (mixed-radix part).
-
-    It is `name` itself if that is no digit.
+    """Return the name of the program dimension that has `name` as a digit (mixed-radix part); `name` itself if it is no
+    digit.
     """
     return next((d for d, digits in facts.digits.items() if name in digits), name)
 
 
 def why_not_split(facts: Facts) -> str:
-    """Return why the lowering cannot do split-K of a program; empty text if it can."""
+    """Return text: why the lowering cannot do split-K of a program; empty if it can."""
     return "kernels that merge the states of a split loop" if facts.loops or len(facts.products) > 1 else ""

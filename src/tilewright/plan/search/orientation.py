@@ -55,10 +55,10 @@ class Orientation:
 
 
 def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:
-    """Yield every orientation of the program's MMAs that atoms take: for each MMA, M or N on the atom's rows.
+    """Yield the Orientation of every choice of M or N for the atom's rows, per MMA, that the machine's atoms can do.
 
-    MMAs whose results have the same dimensions get the same rows, as they may be combined elementwise. Orientations
-    that no atom takes are noted in `ranking`.
+    MMAs whose results have the same dimensions get the same rows, as these results may be combined elementwise. A
+    choice that no atom can do is noted in `ranking`.
     """
     for flips in combinations((False, True), repeat=len(facts.products)):
         sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
@@ -69,10 +69,12 @@ def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[O
 
 
 def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
-    """Return the orientation of all MMAs that `flips` gives; None if no atoms take it, which is noted in `ranking`.
+    """Return the Orientation with the choice `flips`; None if that choice is impossible, with the reason noted in
+    `ranking`.
 
-    `flips` has one entry per MMA: True if N lies on the atom's rows. None also if operand A is computed from reads and
-    bulk copies cannot load some operand.
+    `flips` has one entry per MMA: True if N lies on the atom's rows. The choice is impossible if no atom takes the
+    operands of some MMA in that orientation, or if lanes compute an operand A from reads and bulk copies cannot load
+    some operand.
     """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
@@ -106,11 +108,11 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
 def _oriented_product(
     facts: Facts, machine: Machine, p: ProductFacts, sides: tuple[Dims, Dims, OperandFacts, OperandFacts], held: bool
 ) -> OrientedProduct:
-    """Return an MMA with the atoms that take its operands; its `atoms` are empty if there are none.
+    """Return the MMA `p` as an OrientedProduct with the atoms that take its operands; `atoms` is empty if no atom does.
 
-    `sides` is (dimensions on the atom's rows, on its columns, the operand with the rows, the other operand). `held`
-    asks for atoms that take the first operand from registers. If an asynchronous atom fits, or if the program has
-    several MMAs, only asynchronous atoms are listed.
+    `sides` is (dimensions on the atom's rows, dimensions on its columns, the operand with the rows, the operand with
+    the columns). `held` asks for atoms that take the operand with the rows from registers. If an asynchronous atom
+    fits, or if the program has several MMAs, `atoms` has asynchronous atoms only.
     """
     rows, columns, a, b = sides
     source = facts.nodes[p.node].source
@@ -135,9 +137,10 @@ def _oriented_product(
 
 
 def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> bool:
-    """True if an operand's contiguous rows in memory run along K of `p`, False if they run along `own` (its M or N).
+    """True if the contiguous rows of an operand in memory run along K of `p`; False if they run along `own` (its M or
+    N).
 
-    True also if they run along neither of these.
+    True also if they run along neither K nor `own`.
     """
     read = facts.nodes[operand.reads[0]]
     access = read.place
@@ -148,7 +151,9 @@ def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, own:
 
 
 def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
-    """Return why bulk copies cannot load what an MMA's operands are read or computed from; empty text if they can."""
+    """Return text: why bulk copies cannot load the memory that the operands of `p` are read or computed from; empty if
+    they can.
+    """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, own in ((p.a, p.rows), (p.b, p.columns)):
         for access in (facts.nodes[read].place for read in operand.reads):
@@ -163,11 +168,11 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
 
 
 def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
-    """Return why bulk copies cannot stop at the end of K within a row of memory; empty text if they can, or need not.
+    """Return text: why bulk copies cannot stop at the end of K within a row of memory; empty if they can, or need not.
 
-    They need to if a row has several batch entries and K ends within a slab (row of shared memory) of `slab` elements.
-    Then the copy needs one more tensor dimension, for which the machine may have no room. `dims` are K and M (or N) of
-    the operand.
+    They need to if a row of memory has several batch entries and K is not a multiple of `slab` (elements in a row of
+    shared memory). The copy then needs one more tensor dimension, and the machine's bulk copies may have none left.
+    `dims` are K and M (or N) of the operand.
     """
     beside = any(d not in dims for d, _ in access.row)
     ends = access.contiguous is not None and facts.extents[access.contiguous] % slab
@@ -178,8 +183,8 @@ def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int
 
 
 def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
-    """True if `access` reads only one element of memory per row in a whole K step, so that
-    lanes can load it themselves.
+    """True if `access` reads one element of memory per row in each K step, so that lanes can load it without bulk
+    copies.
 
     `access` belongs to an operand of `p`; a K step has `slab` elements (a row of shared memory).
     """
@@ -188,10 +193,10 @@ def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: i
 
 
 def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
-    """Return the dimension of K along which some read of the MMA's operands is contiguous in
-    memory; None if there is none.
+    """Return the name of the K dimension along which a read of the operands of `p` is contiguous in memory; None if
+    none is.
 
-    Of several, the read with the most dimensions of K decides.
+    If several reads are, the read with the most dimensions of K decides.
     """
     k = p.product.k
     places = [facts.nodes[read].place for x in (p.a, p.b) for read in x.reads]
@@ -200,10 +205,10 @@ def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
 
 
 def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
-    """Return why bulk copies cannot load K in steps of whole slabs (rows of shared memory); empty text if they can.
+    """Return text: why bulk copies cannot load K in steps of whole slabs (rows of shared memory); empty if they can.
 
-    They cannot if the last step runs past the end of a sliding window, where memory has elements of other windows, not
-    zeros.
+    They cannot if the last step runs past the end of a sliding window and finds elements of other windows in memory,
+    not zeros.
     """
     k, alike, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
     reads = [facts.nodes[r].place for x in (p.a, p.b) for r in x.reads]
@@ -216,7 +221,7 @@ def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
 
 
 def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
-    """True if the innermost dimension of the memory that `read` reads, which has one element, is K of the MMA `p`.
+    """True if `read` reads a tensor whose innermost dimension, of one element, is K of the MMA `p`.
 
     True also if M, N and K of the MMA cannot be told apart.
     """
@@ -231,7 +236,7 @@ def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
 
 
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
-    """Return why bulk copies cannot load the operand with this access; empty text if they can.
+    """Return text: why bulk copies cannot load the operand with this access; empty if they can.
 
     `dims` are the operand's dimensions: K, and M or N.
     """
@@ -251,9 +256,9 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
 
 @lru_cache
 def bulk_pitch(machine: Machine) -> int:
-    """Return the bytes of which a row stride must be a multiple, so that bulk copies can load rows to shared memory.
+    """Return the number of bytes that must divide a row stride, so that bulk copies can load rows to shared memory.
 
-    0 if the machine has no such copies.
+    Return 0 if the machine has no bulk copies from global to shared memory.
     """
     loads = machine.copies_between("global", "shared")
     return max((c.pitch for c in loads if c.asynchronous and c.bytes_moved is None), default=0)

@@ -19,11 +19,11 @@ from tilewright.plan.search.row_copies import Repacked
 
 
 def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
-    """Yield the program with several neighbouring rows of operand A as one, if K is shorter
-    than a row of shared memory.
+    """Yield at most one Repacked: the program with several neighbouring rows of operand A as one row of as many GEMMs.
 
-    `p` is the MMA, `reads` are its A and B. Yields one rewritten program, or nothing: if rows of A are not contiguous,
-    if more than elementwise work follows the MMA, or if no number of rows that fits divides M.
+    `p` is the MMA, `reads` are its A and B. Yields nothing if the MMA has a batch or several K dimensions, if rows of A
+    are not contiguous or not shorter than a row of shared memory, if `_rows_stay_independent` is False, or if no number
+    of rows that fits a row of shared memory divides M.
     """
     a, b = reads
     k = a.place.contiguous
@@ -44,18 +44,19 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
 
 
 def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
-    """True if every value with the dimension `row` except operand A (node `a`) has all of N, and
-    only the MMA reduces there.
+    """True if each value with the dimension `row`, except operand A (node `a`), has all of N and is no reduction.
+
+    The MMA `p` itself is the only reduction that is allowed.
     """
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)
 
 
 def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
-    """Return the facts (analysed program) with groups of `count` neighbours along `row` as a new batch dimension;
-    operand B (node `b`) gets it too.
+    """Return the Facts (analysed program) in which `count` neighbours along `row` are a new batch dimension.
 
-    None if the `count` neighbours of some access are not one row of memory.
+    Operand B (node `b`) gets the new dimension too. None if, for some access, `count` neighbours are not one row of
+    memory.
     """
     batch, nodes = f"{row}_pair", []
     for n in facts.nodes:
@@ -68,8 +69,8 @@ def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
 
 
 def _access_of_pairs(access: AccessFacts, row: str, batch: str, count: int) -> AccessFacts | None:
-    """Return the access with `count` neighbours along `row` as one row of memory; the new
-    dimension `batch` counts them.
+    """Return the access in which `count` neighbours along `row` are one row of memory, and `batch` counts the
+    neighbours.
 
     None if the neighbours are not contiguous, or if the access may be out of bounds.
     """

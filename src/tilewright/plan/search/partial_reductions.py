@@ -29,11 +29,10 @@ WHAT = "a reduction in parts"
 
 
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernel `whole` with its single reduction split over tasks (one workgroup's work each), if `whole`
-    leaves half of the cores or more without one.
+    """Yield at most one candidate: the kernel of `whole` with its single reduction split over tasks (workgroups).
 
-    Yields one candidate, or nothing: if the program has no such reduction, or if it is too short to split, which is
-    noted in `ranking`.
+    Yields nothing if `whole` has a task for more than half of the cores, if the program has no reduction that can be
+    split, or if the reduction is too short (noted in `ranking`).
     """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
@@ -53,16 +52,17 @@ def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCan
 
 
 def _reduced_dim(reduction: ValueFacts) -> str:
-    """Return the name of the single dimension that a reduction reduces."""
+    """Return the name of the dimension that a reduction reduces; there must be exactly one."""
     (axis,) = reduction.reduces
     return axis
 
 
 def _single_reduction(facts: Facts) -> ValueFacts | None:
-    """Return a program's only reduction, if it reduces one dimension of values computed elementwise from plain reads.
+    """Return the program's only reduction if it can be split; else None.
 
-    None with several reductions, with loops, scans or the author's constraints, in half of a split program, if reads
-    may be out of bounds, if what is reduced is used elsewhere too, or if it accumulates in a wider type than its own.
+    It can be split if it reduces one dimension of values that are computed elementwise from plain reads in bounds and
+    that nothing else uses, and if it accumulates in its own type. None also if the program has loops, scans or
+    constraints of the author, or is half of a split one.
     """
     reductions = [n for n in facts.nodes if n.reduces]
     if len(reductions) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
@@ -84,8 +84,9 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 
 
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
-    """Return the number of parts of a reduction with the shortest memory time; 1 if the
-    unsplit kernel is fast enough.
+    """Return the number of parts of a reduction that gives the shortest memory time.
+
+    It is 1 if the kernel without a split takes no longer than a perfectly split one plus a launch.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
@@ -100,8 +101,8 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     extent = facts.extents[_reduced_dim(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
-        """Return (memory time as a multiple of that with all cores busy, elements left over) of
-        `parts` parts: a sort key.
+        """Return a sort key of `parts` parts: (memory time divided by the time with all cores busy, elements left
+        over).
         """
         rounds = ceil(parts * fewest_tasks / cores)
         busy = max(1, rounds * cores / (parts * fewest_tasks) / limits.far_alone)
@@ -112,23 +113,29 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
 
 
 def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
-    """Return the elements of one part along `axis`: `width`, rounded down to whole cache lines if it has many lines."""
+    """Return the number of elements of one part along `axis`: `width`, rounded down to whole cache lines if it is long.
+
+    It is long if it has more than WHOLE_LINES (16) cache lines.
+    """
     sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
     line = max((machine.lane_access.line_bytes // n for n in sides), default=1)
     return width // line * line if width > WHOLE_LINES * line else width
 
 
 def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return `kernel` as a candidate that reduces in `parts`, with the task widths and waves that suit one part.
+    """Return `kernel`, with its reduction in `parts`, as a candidate; task widths and waves are chosen anew for one
+    part.
 
-    Its time includes the kernel that combines the partial results.
+    The cycles include the kernel that combines the partial results.
     """
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)
 
     def size(d: Expr) -> int:
-        """Return the extent of a dimension in the kernel that reduces one part; along the split
-        dimension, the part's width.
+        """Return the extent of the dimension `d` in the kernel that reduces the parts.
+
+        It is the number of parts for the new dimension `split`; the elements per part for the dimension that is
+        reduced; else the extent in the program.
         """
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 
@@ -140,8 +147,8 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
 
 
 def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return the split reduction `kernel` as a candidate; its cycles include the kernel that
-    combines the partial results.
+    """Return the split reduction `kernel` as a candidate; its cycles include the kernel that combines the partial
+    results.
     """
     work, merge = work_in_parts(kernel, parts)
     cycles = kernel_time(kernel.machine, work, SAME_WAVES).cycles + merge
@@ -149,9 +156,9 @@ def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandi
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
-    """Return (work of the kernel that reduces `parts`, cycles of the kernel that combines them with its launch).
+    """Return (Work of the kernel that reduces `parts`, cycles of the kernel that combines the partial results).
 
-    Work is counts of cycles and bytes.
+    The Work has cycles and bytes; the cycles of the second kernel include its launch.
     """
     facts, machine, whole = kernel.facts, kernel.machine, count_uniform(kernel)
     tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)

@@ -34,10 +34,10 @@ class GraphCut:
 
 
 def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
-    """Yield the ways to split a program into two kernels with one value in memory between them.
+    """Yield a GraphCut for each way to split a program into two kernels with one value in memory between them.
 
-    Of the values that leave the same MMAs, reductions and scans to the first kernel, the smallest is taken. Values of
-    more than TIMES the bytes of all arguments are not taken, but noted in `ranking`.
+    If several values leave the same MMAs, reductions and scans to the first kernel, the value with the fewest bytes is
+    used. A value with more than TIMES (3) the bytes of all arguments is not used, but noted in `ranking`.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -68,7 +68,7 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
 
 
 def _loop_has_later_mmas(first: Facts) -> bool:
-    """True if a loop that carries an accumulator of the first kernel also has MMAs that are not in the first kernel."""
+    """True if a loop that carries an accumulator of the first kernel also has MMAs of the second kernel."""
     around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
     carrying = {
         loop
@@ -101,10 +101,10 @@ def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
 
 
 def _separates(facts: Facts, value: int, first: set[int]) -> bool:
-    """True if the program can be split after node `value`: no other computed value is used in both kernels.
+    """True if the program can be split after node `value`: no computed value but `value` is used in both kernels.
 
-    `first` are the nodes of the first kernel. Reads and renamings (such as broadcasts) may be used in both. False if
-    loop states would be in both.
+    `first` are the nodes of the first kernel. Reads and renamings (such as broadcasts) may be used in both kernels.
+    False if both kernels would have states of loops.
     """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:
@@ -114,11 +114,11 @@ def _separates(facts: Facts, value: int, first: set[int]) -> bool:
 
 
 def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
-    """Return the access to a contiguous row-major tensor that holds the value `v`, one
-    coordinate per program dimension.
+    """Return the access to a contiguous row-major tensor that holds the value `v`, with one coordinate per program
+    dimension.
 
-    The digits (mixed-radix parts) of a program dimension are one coordinate again. The memory is named %ID after the
-    node.
+    A program dimension that was split into digits (mixed-radix parts) has one coordinate for all of them. The memory is
+    named %ID, where ID is the node number of `v`.
     """
     every = [facts.digits.get(str(d), (str(d),)) for d in _tile_dims(v)]
     digits = [[n for n in names if n in v.dims] for names in every]
@@ -131,14 +131,16 @@ def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
 
 
 def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:
-    """Return the program dimensions of a value's tile, outermost first; () if its operation does not make a tile."""
+    """Return the program dimensions of the tile `v`, outermost first; () if the operation of `v` does not make a
+    tile.
+    """
     kind = v.source.results[0].type if v.source is not None and v.source.results else None
     return kind.dims if isinstance(kind, TileType) else ()
 
 
 def _first_kernel(facts: Facts, value: int) -> Facts:
-    """Return the facts (analysed program) of the first kernel: all that computes the node
-    `value`, and a write of it.
+    """Return the Facts (analysed program) of the first kernel: the node `value`, all nodes it depends on, and a write
+    of it.
     """
     inside, v = set(facts.behind(value)), facts.nodes[value]
     nodes = [n for n in facts.nodes if n.id in inside]
@@ -147,8 +149,9 @@ def _first_kernel(facts: Facts, value: int) -> Facts:
 
 
 def _second_kernel(facts: Facts, value: int) -> Facts:
-    """Return the facts (analysed program) of the second kernel: a read of the node `value`, and all else that the
-    program's writes depend on.
+    """Return the Facts (analysed program) of the second kernel, which reads the node `value` from memory.
+
+    Its other nodes are all nodes that the program's writes depend on without passing through `value`.
     """
     needed: set[int] = set()
     todo = [w.id for w in facts.writes]
@@ -164,10 +167,11 @@ def _second_kernel(facts: Facts, value: int) -> Facts:
 
 
 def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
-    """Return the facts (analysed program) of the given nodes as a program of their own: renumbered, with only the
-    dimensions and loops in use.
+    """Return the Facts (analysed program) of `nodes` alone: renumbered, with only the dimensions and loops that they
+    use.
 
-    `part` is FIRST or SECOND; the last two nodes of the first half are the value between the kernels and its write.
+    `part` is FIRST or SECOND (kernel); the last two nodes of the first kernel are the value between the kernels and its
+    write.
     """
     number = {n.id: i for i, n in enumerate(nodes)}
     made = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
@@ -200,16 +204,16 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
 
 
 def _dims_in_grid_order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
-    """Return the program's parallel dimensions, followed by all others that writes among
-    `nodes` have, in memory order.
+    """Return the names of the program's parallel dimensions, then of further dimensions of the writes among `nodes`, in
+    memory order.
     """
     written = [d for n in nodes if n.op == "write" for form in n.place.coords for d, _ in form]
     return list(dict.fromkeys([*(d for d in facts.parallel), *written]))
 
 
 def _is_parallel(nodes: tuple[ValueFacts, ...], loops: Mapping[str, object], dim: str) -> bool:
-    """True if the grid may split `dim`: every write has it, nothing reduces it or loops over
-    it, and no node is a scan.
+    """True if the grid may split `dim`: every write has `dim`, no node reduces it, no loop iterates over it, no node is
+    a scan.
     """
     writes = [n for n in nodes if n.op == "write"]
     stuck = any(dim in n.reduces or n.op in SCANS for n in nodes)

@@ -25,10 +25,11 @@ UNROLLED = 16
 
 
 def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield split-K kernels, if the best kernel without split-K leaves cores without a task (one workgroup's work).
+    """Yield split-K candidates, if the best kernel without split-K has fewer tasks (workgroups) than the machine has
+    cores.
 
-    `wholes` are all candidates without split-K, with their work. A split whose lower bound is slower than the best
-    candidate so far is skipped, unless `ranking` keeps all.
+    `wholes` has all candidates without split-K, each with its work. A split whose lower bound exceeds the cycles of the
+    best candidate so far is skipped, unless `ranking` keeps all. Kernels with halo tiles or ping-pong are not split.
     """
     best, _ = min(wholes, key=lambda x: x[0].key)
     first = best.kernel
@@ -55,10 +56,10 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
 
 
 def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
-    """Return a lower bound of the cycles of split-K: the longer of MMAs and copies, the merge of
-    the parts, both launches.
+    """Return a lower bound of the cycles of `kernel` with split-K.
 
-    `work` is that of the kernel without split-K.
+    It is the sum of the longer of MMAs and copies, the merge of the parts, and both launches. `work` is the work of the
+    kernel without split-K.
     """
     t, limits = kernel.tiling, kernel.tiling.machine.limits
     task_cycles = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
@@ -70,8 +71,7 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
 
 
 def _ways_to_split(t: Tiling) -> Iterator[Parts]:
-    """Yield the ways to do split-K of a tiling: a dimension of K, the number of its parts, and
-    the elements of each part.
+    """Yield a Parts for each way to do split-K of a tiling: a K dimension, the number of parts, the elements per part.
 
     Only loops whose parts can be merged afterwards are split.
     """
@@ -85,10 +85,11 @@ def _ways_to_split(t: Tiling) -> Iterator[Parts]:
 
 
 def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
-    """Yield the splits of the K dimension `dim` into two or more parts.
+    """Yield a Parts for each split of the K dimension `dim` into two or more parts.
 
-    Parts are whole K steps, the last one shorter, if reads past the end give zeros; otherwise all parts are equal.
-    `box` is the extent of one K step along `dim`, `step` its elements over all dimensions.
+    If reads past the end of `dim` give zeros, parts are whole K steps and the last part may be shorter; else all parts
+    are equal. `box` is the number of elements of one K step along `dim`, `step` its number of elements over all
+    dimensions.
     """
     extent = t.facts.extents[dim]
     reads = [r for r in t.facts.reads if dim in r.place.dims]
@@ -114,38 +115,38 @@ def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
 def has_dimension(read: ValueFacts, dim: str) -> bool:
     """True if the memory of a read has a dimension named `dim`, so that reads past its end give zeros.
 
-    True also if the read has no operation in the program, so that its memory is unknown.
+    True also if the read has no operation in the program, so that its memory is not known.
     """
     return read.source is None or dim in map(str, read.source.operands[0].type.dims)
 
 
 def _loop_dims(t: Tiling) -> set[str]:
-    """Return the names of the dimensions that the program's own loops around MMAs iterate over;
-    empty without such loops.
+    """Return the set of names of the dimensions that the program's loops around MMAs iterate over; empty without such
+    loops.
     """
     return {str(loop.attrs["axis"]) for loops in loops_around(t.facts.program).values() for loop in loops}
 
 
 def _is_computed(t: Tiling) -> bool:
-    """True if an operand of some MMA is computed, not read: its elements past the end of K
-    may then be other than zero.
+    """True if an operand of some MMA is computed and not read: its elements past the end of K may then differ from
+    zero.
     """
     return any(not x.is_read for p in t.facts.products for x in (p.a, p.b))
 
 
 def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCandidate:
-    """Return `kernel` with split-K as a candidate; its cycles include the kernel that merges the parts.
+    """Return `kernel` with split-K as a PlanCandidate; its cycles include the kernels that merge the parts.
 
-    `work` is that of the kernel without split-K.
+    `work` is the work of the kernel without split-K.
     """
     split, merge = split_work(kernel, work, parts)
     return candidate_of(replace(kernel, parts=parts), split, merge)
 
 
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
-    """Return (work of the kernel with split-K, cycles of the kernels that merge the parts, with their launches).
+    """Return (Work of the kernel with split-K, cycles of the kernels that merge the parts, with their launches).
 
-    `work` is that of the kernel without split-K. Work is counts of cycles and bytes.
+    `work` is the work of the kernel without split-K. A Work has cycles and bytes.
     """
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
     number = t.o.class_of[parts.dim]

@@ -47,11 +47,11 @@ class KernelPipeline:
 def pipelines(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, ranking: Ranking
 ) -> Iterator[KernelPipeline]:
-    """Yield the pipelines of a tiling that fit registers and shared memory; those that do not
-    fit are noted in `ranking`.
+    """Yield a KernelPipeline for each pipeline of a tiling that fits registers and shared memory.
 
-    `mmas` are the MMA tiles, `live` the live registers of a lane, `placed` the shared memory that operands take. Yields
-    nothing for synchronous atoms with a single wave group, which could not multiply and load at the same time.
+    A pipeline that does not fit is noted in `ranking`. `mmas` are the MMA tiles, `live` has the numbers of live
+    registers per lane, `placed` the bytes of shared memory that operands take. Yields nothing if atoms are synchronous
+    and there is a single wave group: it could not multiply and load at the same time.
     """
     cores = t.machine.limits.cores or 1
     if not mmas[0].atom.asynchronous and t.groups == 1:
@@ -78,18 +78,18 @@ def pipelines(
 
 
 def _name(mmas: tuple[MmaTile, ...]) -> str:
-    """Return the MMAs of a kernel with their tiles of C as text, to name it in a refusal."""
+    """Return text that names a kernel in a refusal: each MMA with the rows and columns of its tile of C."""
     return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in mmas)
 
 
 def _fit_registers(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, choice: tuple[bool, bool]
 ) -> tuple[tuple[int, int], tuple[int, int]] | str:
-    """Return ((waves, registers per lane) of the producer, the same of the consumer); or text: why
-    registers do not suffice.
+    """Return ((waves, registers per lane) of the producer, (waves, registers per lane) of the consumer).
 
-    `choice` is (True if A stays in registers over the loop, True for ping-pong). `mmas` are the MMA tiles, `live` the
-    live registers of a lane, `placed` the shared memory of operands.
+    Return text if the consumer needs more registers per lane than it gets. `choice` is (True if A stays in registers
+    over the loop, True for ping-pong). `mmas` are the MMA tiles, `live` has the numbers of live registers per lane,
+    `placed` the operands in shared memory.
     """
     keeps, pingpong = choice
     limits, atom = t.machine.limits, mmas[0].atom
@@ -109,8 +109,8 @@ def _fit_registers(
 def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_threads: bool) -> tuple[int, int]:
     """Return (registers per lane of the producer, registers per lane of the consumer), which share the register file.
 
-    The consumer has `groups` wave groups of the atom's lanes. `by_threads` says that lanes of the producer copy by
-    themselves, which takes more registers than to start bulk copies.
+    The consumer has `groups` wave groups, each of the atom's lanes. `by_threads` says that the producer's lanes copy
+    without bulk copies, for which they need more registers.
     """
     limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
     assert registers is not None
@@ -134,10 +134,12 @@ def _fit_stages(
     keeps: bool,
     pingpong: bool,
 ) -> Pipeline | str:
-    """Return the pipeline with as many stages as shared memory holds and latency needs; or text: why too few fit.
+    """Return a Pipeline with as many stages as latency needs and shared memory holds; or text if too few stages fit.
 
-    `waves` are (waves, registers per lane) of producer and consumer. `keeps` says that A stays in registers over the
-    loop, `pingpong` that halves of the consumers take tasks in turn. The other parameters are those of `pipelines`.
+    `waves` is ((waves, registers per lane) of the producer, (waves, registers per lane) of the consumer). `keeps` says
+    that A stays in registers over the loop, `pingpong` that two halves of the consumers take tasks in turn. `mmas` are
+    the MMA tiles, `live` has the numbers of live registers per lane, `placed` the bytes of shared memory that operands
+    take.
     """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -169,14 +171,16 @@ def _fit_stages(
 
 
 def _result_bytes_per_operand_byte(t: Tiling, last: MmaTile) -> float:
-    """Return the bytes of an element of the result, divided by the bytes of an element of operand A."""
+    """Return the ratio of bytes per element of the widest result to bytes per element of operand A of the MMA
+    `last`.
+    """
     return max(w.bytes for w in t.facts.writes) / (last.atom.a.dtype.bits / 8)
 
 
 def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
-    """Return the bytes of shared memory through which wave groups that share rows of C combine their row reductions.
+    """Return the bytes of shared memory per task through which wave groups that share rows of C combine row reductions.
 
-    0 if a single wave group has each row.
+    It is 0 if each row belongs to a single wave group. A task is one workgroup's work.
     """
     if t.across == 1:
         return 0.0
@@ -187,11 +191,12 @@ def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
 def _halo_pipelines(
     t: Tiling, m: MmaTile, halo: HaloTile, waves: tuple[tuple[int, int], tuple[int, int]], pingpong: bool
 ) -> Iterator[tuple[Pipeline, int]]:
-    """Yield (pipeline, filter taps in a stage of B) for a kernel that loads operand A as halo tiles.
+    """Yield up to two pairs (Pipeline, number of filter taps per stage of B) for a kernel that loads A as halo tiles.
 
-    First a pipeline with B in stages, then one with all of B resident in shared memory (0 taps), if all tasks (one
-    workgroup's work each) use the same B; each only if it fits. `waves` are (waves, registers per lane) of producer and
-    consumer. `pingpong` says that halves of the consumers take tasks in turn.
+    The first pair has B in stages. The second pair has all of B resident in shared memory (0 taps per stage), and is
+    only yielded if all tasks (one workgroup's work each) use the same B. A pair that does not fit shared memory is left
+    out. `waves` is ((waves, registers per lane) of the producer, (waves, registers per lane) of the consumer);
+    `pingpong` says that two halves of the consumers take tasks in turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

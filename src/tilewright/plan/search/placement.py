@@ -60,15 +60,17 @@ class OperandPlacement:
 
     @property
     def staged(self) -> float:
-        """The bytes of shared memory of one pipeline stage of this kernel, summed over its loop nests."""
+        """Return the number of bytes of shared memory per pipeline stage of this kernel: the sum over its loop
+        nests.
+        """
         return sum(self.stages.values())
 
 
 def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> OperandPlacement | None:
-    """Return where the operands of all MMAs are in shared memory, and the bytes copied for them.
+    """Return an OperandPlacement: the bytes of shared memory of all MMAs' operands, and the bytes copied for them.
 
-    None if a grid tile is a box (rectangle) of positions and the kernel has no halo tile for it. `phases` has the loops
-    around each MMA, by its node.
+    None if a grid tile is a box (rectangle) of positions and the kernel has no halo tile for it. `phases` maps each MMA
+    (node number) to the loops around it.
     """
     placement = OperandPlacement()
     halo = _halo_tile(t, mmas)
@@ -100,8 +102,9 @@ def _place_read(
 ) -> None:
     """Add one read, for an operand of the MMA `m`, to `placement`: its shared-memory bytes, copied bytes and L2 cycles.
 
-    `read` is the read's node number, and `is_a` says that operand A is or is computed from it. `phases` has the loops
-    around each MMA; `halo` is the halo tile of A, if any. Nothing is added if a K step needs one element of it per row.
+    `read` is the node number of the read; the operand is, or is computed from, the read. `is_a` says that it is A.
+    `phases` maps each MMA to the loops around it; `halo` is the halo tile of A, or None. Nothing is added if a K step
+    needs one element per row of the read.
     """
     facts, machine, p = t.facts, t.machine, m.oriented
     n, own = facts.nodes[read], p.rows if is_a else p.columns
@@ -164,9 +167,8 @@ def _needs_halo(t: Tiling) -> bool:
 
 
 def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
-    """Return the halo tile of operand A for the single MMA whose grid tile is a box (rectangle) of output positions.
-
-    None if no grid tile is such a box.
+    """Return the HaloTile of operand A if the grid tile of the single MMA is a box (rectangle) of output positions;
+    else None.
     """
     for c, tile in t.pairs():
         window = halo_window(t.o, c) if tile.level == GRID and tile.fold == BOX and len(tile.box) > 1 else None
@@ -186,23 +188,25 @@ def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
 
 
 def halo_taps(halo: HaloTile) -> int:
-    """Return the number of filter taps of a halo tile: the product over all dimensions of the filter."""
+    """Return the number of filter taps of a halo tile: the product of the filter's extents."""
     return prod(halo.taps)
 
 
 def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
-    """Return the dimension of K along which one K step runs: the one contiguous in memory, else
-    the last; None without K.
+    """Return the name of the K dimension along which one K step of `p` runs; None if `p` has no K dimension.
+
+    It is the dimension that is contiguous in memory, else the last.
     """
     k = [d for c in t.o.classes for d in c.dims if d in p.product.k]
     return contiguous_k(t.facts, p) or (k[-1] if k else None)
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
-    """Return how many neighbours along K read the same element of memory, within a K step of `slab` elements.
+    """Return the number of neighbours along K, within a K step of `slab` elements, that read the same element of
+    memory.
 
-    `read` is the node number of a read for the MMA `m`. 1 if its address is linear, or does not depend on the K that
-    steps run along.
+    `read` is the node number of a read for the MMA `m`. 1 if its address is linear, or does not depend on the K
+    dimension along which steps run.
     """
     n = t.facts.nodes[read]
     inner = inner_k(t, m.oriented)
@@ -216,6 +220,7 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
 def _cached_equal_neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
     """Return `computed.equal_neighbours(at, k, slab)`, cached.
 
-    It is how many neighbours along `k`, within `slab` elements, read the same element at the memory coordinates `at`.
+    It is the number of neighbours along `k`, within `slab` elements, that read the same element at the memory
+    coordinates `at`.
     """
     return equal_neighbours(at, k, slab)

@@ -24,27 +24,26 @@ class PlanAxes:
     """Parts of a reduction that a task has."""
 
     def task(self, d: Expr) -> int | None:
-        """Return the extent of a task (one workgroup's work) along a program dimension, in elements; None if
-        the grid does not split it.
-        """
+        """Return the number of elements of `d` per task (one workgroup's work); None if the grid does not split `d`."""
         return self._split_size(d, "task")
 
     def loop(self, d: Expr) -> int | None:
-        """Return the tile size of the loop over a program dimension, in elements; None if there is no loop."""
+        """Return the number of elements of `d` per loop iteration; None if the plan has no loop over `d`."""
         return self._split_size(d, "loop")
 
     def digit_sizes(self, d: Expr, level: str) -> dict[str, int]:
-        """Return {digit: size} for the splits of single digits (mixed-radix parts) of a dimension.
+        """Return {digit: elements} for each digit (mixed-radix part) of `d` that the plan splits separately.
 
-        `level` is "task" or "loop". {} if the plan splits the dimension as a whole, or not at all.
+        The elements are per task if `level` is "task", per iteration if it is "loop". Return {} if the plan splits `d`
+        as a whole, or not at all.
         """
         axis = self.axes.get(d)
         splits = () if axis is None else axis.splits
         return {s.digit: s.size for s in splits if s.level == level and s.digit is not None}
 
     def _split_size(self, d: Expr, level: str) -> int | None:
-        """Return the size of a dimension's first split at a level ("task" or "loop"), in
-        elements; None if there is none.
+        """Return the number of elements of the first split of `d` at `level` ("task" or "loop"); None if there is no
+        such split.
         """
         axis = self.axes.get(d)
         split = None if axis is None else axis.split(level)
@@ -52,9 +51,10 @@ class PlanAxes:
 
 
 def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
-    """Return the axes of a plan by the dimensions of its program; or text that names what has no axis.
+    """Return a PlanAxes: the plan's axis of each program dimension; or text that names the dimension without an axis.
 
-    A dimension with one element needs none.
+    A dimension with one element needs no axis. Text also if the plan splits a reduction into parts and lacks an axis
+    for the parts.
     """
     parts, parts_of_task = None, 1
     named = {axis.name: axis for axis in plan.axes}

@@ -24,7 +24,9 @@ class CandidateKernel(Protocol):
 
     @property
     def family(self) -> str:
-        """The kind of this kernel as text; the lowering tends to refuse all of a kind for the same reason."""
+        """Return text: the kind of this kernel; the lowering tends to refuse all kernels of a kind for the same
+        reason.
+        """
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class PlanCandidate:
 
     @property
     def family(self) -> tuple[str, ...]:
-        """The rewrites of this candidate and the family of each of its kernels, as text.
+        """Return a tuple of texts: the names of this candidate's rewrites, and the kind of each of its kernels.
 
         The lowering tends to refuse all candidates of a family for the same reason.
         """
@@ -81,26 +83,26 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """The cycles above which a new candidate is of no use: those of the best one.
+        """Return the cycles of the best candidate, above which a new candidate is of no use.
 
-        Infinite without a candidate, or if the ranking keeps all.
+        Infinite if the ranking has no candidate, or if it keeps all candidates.
         """
         return inf if self.keeps_all or not self.candidates else self.candidates[0].cycles
 
     @property
     def best(self) -> PlanCandidate | None:
-        """The first candidate of this ranking, which has the smallest sort key; None if there is none."""
+        """Return the first candidate of this ranking, which has the smallest sort key; None if the ranking is empty."""
         return self.candidates[0] if self.candidates else None
 
     def reject(self, what: str, why: str) -> None:
-        """Note that the choice `what` is not made, and why; of several reasons for the same
-        choice the first is kept.
+        """Note that the choice `what` is not made because of `why`; a choice that was noted before keeps its first
+        reason.
         """
         self.rejected.setdefault(what, why)
 
     def count(self, other: Ranking) -> None:
-        """Add the counts and the rejections of another search to this ranking; the candidates
-        of `other` are not added.
+        """Add the counts (states, tilings, timed kernels) and the rejections of `other` to this ranking, but no
+        candidates.
         """
         self.states += other.states
         self.tilings += other.tilings

@@ -24,10 +24,10 @@ from tilewright.plan.search.simt import term_program
 
 
 def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collection[str] = ()) -> PlanCandidate | str:
-    """Return a given plan as a candidate with its predicted cycles; or text that says why they cannot be predicted.
+    """Return a given plan as a PlanCandidate with its predicted cycles; or text: why the plan cannot be timed.
 
-    `facts` are those of the whole program, even if the plan splits it into two kernels. Arguments named in `constant`
-    are repacked once, when they are bound, at no cost.
+    `facts` are the facts of the whole program, even if the plan splits it into two kernels. Arguments named in
+    `constant` are repacked once, when they are bound, at no cost.
     """
     if plan.split_after is not None:
         return _rate_two_kernels(facts, machine, plan, plan.split_after)
@@ -55,20 +55,20 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
 
 
 def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
-    """Return the candidate `kernel` with operand B repacked to block-diagonal form, if its tile has
-    several GEMMs of a batch.
+    """Return the candidate `kernel` with operand B repacked to block-diagonal form, if its tile has several GEMMs of a
+    batch.
 
-    If `kernel` is text (why there is no candidate), return it unchanged. Arguments named in `constant` are repacked
-    once, at no cost.
+    A candidate with one GEMM per tile, and text (why there is no candidate), are returned unchanged. Arguments named in
+    `constant` are repacked once, at no cost.
     """
     return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine, constant)
 
 
 def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule, after: str) -> PlanCandidate | str:
-    """Return a plan of two kernels as a candidate with its predicted cycles; or text: why they cannot be predicted.
+    """Return a plan of two kernels as a PlanCandidate with its predicted cycles; or text: why the plan cannot be timed.
 
     The program is split after the MMA named `after`. If the plan does not describe the second kernel, the search's best
-    one is taken.
+    second kernel is used.
     """
     cut = next((c for c in cuts(facts, Ranking()) if c.after == after), None)
     if cut is None:
@@ -81,10 +81,10 @@ def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule, after: str
 
 
 def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
-    """Return the second kernel of a split program as a candidate: that of `plan`, or the
-    search's best if `plan` is None.
+    """Return the second kernel of a split program as a PlanCandidate: by `plan`, or the search's best if `plan` is
+    None.
 
-    If there is none, return text that says why.
+    Return text if there is no candidate: why `plan` cannot be timed, or that the search has no plan.
     """
     if plan is not None:
         return rate_plan(cut.second, machine, plan)
@@ -92,10 +92,10 @@ def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) 
 
 
 def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> PlanCandidate | str:
-    """Return the plan of a single kernel as a candidate with its predicted cycles; or text: why
-    they cannot be predicted.
+    """Return the plan of a single kernel as a PlanCandidate with its predicted cycles; or text: why the plan cannot be
+    timed.
 
-    `batch` is the number of GEMMs in a tile, as blocks of a block-diagonal B; 1 if B is not so.
+    `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
     """
     program = term_program(facts, machine) if plan.pipeline is None and plan.products else None
     if program is not None and is_by_terms(program, plan):

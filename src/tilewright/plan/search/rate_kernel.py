@@ -22,10 +22,11 @@ from tilewright.plan.search.unit import MmaTile, padded_k
 def rate_pipeline(
     facts: Facts, machine: Machine, plan: Schedule, roles: Pipeline, axes: PlanAxes, batch: int
 ) -> PlanCandidate | str:
-    """Return a plan with a pipeline as a candidate with its predicted cycles; or text: why they cannot be predicted.
+    """Return a plan with a pipeline as a PlanCandidate with its predicted cycles; or text: why the plan cannot be
+    timed.
 
-    `roles` is the plan's pipeline, `axes` are its axes by program dimension. `batch` is the number of GEMMs in a tile,
-    as blocks of a block-diagonal B.
+    `roles` is the plan's pipeline, `axes` has the plan's axis of each program dimension. `batch` is the number of GEMMs
+    per tile, the blocks of a block-diagonal B.
     """
     lines = {line.name: line for line in plan.products}
     units = [lines.get(p.name) for p in facts.products]
@@ -50,11 +51,11 @@ def rate_pipeline(
 
 
 def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles: Pipeline) -> Orientation | str:
-    """Return the orientation that a plan's `mma` statements give; or text: why no atom takes it, or
-    bulk copies cannot load it.
+    """Return the Orientation that a plan's `mma` statements `units` give; or text: why the program cannot run so.
 
-    `units` are these statements, `roles` is the plan's pipeline: with several producer waves, lanes copy instead of
-    bulk copies.
+    The program cannot if no atom takes the operands in that orientation, if the stated atom does not, or if bulk copies
+    cannot load the operands. `roles` is the plan's pipeline: with one producer wave, bulk copies load operands; with
+    several, the producer's lanes load operands.
     """
     ranking = Ranking()
     o = orient(facts, machine, tuple(line.transposed for line in units), ranking)
@@ -69,10 +70,10 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles
 
 
 def _wave_groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, batch: int) -> tuple[int, int]:
-    """Return (consumer wave groups along the rows of a tile, wave groups along its columns) of a plan.
+    """Return (number of consumer wave groups along the rows of a tile, number of wave groups along its columns).
 
-    `units` are the plan's `mma` statements, `roles` is its pipeline, `batch` the number of GEMMs in a tile. With
-    ping-pong only the groups of one task (one workgroup's work) count.
+    `units` are the plan's `mma` statements, `roles` is its pipeline, `batch` the number of GEMMs per tile. With
+    ping-pong, only the wave groups of one task (one workgroup's work) count, which are half of all.
     """
     atoms = [machine.multiply[line.atom or ""] for line in units]
     waves = atoms[0].c.lanes // (machine.lanes or 1)
@@ -85,10 +86,10 @@ def _wave_groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, ba
 
 
 def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
-    """Return the tile of the MMA `p` that its statement `line` in a plan gives.
+    """Return the MmaTile of the MMA `p` that its statement `line` in a plan gives.
 
-    Its atom is the statement's or, if that takes A from registers, the atom of the same shape that reads A from shared
-    memory.
+    Its atom is the statement's atom or, if that takes from registers an A that is read from memory, the atom of the
+    same shape that reads A from shared memory.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     said = t.machine.multiply[line.atom or ""]
@@ -97,18 +98,19 @@ def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
 
 
 def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
-    """True if an `mma` statement of the plan keeps operand A in registers over the loop although A is read from memory.
+    """True if an `mma` statement of the plan, one of `units`, takes from registers an operand A that is read from
+    memory.
 
-    `units` are the plan's `mma` statements.
+    A then stays in registers over the loop.
     """
     pairs = zip(t.o.products, units, strict=True)
     return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
 
 
 def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
-    """True if the plan's grid has all of its dimensions of N of the last MMA before those of M.
+    """True if, in the plan's grid, all dimensions of N of the last MMA come before all of its dimensions of M.
 
-    False if it has none of M, or none of N.
+    False if the grid has no dimension of M, or none of N.
     """
     n, m = (
         [
@@ -122,9 +124,9 @@ def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
 
 
 def _taps_per_stage(plan: Schedule, roles: Pipeline) -> int | None:
-    """Return how many filter taps a pipeline stage of B has beside halo tiles of A.
+    """Return the number of filter taps per pipeline stage of B in a plan with halo tiles of A.
 
-    0 if all of B is resident in shared memory, None if the plan has no halo tiles.
+    0 if all of B is resident in shared memory; None if the plan has no halo tiles, or no statement that places B.
     """
     panel = next((line for line in plan.values if line.form == "panel"), None)
     if panel is None or not roles.halo_stages:

@@ -21,8 +21,9 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes) -> PlanCandidate | str:
-    """Return a plan without a pipeline as a candidate with its predicted cycles; or text that names
-    an atom the machine lacks.
+    """Return a plan without a pipeline as a PlanCandidate with its predicted cycles.
+
+    Return text if a statement of the plan names an atom that the machine lacks.
     """
     size = numbers_of(facts.sizes)
     widths, blocks = dict[Expr, int](), dict[Expr, int]()
@@ -35,8 +36,8 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
     loops = {d: axes.loop(d) or max(n, size(d)) for d, n in loop_tiles(facts).items()}
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` within a task (one workgroup's work) or, if the plan loops over
-        `d`, within one iteration.
+        """Return the number of elements of `d` per task if the grid splits `d`; else per iteration if the kernel loops
+        over `d`; else all of `d`.
         """
         return widths.get(d) or loops.get(d) or size(d)
 
@@ -58,16 +59,18 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
 
 
 def _grid_position(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
-    """Return the position of a dimension among the plan's grid axes; one past the last if the grid does not have it."""
+    """Return the index of the dimension `d` among the plan's grid axes; the number of grid axes if `d` is none of
+    them.
+    """
     name = axes.axes[d].name if d in axes.axes else ""
     return plan.grid.index(name) if name in plan.grid else len(plan.grid)
 
 
 def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, transposed: bool) -> Microkernel | None:
-    """Return the atom named `atom` with its accumulator tile, as a plan's `mma` statement gives
-    them; None without an atom.
+    """Return a Microkernel: the machine's atom named `atom` with its accumulator tile; None if `atom` is None.
 
-    `rows` and `columns` are those of C, `transposed` says that N lies on the atom's rows.
+    `rows` and `columns` are the extents of the tile of C, in elements; `transposed` says that N lies on the atom's
+    rows.
     """
     if atom is None:
         return None
@@ -76,16 +79,18 @@ def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, tr
 
 
 def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
-    """True if a plan computes the product by lanes without atoms (SIMT): no statement has an atom,
-    and one axis is all of K.
+    """True if the lanes of a plan compute the product without atoms (SIMT), with all dimensions of K as one axis.
+
+    That is so if no `mma` statement has an atom and the plan has an axis of the name of `axis_of_terms`.
     """
     names = {axis.name for axis in plan.axes}
     return all(line.atom is None for line in plan.products) and axis_of_terms(program) in names
 
 
 def rate_by_terms(program: TermProgram, plan: Schedule) -> PlanCandidate | str:
-    """Return a plan with a SIMT product as a candidate with its predicted cycles; or text: which
-    dimension no task splits.
+    """Return a plan with a SIMT product as a PlanCandidate with its predicted cycles.
+
+    Return text if the plan has no task split of a dimension that the grid must split.
     """
     facts = program.facts
     named = {axis.name: axis for axis in plan.axes}

@@ -28,11 +28,13 @@ class PlanTiles:
         self.columns = [line.rows if line.transposed else line.columns for line in units]
 
     def tiles(self) -> tuple[AxisTile, ...]:
-        """Return the tile of every axis of the schedule (class of dimensions with the same role in all MMAs)."""
+        """Return a tuple with the AxisTile of every class of dimensions (same role in all MMAs), which is an axis of
+        the schedule.
+        """
         return tuple(self._tile(c) for c in self.o.classes)
 
     def _tile(self, c: DimClass) -> AxisTile:
-        """Return the tile that the plan gives to the class `c` of dimensions (those with the same role in all MMAs)."""
+        """Return the AxisTile that the plan gives to `c`, a class of dimensions (same role in all MMAs)."""
         owners = program_dims_of(self.facts, c.dims)
         loops = {d: n for d in owners if (n := self.axes.loop(d)) is not None}
         if c.is_batch and c.is_parallel and self.batch > 1:
@@ -56,37 +58,39 @@ class PlanTiles:
         return AxisTile(LOOP, block.size, block.box, block.fold, shared, max(1, ceil(block.count / shared)))
 
     def _is_whole_between_mmas(self, c: DimClass, loops: dict[Expr, int]) -> bool:
-        """True if a task (one workgroup's work) holds all of `c` between two MMAs, so that `loops` are only
-        K steps of the second one.
+        """True if a task (one workgroup's work) holds all of `c` between two MMAs, so that `loops` are K steps of the
+        second MMA.
 
-        `c` is N of one MMA and K of another; `loops` are the plan's loop tiles along it, none as wide as the first
-        MMA's tile.
+        `c` must be N of one MMA and K of another. `loops` are the plan's loop tiles along `c`, in elements: they are K
+        steps of the second MMA if none is as wide as the first MMA's tile.
         """
         columns = {n for role, n in zip(c.roles, self.columns, strict=True) if role == COLUMNS}
         return DEPTH in c.roles and bool(columns) and not columns & set(loops.values())
 
     def _whole(self, c: DimClass) -> AxisTile:
-        """Return the tile that has all of the class `c` of dimensions: neither the grid nor a loop splits it."""
+        """Return the AxisTile that has all elements of the class `c` of dimensions: neither the grid nor a loop splits
+        `c`.
+        """
         return AxisTile(WHOLE, c.extent, tuple((d, self.facts.extents[d]) for d in c.dims))
 
     def _extent(self, d: Expr) -> int:
-        """Return the extent of a program dimension, in elements: the product of its digits'
-        (mixed-radix parts') extents.
+        """Return the number of elements of the program dimension `d`: the product of the extents of its digits
+        (mixed-radix parts).
         """
         return self.facts.size(n for n in self._digits(d) if n in self.facts.extents)
 
     def _digits(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (mixed-radix parts) that a program dimension was split into.
+        """Return the names of the digits (mixed-radix parts) that the program dimension `d` was split into.
 
-        It is the dimension's own name if it was not split.
+        A dimension that was not split gives a tuple of its own name.
         """
         return self.facts.digits.get(str(d), (str(d),))
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
-        """Return the grid tile of the class `c`: a box (rectangle) over the digits (mixed-radix parts) of
-        `d`, as the plan splits it.
+        """Return the grid AxisTile of the class `c`: a box (rectangle) over the digits (mixed-radix parts) of `d`.
 
-        A digit that the plan does not split has one element in the box, or all of them if the plan pads some digit.
+        The plan gives the extents of the box. A digit that the plan does not split has one element in the box, or all
+        of its elements if the plan pads some digit.
         """
         task_sizes, extents = self.axes.digit_sizes(d, "task"), self.facts.extents
         runs_on = any(digit.walked != digit.extent for digit in self.axes.axes[d].digits)
@@ -94,11 +98,10 @@ class PlanTiles:
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 
     def _split_tile(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
-        """Return the tile at a level (GRID or LOOP) of the class `c` of dimensions, with the extents
-        `sizes` (1 if not given).
+        """Return the AxisTile of the class `c` of dimensions at `level` (GRID or LOOP).
 
-        `owners` are the program dimensions of `c`, by which `sizes` has extents in elements. One owner gives a run
-        (contiguous flat indices), several give a box (rectangle).
+        `owners` are the program dimensions of `c`; `sizes` maps them to elements per tile, 1 if missing. With one owner
+        the tile is a run (contiguous flat indices), with several it is a box (rectangle).
         """
         facts, size = self.facts, prod(sizes.get(d, 1) for d in owners)
         if len(owners) == 1:
@@ -112,10 +115,11 @@ class PlanTiles:
         )
 
     def _loop_tile(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
-        """Return the loop tile of the class `c` of dimensions; `loops` has the loop tile sizes by program dimension.
+        """Return the loop AxisTile of the class `c` of dimensions; its count is the number of iterations per task, in
+        all passes.
 
-        `owners` are the program dimensions of `c`; those without a loop are whole. The tile's count is the iterations
-        of a task (one workgroup's work) over all passes.
+        `owners` are the program dimensions of `c`; `loops` maps them to elements per iteration. An iteration has all
+        elements of an owner without a loop, and one element of an axis of filter taps. A task is one workgroup's work.
         """
         taps = {d for d in owners if d in self.axes.axes and self.axes.axes[d].name in self.taps}
         sizes = {d: 1 if d in taps else loops.get(d, self._extent(d)) for d in owners}
@@ -125,5 +129,5 @@ class PlanTiles:
 
 
 def program_dims_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
-    """Return the program dimensions that have any of the canonical dimensions `dims` as a digit (mixed-radix part)."""
+    """Return the program dimensions of which any of `dims` is a digit (mixed-radix part), or which `dims` names."""
     return [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & set(dims)]

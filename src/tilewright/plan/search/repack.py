@@ -23,10 +23,11 @@ MOST_COPIED = 2
 
 
 def repackings(facts: Facts, machine: Machine, constant: Collection[str], ranking: Ranking) -> Iterator[Repacked]:
-    """Yield the ways to repack the operands of a program's single MMA before its kernel.
+    """Yield a Repacked for each way to copy the operands of a program's single MMA to another layout before its kernel.
 
     Operands named in `constant` are repacked once, when they are bound, and cost nothing. Ways that do not apply are
-    noted in `ranking`. Yields nothing with several MMAs, with computed operands, or on a machine without bulk copies.
+    noted in `ranking`. Yields nothing if the program has several MMAs, computed operands or operands in blocks, if it
+    is half of a split program, if an address is not linear, or on a machine without bulk copies.
     """
     if len(facts.products) != 1 or facts.part:
         return
@@ -59,10 +60,10 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
 
 
 def padded_length(machine: Machine, extent: int, element: int, line: int) -> int:
-    """Return the padded length of a row of `extent` elements: whole lines if it grows little, else whole sectors.
+    """Return the number of elements of a row of `extent` elements after padding: whole lines, or else whole sectors.
 
-    `element` is the bytes of an element, `line` the bytes of a line (row of shared memory). Little is one part in
-    SLACK.
+    It is whole lines (rows of shared memory of `line` bytes) if the row grows by at most one part in SLACK (8), else
+    whole sectors of the machine's memory. `element` is the number of bytes per element.
     """
     pitch = bulk_pitch(machine)
     sectors, lines = (_round_up(extent, max(pitch, n), element) for n in (machine.limits.sector_bytes, line))
@@ -70,23 +71,28 @@ def padded_length(machine: Machine, extent: int, element: int, line: int) -> int
 
 
 def _round_up(extent: int, pitch: int, element: int) -> int:
-    """Return `extent` (elements of `element` bytes) rounded up until its bytes are a multiple of `pitch`."""
+    """Return `extent` rounded up to the next number of elements whose bytes, at `element` bytes each, are a multiple of
+    `pitch`.
+    """
     while extent * element % pitch:
         extent += 1
     return extent
 
 
 def _shared_row_bytes(machine: Machine) -> int:
-    """Return the bytes of a row of shared memory as atoms read it, the longest of all atoms."""
+    """Return the number of bytes of a row of shared memory as atoms read it: the maximum over all atoms of the
+    machine.
+    """
     return max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
 
 
 def _pad_k(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (the program with K zero-padded in both operands, the copies that pad); or text: why K cannot be padded.
+    """Return (Facts of the program with K zero-padded in both operands, a RowCopy per operand); or text: why not.
 
-    `p` is the MMA, `reads` are its A and B.
+    `p` is the MMA, `reads` are its A and B. K cannot be padded if none of its dimensions is a whole row of both
+    operands, or if an op other than the reads and the MMA has that dimension.
     """
     k = next((d for d in p.k if all(_is_whole_row(n.place, d, facts) for n in reads)), None)
     if k is None:
@@ -104,15 +110,17 @@ def _pad_k(
 
 
 def _is_whole_row(place: AccessFacts, k: str, facts: Facts) -> bool:
-    """True if a row of the memory is the dimension `k` alone, from its first element to its last."""
+    """True if a row of the memory (its last coordinate) has the dimension `k` alone, from the first element to the
+    last.
+    """
     return place.row == ((k, 1),) and place.shape[-1] == facts.extents[k]
 
 
 def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (the program with a larger row stride of operands that bulk copies cannot read, the
-    copies that make them so).
+    """Return (Facts of the program with padded row strides, a RowCopy per padded operand); or text: why not.
 
-    Text if the row strides of both operands are legal already. `reads` are A and B of the MMA.
+    An operand is padded if bulk copies cannot read its row stride. Text if they can read both. `reads` are A and B of
+    the MMA.
     """
     accesses, copies = {}, []
     for n in reads:
@@ -133,9 +141,11 @@ def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[
 def _merge_tap(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Return (the program with a filter tap and the channels merged into one contiguous run of K, the copies for it).
+    """Return (Facts of the program with a filter tap and the channels as one contiguous run of K, a RowCopy per
+    operand).
 
-    `p` is the MMA, `reads` are its A and B. None if no tap is next to the channels in both operands.
+    `p` is the MMA, `reads` are its A and B. Channels are padded until row strides suit bulk copies. None if no tap is
+    next to the channels in both operands.
     """
     pitch = bulk_pitch(machine)
     for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
@@ -158,10 +168,10 @@ def _merge_tap(
 def _with_merged_k(
     facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
-    """Return (the program with `tap` and `channel` merged into one run of K with `channels`
-    elements per tap, the copies).
+    """Return (Facts of the program with `tap` and `channel` as one run of K, a RowCopy per operand).
 
-    `reads` are A and B of the MMA, both of which are copied. The merged dimension keeps the name `channel`.
+    The run has `channels` elements per tap and keeps the name `channel`. `reads` are A and B of the MMA, both of which
+    are copied.
     """
     length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []
@@ -196,10 +206,11 @@ def _with_merged_k(
 def _im2col(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (the program with all of K as one contiguous run in every row, as im2col does, the copies for it).
+    """Return (Facts of the program with all of K as one contiguous run in every row, as im2col does, a RowCopy per
+    operand).
 
-    Text that says why not if K is one dimension already, or if the copies move too many bytes. `p` is the MMA, `reads`
-    are its A and B.
+    Text if K has one dimension only, or if the copies move more than MOST_COPIED (2) times the bytes that the program
+    moves. `p` is the MMA, `reads` are its A and B.
     """
     summed = [d for d in map(str, facts.order) if d in p.k]
     if len(summed) < 2:

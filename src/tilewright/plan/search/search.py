@@ -43,11 +43,11 @@ def search(
     constant: Collection[str] = (),
     opened: Mapping[Expr, Expr] | None = None,
 ) -> Ranking:
-    """Return the ranked ways to run a program on a machine, the fastest first.
+    """Return a Ranking: the ways to run a program on a machine, the fastest first, and the rejected choices.
 
-    `free` are the loops whose tile size does not change the result. With `only_lowered`, candidates are those that the
-    lowering can do; what it lacks is among the rejected. Arguments named in `constant` are repacked once, when they are
-    bound. For sizes that are `opened` (known only at a call), `sizes` has typical numbers.
+    `sizes` maps symbols to numbers; for sizes that are `opened` (known only at the call) these are typical numbers.
+    `free` are the loops whose tile size does not change the result. With `only_lowered`, candidates that the lowering
+    cannot do are rejected. Arguments named in `constant` are repacked once, when they are bound, at no cost.
     """
     return search_facts(facts_of(program, sizes, free, opened), machine, only_lowered=only_lowered, constant=constant)
 
@@ -60,10 +60,11 @@ def search_facts(
     constant: Collection[str] = (),
     keeps_all: bool = False,
 ) -> Ranking:
-    """Return the ranked ways to run a program, from its facts, the fastest first.
+    """Return a Ranking: the ways to run a program, given by its facts, the fastest first, and the rejected choices.
 
-    With `only_lowered`, candidates are those that the lowering can do. `constant` names arguments that are repacked
-    once, when they are bound. With `keeps_all`, candidates are kept even if bounds show that they are slower.
+    With `only_lowered`, candidates that the lowering cannot do are rejected. `constant` names arguments that are
+    repacked once, when they are bound, at no cost. With `keeps_all`, the ranking keeps candidates that bounds show to
+    be slower.
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     _add_candidates(ranking, list(kernels_of_cores(facts, machine, ranking)))
@@ -95,9 +96,11 @@ def search_facts(
 def _add_repacked(
     repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
 ) -> None:
-    """Add the candidates on repacked operands to the ranking; only a rejection if a bound shows that all are slower.
+    """Add the candidates on repacked operands to the ranking; if a bound shows that all are slower, note a rejection
+    instead.
 
-    `constant` names arguments that are repacked once; `only_lowered` drops candidates that the lowering cannot do.
+    `constant` names arguments that are repacked once, at no cost; `only_lowered` drops candidates that the lowering
+    cannot do.
     """
     best = ranking.limit
     least = lower_bound(repacked.facts, machine) + repacked.cycles
@@ -116,7 +119,8 @@ def _add_repacked(
 def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
     """Add one candidate of two kernels to the ranking for each way to split the program.
 
-    A way that a bound shows to be slower, or with `only_lowered` one that the lowering cannot do, is noted as rejected.
+    A way that a bound shows to be slower is noted as rejected; with `only_lowered`, so is a way that the lowering
+    cannot do. A way is skipped if the search finds no kernel for one of the halves.
     """
     for cut in cuts(facts, ranking):
         best, what = ranking.limit, cut.what
@@ -137,8 +141,8 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
 
 
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:
-    """Return the two kernels of a split program as one candidate, with the sum of their
-    cycles; `two` runs after `one`.
+    """Return the two kernels of a split program as one candidate; its cycles are the sum of both. `two` runs after
+    `one`.
     """
     cycles = one.cycles + two.cycles
     rewrites = (Rewrite(cut.what, after=cut.after), *one.rewrites)
@@ -146,9 +150,11 @@ def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCa
 
 
 def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
-    """Add candidates to a ranking, which keeps the KEPT best of all and the KEPT_OF_FAMILY best of each family.
+    """Add candidates to a ranking in order of their keys; keep the KEPT (8) best, and the KEPT_OF_FAMILY (16) best per
+    family.
 
-    If the ranking keeps all, none is dropped.
+    If the ranking keeps all, no candidate is dropped. A family is candidates with the same kinds of kernels and
+    rewrites.
     """
     ranking.states += 1
     every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)
@@ -162,10 +168,11 @@ def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
 
 
 def lower_bound(facts: Facts, machine: Machine) -> float:
-    """Return a lower bound of the cycles of any schedule: the largest of MMA, lane (ALU) and
-    memory cycles, plus a launch.
+    """Return a lower bound of the cycles of any schedule: the maximum of MMA, lane (ALU) and memory cycles, plus a
+    launch.
 
-    MMAs count at the rate of the fastest atom that fits, or of multiply-adds by lanes if none fits.
+    MMA and lane cycles are with all cores at work. MMAs count at the rate of the fastest atom that takes their types;
+    at the rate of multiply-adds by lanes if no atom does.
     """
     mma = lanes = 0.0
     for p in facts.products:

@@ -44,7 +44,7 @@ class TermProgram:
 
     @property
     def count(self) -> int:
-        """The extent of K of this product: the number of multiply-adds (terms) of one result."""
+        """Return the number of multiply-adds (terms) per result: the product of the extents of all K dimensions."""
         return prod(self.facts.extents.get(str(d), 1) for d in self.summed)
 
 
@@ -66,7 +66,8 @@ class TermKernelSchedule:
 
     @property
     def family(self) -> str:
-        """The kind of this kernel as text: with or without boxes (rectangles) of results per lane.
+        """Return text: the kind of this kernel, "terms in boxes" if a lane computes boxes (rectangles) of results, else
+        "terms".
 
         The lowering tends to refuse all candidates of one kind for the same reason.
         """
@@ -74,9 +75,9 @@ class TermKernelSchedule:
 
 
 def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the kernels in which lanes compute a program's single product without atoms (SIMT).
+    """Yield candidates: kernels in which lanes compute a program's single product without atoms (SIMT).
 
-    Yields nothing if `term_program` gives none for it.
+    Yields nothing if `term_program` returns None for the program.
     """
     program = term_program(facts, machine)
     if program is None:
@@ -87,17 +88,18 @@ def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
-    """Return a SIMT kernel (lanes multiply without atoms) as a candidate, timed by its work."""
+    """Return a SIMT kernel (lanes multiply without atoms) as a PlanCandidate with its predicted cycles."""
     time = kernel_time(kernel.program.machine, count_terms(kernel), SAME_WAVES)
     key = (round(time.cycles), 0, 0, 0, 0, time.unbounded, len(kernel.sizes))
     return PlanCandidate(kernel, time.cycles, key)
 
 
 def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
-    """Return the single product of a program if lanes can compute it without atoms (SIMT); None if they cannot.
+    """Return a TermProgram: the single product of a program, if lanes can compute it without atoms (SIMT); else None.
 
-    They can if M or N is empty, both operands are plain reads, one program dimension has all rows, and the batch, if
-    any, is contiguous in memory. None also with loops, for half of a split program, and on a machine without lanes.
+    Lanes can if M or N is empty, both operands are plain reads with linear addresses, one program dimension has all
+    rows of the larger operand, and there is no batch or the larger operand is contiguous along the batch. None also if
+    the program has loops or several products, for half of a split program, and on a machine without lanes (a CPU).
     """
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None
@@ -132,17 +134,18 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
 
 
 def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
-    """Return the names of the digits (mixed-radix parts) that a program dimension was split into.
+    """Return the names of the digits (mixed-radix parts) that the program dimension `d` was split into.
 
-    It is the dimension's own name if it was not split.
+    A dimension that was not split gives a tuple of its own name.
     """
     return facts.digits.get(str(d), (str(d),))
 
 
 def sizes_of(kernel: TermKernelSchedule) -> Size:
-    """Return a function that gives the extent of any dimension of a SIMT kernel.
+    """Return a function that evaluates a dimension of a SIMT kernel to its extent, an int.
 
-    With boxes (rectangles of results per lane) that includes the dimension that counts boxes, and those within a box.
+    It knows the program's dimensions, the flattened K and, if lanes compute boxes (rectangles) of results, the
+    dimension that counts boxes and the dimensions within a box.
     """
     boxes = [] if kernel.outer is None else [d for d in kernel.terms.dims if d is not kernel.outer]
     inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
@@ -153,8 +156,9 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
 
 
 def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
-    """Return a function that gives the extent of any dimension of a SIMT kernel: of the program,
-    of K, and those in `more`.
+    """Return a function that evaluates a dimension of a SIMT kernel to its extent, an int.
+
+    It knows the program's dimensions, the flattened K, and the dimensions in `more`, which maps them to extents.
     """
     numbers = numbers_of(program.facts.sizes)
     known: dict[Expr, int] = {program.terms.summed: program.count, **more}
@@ -162,9 +166,9 @@ def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
 
 
 def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
-    """Return the kernel whose lanes compute results one by one, along a batch dimension, in a list.
+    """Return a list with the kernel whose lanes compute results one by one, along a batch dimension.
 
-    The list is empty if there is no batch, so that lanes lie along rows.
+    Return [] if the product has no batch, so that lanes lie along rows.
     """
     facts, terms = program.facts, program.terms
     if terms.along_rows:
@@ -180,10 +184,10 @@ def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
 
 
 def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
-    """Yield the kernels whose lanes compute boxes (rectangles of neighbours) of results that fit
-    registers and share reads.
+    """Yield the kernels whose lanes each compute a box (rectangle of neighbours) of results.
 
-    Yields nothing if M has fewer than two digits (mixed-radix parts).
+    The box must fit a lane's registers, and its results must share reads. Yields nothing if M has fewer than two digits
+    (mixed-radix parts).
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
@@ -212,17 +216,20 @@ def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
 
 
 def _may_overrun(facts: Facts, dim: str, n: int) -> bool:
-    """True if boxes of `n` elements divide the dimension `dim`, or if every write drops the elements past its end."""
+    """True if boxes of `n` elements may cover the dimension `dim`, even if the last box extends past its end.
+
+    That is so if `n` divides the extent of `dim`, or if every write drops the elements past the end.
+    """
     extent = facts.extents[dim]
     forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
     return extent % n == 0 or all(any(form == ((dim, 1),) and at == extent for form, at in each) for each in forms)
 
 
 def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
-    """Return how a lane computes one box (rectangle) of results: its accumulators, and the input window of one K step.
+    """Return a Terms: how a lane computes one box (rectangle) of results, with the input window that one K step reads.
 
     `box` maps each digit (mixed-radix part of M) to the box's extent; an empty `box` means one result. `tile` is the
-    number of K elements of one step.
+    number of K elements per step.
     """
     terms = replace(program.terms, tile=tile, sizes=tuple(box.values()))
     extents, remaining = dict(box), tile
@@ -238,9 +245,9 @@ def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
 
 
 def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[Terms, Expr, dict[Expr, int]]:
-    """Return (`terms` with the dimensions of boxes, the dimension that counts boxes, {dimension within one: extent}).
+    """Return (`terms` with the dimensions of boxes, the dimension that counts boxes, {dimension within a box: extent}).
 
-    A box is the rectangle of results that one lane computes; `box` maps each digit (mixed-radix part of M) to its
+    A box is the rectangle of results that one lane computes; `box` maps each digit (mixed-radix part of M) to the box's
     extent.
     """
     outer = symbol("boxes", 1)
@@ -250,7 +257,8 @@ def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple
 
 
 def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
-    """Return the kernel in which every lane computes one box (rectangle) of results, for each element of one vector.
+    """Return the kernel in which each lane computes one box (rectangle) of results per element of a vector of the
+    batch.
 
     `box` maps each digit (mixed-radix part of M) to the box's extent.
     """
@@ -262,11 +270,10 @@ def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) ->
 
 
 def count_terms(kernel: TermKernelSchedule) -> Work:
-    """Return the work of a SIMT kernel: cycles of its instructions and of its loads per task (one
-    workgroup's work), latency.
+    """Return the Work of a SIMT kernel: cycles of instructions and of loads per task, latency in cycles, bytes in all.
 
-    The latency is in cycles, of one core for all of its waves. Unrolled K steps wait for their loads together, others
-    one after the other.
+    A task is one workgroup's work. The latency is the cycles that one core takes for all of its waves: if the K steps
+    are unrolled, a wave waits once for all loads, else once per step.
     """
     terms, machine, size = kernel.terms, kernel.program.machine, sizes_of(kernel)
     limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.values

@@ -12,7 +12,9 @@ from tilewright.plan.search.simt import TermKernelSchedule, TermProgram, digits_
 
 
 def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
-    """Return the plan of a SIMT kernel: axes that the grid splits, whole axes, and one axis for all of K."""
+    """Return the plan (a Schedule) of a SIMT kernel: axes that the grid splits, axes that stay whole, one axis for all
+    of K.
+    """
     program, facts = kernel.program, kernel.program.facts
     axes, tasks = [], []
     for d in facts.cut:
@@ -33,22 +35,23 @@ def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
 
 
 def axis_of_terms(program: TermProgram) -> str:
-    """Return the name of the plan's axis of K, which has all reduction dimensions as one flat index."""
+    """Return the name of the plan's axis of K, which has all dimensions of K as one flat index."""
     first = str(program.summed[0])
     return first.rpartition("_")[0] if len(program.summed) > 1 else first
 
 
 def _extent(facts: Facts, d: Expr) -> int:
-    """Return the extent of a program dimension, in elements: the product of its digits'
-    (mixed-radix parts') extents.
+    """Return the number of elements of the program dimension `d`: the product of the extents of its digits (mixed-radix
+    parts).
     """
     return prod(facts.extents.get(name, 1) for name in digits_of_dim(facts, d))
 
 
 def _axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
-    """Return the plan's axis of the dimension `d`, which the grid splits.
+    """Return the plan's Axis of the dimension `d`, which the grid splits.
 
-    With boxes (rectangles of results per lane), each digit (mixed-radix part) of M is padded to whole boxes.
+    If `d` is M and lanes compute boxes (rectangles) of results, each digit (mixed-radix part) of `d` is padded to whole
+    boxes.
     """
     facts = kernel.program.facts
     if d is not kernel.program.row or kernel.outer is None:

@@ -47,8 +47,8 @@ class AxisTile:
 
 
 def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, int]]]:
-    """Yield (a tile for each class of dimensions, (wave groups along rows, wave groups along
-    columns)) for every choice to try.
+    """Yield (an AxisTile per class of dimensions, (wave groups along rows, wave groups along columns)), all choices to
+    try.
 
     A class of dimensions (same role in every MMA) is one axis of the schedule.
     """
@@ -81,19 +81,17 @@ def _atom_widths(o: Orientation, c: DimClass) -> tuple[int, ...]:
 
 
 def _legal_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return the tiles of `c` (dimensions of one role) that meet the author's constraints and
-    whose overhang is not stored.
+    """Return a list of AxisTile for `c` (dimensions of one role) that meet the author's constraints.
 
-    `rows` is the M extent of a task's (workgroup's) tile in elements, `columns` are the N extents of atoms.
+    A grid tile that extends past the end of `c` is in the list only if writes drop the elements past the end. `rows` is
+    the M extent of a task's (workgroup's) tile in elements, `columns` are the N extents of atoms.
     """
     proposed = [tile for tile in _proposed_tiles(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
     return [tile for tile in proposed if tile.level != GRID or _overhang_is_dropped(o.facts, tile)]
 
 
 def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
-    """True if a grid tile has the task extents that the author's constraints state; True for
-    tiles that are no grid tiles.
-    """
+    """True if the tile is no grid tile, or has as many elements per task as the author's constraints state."""
     for owner, stated in facts.stated_tasks.items():
         digits = facts.digits.get(owner, (owner,))
         own = prod(n for d, n in tile.box if d in digits)
@@ -105,8 +103,8 @@ def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
 
 
 def _overhang_is_dropped(facts: Facts, tile: AxisTile) -> bool:
-    """True if every write drops the elements that a grid tile has past the end of its
-    dimensions, or if it has none there.
+    """True if a grid tile does not extend past the end of its dimensions, or if every write drops the elements past the
+    end.
     """
     past = [d for d, n in tile.box if facts.extents[d] % n]
     if tile.fold == RUN:
@@ -115,21 +113,19 @@ def _overhang_is_dropped(facts: Facts, tile: AxisTile) -> bool:
 
 
 def can_pad(facts: Facts, dim: str) -> bool:
-    """True if every write drops the positions past the end of `dim`, so that a tile may extend past it."""
+    """True if every write drops the elements past the end of `dim`, so that a tile may extend past it."""
     return all(_is_out_of_bounds(w.place, dim, facts.extents[dim]) for w in facts.writes)
 
 
 def _is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
-    """True if all positions from `extent` on along `dim` are out of bounds of the memory, so that
-    writes there are dropped.
-    """
+    """True if all elements from `extent` on along `dim` are out of bounds of the memory, so that writes drop them."""
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
     )
 
 
 def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return the tiles to try for `c` (dimensions of one role), before constraints and overhang are checked.
+    """Return a list of AxisTile to try for `c` (dimensions of one role), before constraints and overhang are checked.
 
     `rows` is the M extent of a task's (workgroup's) tile in elements, `columns` are the N extents of atoms.
     """
@@ -159,10 +155,11 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
 
 
 def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
-    """Return the N extents of atoms that cover all of `c`: the narrowest, and the narrowest whose
-    rows bulk copies can store.
+    """Return a list of up to two N extents of atoms that cover all of `c` (dimensions of one role); [] if no atom
+    covers it.
 
-    There are 0 to 2 of them. `c` are dimensions of one role, `columns` are the N extents of atoms, ascending.
+    The first is the narrowest; the second the narrowest whose rows of the result bulk copies can store, if that
+    differs. `columns` are the N extents of atoms, ascending.
     """
     element = max(w.bytes for w in o.facts.writes)
     covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
@@ -170,10 +167,10 @@ def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> l
 
 
 def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
-    """Yield tiles of an N that the grid cannot split: loop tiles, or equal shares for the workgroups of a cluster.
+    """Yield AxisTiles of an N that the grid cannot split: loop tiles, and equal shares for the workgroups of a cluster.
 
-    `columns` are the N extents of atoms. If a loop needs several passes, the MMA is computed again in each, and the
-    tile counts the iterations of all. Yields nothing if the program scans `c`.
+    `columns` are the N extents of atoms. If a loop needs several passes, the MMA is computed again in each pass, and
+    the tile's count is the number of iterations of all passes. Yields nothing if the program scans `c`.
     """
     facts = o.facts
     if set(c.dims) & facts.scanned:
@@ -194,15 +191,15 @@ def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -
 
 
 def _atom_k(o: Orientation) -> int:
-    """Return the elements of K that one atom multiplies, the most over all MMAs."""
+    """Return the number of K elements that one atom multiplies: the maximum over the first atoms of all MMAs."""
     return max(p.atoms[0].shape[2] for p in o.products)
 
 
 def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
-    """Yield the grid tile with several GEMMs of a batch, if their K are adjacent in memory and
-    share a row of shared memory.
+    """Yield at most one grid AxisTile with several GEMMs of a batch, as blocks of a block-diagonal operand.
 
-    `c` are the batch dimensions. Yields one tile or none.
+    `c` are the batch dimensions. It yields one if the program has a single MMA, the K of neighbouring GEMMs are
+    adjacent in memory, and the K of two or more fill a row of shared memory.
     """
     facts, inner = o.facts, c.dims[-1]
     if len(o.products) != 1:
@@ -223,17 +220,18 @@ def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
 
 
 def _slab(o: Orientation, c: DimClass) -> int:
-    """Return the slab (elements of K in a row of shared memory) of the first MMA that has `c`
-    (dimensions of one role) as K.
+    """Return the number of K elements in a row of shared memory (slab) for the first MMA that has `c` as K.
+
+    `c` is a class of dimensions (same role in every MMA).
     """
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
 
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
-    """Yield the loop tiles of `slab` elements (a row of shared memory) over `c`, the dimensions of K.
+    """Yield up to two loop AxisTiles of `slab` elements (a row of shared memory) over `c`, the dimensions of K.
 
-    One is a run over all of K, if copies can load it; with several dimensions, another steps along the contiguous one
-    alone, for one filter tap after the other.
+    The first is a run (contiguous flat indices) over all of K, if copies can load it. The second, if `c` has several
+    dimensions, steps along the contiguous dimension alone, for one filter tap after the other.
     """
     facts, extents = o.facts, o.facts.extents
     accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
@@ -247,16 +245,18 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
 
 
 def _are_digits_of_one(facts: Facts, dims: tuple[str, ...]) -> bool:
-    """True if the canonical dimensions `dims` are digits (mixed-radix parts) of one program dimension, in its order."""
+    """True if all of the canonical dimensions `dims` are digits (mixed-radix parts) of one program dimension, in its
+    order.
+    """
     return any(tuple(d for d in digits if d in dims) == dims for digits in facts.digits.values())
 
 
 def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
     """True if copies can load a run over `dims` (contiguous indices of the flattened dimension) through this access.
 
-    Lanes that copy can load the digits (mixed-radix parts) of one dimension from any memory. Bulk copies can if memory
-    has `dims` as one dimension, or has a separate coordinate for each, in order (im2col). True if the access depends on
-    fewer than two of `dims`.
+    True if the access depends on fewer than two of `dims`. Lanes that copy without bulk copies can load any digits
+    (mixed-radix parts) of one program dimension. Bulk copies can if memory has `dims` as one dimension, or if each of
+    `dims` has a separate memory coordinate, in order (im2col).
     """
     own = [d for d in dims if d in access.dims]
     if len(own) < 2 or (o.by_threads and _are_digits_of_one(o.facts, dims)):
@@ -274,11 +274,11 @@ def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) ->
 def filled_box(
     facts: Facts, dims: tuple[str, ...], size: int, *, up: bool = False, outermost: bool = False
 ) -> tuple[tuple[str, int], ...]:
-    """Return a box (rectangle) of up to `size` elements as ((dimension, extent), ...): the innermost
-    dimension is filled first.
+    """Return a box (rectangle) of up to `size` elements as ((dimension, extent), ...); the innermost dimension is
+    filled first.
 
-    `dims` are its dimensions, outermost first. With `outermost`, the outermost is filled first. With `up`, extents are
-    rounded up, so that the box has at least `size` elements.
+    `dims` are its dimensions, outermost first. With `outermost`, the outermost dimension is filled first instead. With
+    `up`, extents are rounded up, so that the box has at least `size` elements.
     """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):
@@ -288,12 +288,12 @@ def filled_box(
 
 
 def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
-    """Yield the tiles of `size` elements over `c` (dimensions of one role): a run (contiguous
-    flat indices), then boxes.
+    """Yield AxisTiles of `size` elements over `c` (dimensions of one role): a run (contiguous flat indices), then
+    boxes.
 
-    A box is a rectangle of the dimensions; if a sliding window reads the class, boxes are those of halo tiles. With one
-    dimension there is only the run. With several, a run that is shorter than the class needs copies that can load it.
-    `level` is GRID or LOOP.
+    If `c` has one dimension, there is only the run. If `c` has several, a run shorter than `c` is yielded only if
+    copies can load it and no mask cuts it. A box is a rectangle of the dimensions. If a sliding window reads `c` and
+    `level` is GRID, the boxes are only boxes whose halo tile one bulk copy loads. `level` is GRID or LOOP.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:
@@ -317,8 +317,9 @@ def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterat
 def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> Iterator[tuple[tuple[str, int], ...]]:
     """Yield the boxes (rectangles) of `rows` output positions whose halo tile one bulk copy loads and an atom can read.
 
-    An atom can read it if groups of its rows have one stride. No side of a box is twice as long as its dimension, or
-    longer.
+    A box is ((dimension, extent), ...) over the dimensions of `c`. An atom can read the halo tile if groups of the
+    atom's rows have one stride. Each extent of a box is less than twice the extent of its dimension. Yields nothing if
+    `c` has one dimension.
     """
     extents = [o.facts.extents[d] for d in c.dims]
     unit, together = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows

@@ -32,12 +32,12 @@ class Tiling:
 
     @property
     def groups(self) -> int:
-        """The number of wave groups that compute one task (one workgroup's work) of this tiling together."""
+        """Return the number of wave groups that compute one task (one workgroup's work) of this tiling together."""
         return self.down * self.across
 
     @cached_property
     def size(self) -> dict[str, int]:
-        """The extent of this tiling's tile along each canonical dimension, by name.
+        """Return {canonical dimension: extent of this tiling's tile in elements}.
 
         It is the extent of one iteration if a loop iterates over the dimension, else of a task (one workgroup's work).
         """
@@ -45,17 +45,15 @@ class Tiling:
 
     @cached_property
     def batch(self) -> int:
-        """The number of GEMMs of a batch in one task's (workgroup's) tile; 1 unless they are
-        blocks of a block-diagonal B.
-        """
+        """Return the number of GEMMs of a batch per tile of a task (workgroup); more than 1 if B is block-diagonal."""
         pairs = zip(self.tiles, self.o.classes, strict=True)
         return prod(tile.size for tile, c in pairs if tile.level == GRID and c.is_batch)
 
     def span(self, dims: Dims) -> int:
-        """Return the elements of a tile over the classes that have any of `dims`, padded to whole tiles.
+        """Return the number of elements of a tile over all classes that have any of `dims`, padded to whole tiles.
 
-        Along a class that a loop iterates over it is the tile of one iteration, otherwise the tile of a task (one
-        workgroup's work). A class (dimensions with one role) counts whole.
+        A class (dimensions of one role) counts with all of its dimensions. Along a class that a loop iterates over it
+        is the tile of one iteration, else the tile of a task (one workgroup's work).
         """
         if dims not in self._spans:
             numbers = {self.o.class_of[d] for d in dims}
@@ -63,37 +61,43 @@ class Tiling:
         return self._spans[dims]
 
     def phase(self, n: ValueFacts) -> Loops:
-        """Return the loop nest in which the value `n` is computed, as class numbers; empty if it is
-        computed outside of loops.
+        """Return the loop nest in which the value `n` is computed, as a set of class numbers; empty if it is in no
+        loop.
+
+        These are the loops over dimensions that the value has, reduces or carries.
         """
         return self.loops_over(n.dims | n.reduces | n.carried)
 
     def loops_over(self, dims: Dims) -> Loops:
-        """Return the loops over any of the dimensions `dims`, as class numbers; empty if there are none."""
+        """Return the loops over any of the dimensions `dims`, as a set of class numbers; empty if there is none."""
         return frozenset(self.o.class_of[d] for d in dims) & self.looped
 
     def trips(self, loops: Loops) -> int:
-        """Return the number of iterations per task (one workgroup's work) of the innermost loop of the nest `loops`
-        (class numbers); 1 without loops.
+        """Return the number of iterations per task (workgroup) of the innermost loop of `loops`: the product of all
+        trip counts.
+
+        `loops` is a loop nest, as a set of class numbers. 1 if it is empty.
         """
         return prod(self.tiles[n].count for n in loops)
 
     @cached_property
     def between(self) -> frozenset[str]:
-        """The dimensions of loops that link two MMAs, N of one and K of the other, as in attention."""
+        """Return the set of dimensions of loops that link two MMAs: N of one MMA and K of the other, as in
+        attention.
+        """
         loops = (self.o.classes[n] for n in self.looped)
         return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
 
     def tile_of(self, dim: str) -> AxisTile:
-        """Return the tile of the class (dimensions of one role) that has the dimension `dim`."""
+        """Return the AxisTile of the class (dimensions of one role) that has the dimension `dim`."""
         return self.tiles[self.o.class_of[dim]]
 
     def steps_between(self, dims: Dims, slab: int) -> int:
-        """Return the K steps of `slab` elements along a dimension of `dims` that a task (one workgroup's work)
-        holds whole between two MMAs.
+        """Return the number of K steps, of `slab` elements, along a dimension of `dims` that is whole between two MMAs.
 
-        The accumulator of the first MMA has all of the dimension; the other operand of the second one comes one step (a
-        row of shared memory) at a time. It is 1 without such a dimension, and for one that the program loops over.
+        Such a dimension is N of one MMA and K of the next, and a task (workgroup) has all of it in the accumulator of
+        the first; the second MMA's B is loaded one step (a row of shared memory) at a time. 1 if there is no such
+        dimension, if the program loops over it, or if `slab` does not divide it.
         """
         for c, tile in self.pairs():
             is_between = (
@@ -104,12 +108,13 @@ class Tiling:
         return 1
 
     def pairs(self) -> list[tuple[DimClass, AxisTile]]:
-        """Return (class of dimensions, its tile) for each axis of the schedule."""
+        """Return a list of (DimClass, its AxisTile), one for each axis of the schedule."""
         return list(zip(self.o.classes, self.tiles, strict=True))
 
 
 def is_chained(t: Tiling) -> bool:
-    """True if a task (one workgroup's work) has several MMAs, or one whose result it reduces further, so that the
-    grid cannot split M or N of it.
+    """True if a task (one workgroup's work) has several MMAs, or an MMA whose M or N the grid cannot split.
+
+    The grid cannot split M or N if the program reduces the MMA's result along it, for example.
     """
     return len(t.o.products) > 1 or any(not c.is_parallel and {ROWS, COLUMNS} & set(c.roles) for c in t.o.classes)

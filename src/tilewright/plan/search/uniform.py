@@ -24,18 +24,18 @@ from tilewright.plan.search.work import Phase, Work
 
 
 def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandidate:
-    """Return a kernel as a candidate, timed by its work; of equal cycles, candidates with smaller `ties` come first."""
+    """Return a kernel as a PlanCandidate with its predicted cycles; if cycles are equal, smaller `ties` come first."""
     cycles = kernel_time(kernel.machine, count_uniform(kernel), SAME_WAVES).cycles
     return PlanCandidate(kernel, cycles, (round(cycles), *ties))
 
 
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
-    """Return the tile size of every loop of the program, by its axis, except of while loops and of loops
-    over dimensions that the grid splits.
+    """Return {loop dimension: elements per iteration} for the program's loops.
 
-    It is the author's, if stated. Otherwise a loop that carries more than an accumulator has one tile, a K loop at most
-    DEEPEST elements (one tile if its size is known only at the call), and any other loop one tile if its axis is short
-    (WHOLE), else CHOSEN elements.
+    While loops and loops over dimensions that the grid splits are left out. The tile is the author's, if stated; else
+    the whole extent for a loop that carries more than an accumulator; else, for a K loop, at most DEEPEST (4096)
+    elements, or the whole extent if that is known only at the call; else the whole extent up to WHOLE (512) elements,
+    and CHOSEN (256) elements beyond.
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
@@ -57,10 +57,11 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
 
 
 def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
-    """Return the atom and accumulator tile of every MMA of a kernel; None for an MMA without an atom.
+    """Return {MMA: its Microkernel (atom and accumulator tile), or None if no atom fits} for the MMAs of a kernel.
 
-    `width` gives the extent of a dimension in a task (one core's work), `lanes` the lanes that an atom must span, None
-    for any. MMAs of the program that another kernel computes are left out.
+    `width(d)` evaluates the extent of a dimension d in a task (one workgroup's work; on CPUs one thread's). `lanes` is
+    the number of lanes that an atom must span, None for any. MMAs of the program that another kernel computes are left
+    out.
     """
     own = {facts.nodes[p.node].source for p in facts.products}
     every = products_of(facts.program, machine, width, numbers_of(facts.sizes), facts.opened, lanes)
@@ -68,11 +69,11 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
 
 
 def count_uniform(kernel: UniformKernelSchedule) -> Work:
-    """Return the work (cycles and bytes) of a kernel without a pipeline: cycles of lanes and atoms add up,
-    and loads are waited for.
+    """Return the Work (cycles and bytes) of a kernel without a pipeline, in which loads do not overlap arithmetic.
 
-    Without MMAs a core waits once for its reads; with MMAs a task (one workgroup's work) waits for A and for B in every
-    K step of every accumulator tile.
+    The cycles of lanes and atoms add up. Without MMAs a core waits once for its reads; with MMAs each task (one
+    workgroup's work) waits for A and for B in every K step of every accumulator tile. With MMAs whose B another kernel
+    packs first, the cycles and bytes of the packing are included.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
@@ -97,10 +98,10 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
 
 
 def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
-    """Return the bytes of each operand B that a kernel before this one packs, so that an atom's
-    fragments are contiguous in K.
+    """Return a list with the number of bytes of each operand B that a kernel before this one packs; [] if none is
+    packed.
 
-    The list is empty if no operand is packed.
+    Packing makes the fragments of B that an atom reads contiguous.
     """
     facts, packed = kernel.facts, []
     for op, how in kernel.products.items():
@@ -115,10 +116,11 @@ def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
 
 
 def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
-    """Return (bytes, words) that one task (one workgroup's work) loads for its MMAs; a word is
-    what a lane loads at once.
+    """Return (bytes, words) that one task (one workgroup's work) loads for its MMAs; a word is what a lane loads at
+    once.
 
-    A is loaded for every accumulator tile along N, B for every one along M. MMAs without an atom count nothing.
+    Both are sums over all iterations. A is loaded once per accumulator tile along N, B once per accumulator tile along
+    M. MMAs without an atom and computed operands count nothing.
     """
     facts, copied, words = kernel.facts, 0.0, 0.0
     vector = kernel.machine.lane_access.vector_bytes
@@ -146,17 +148,16 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
 
 
 def _is_computed_over(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
-    """True if the value `n` is computed for each index of the program dimension `dim`, or if
-    that has one element only.
-    """
+    """True if the value `n` has or reduces the program dimension `dim`, or if `dim` has one element only."""
     names = facts.digits.get(str(dim), (str(dim),))
     return any(name in n.space for name in names) or all(facts.extents.get(name, 1) == 1 for name in names)
 
 
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of one core for one element of the value `n`; 0 for operations that lanes do not compute.
+    """Return the cycles of one core for one element of the value `n`; 0 for ops that lanes do not compute, and for
+    cumsum.
 
-    For an MMA it is one multiply-add, for a read whose address needs divisions it is the address arithmetic.
+    For a read whose address needs divisions it is the address arithmetic, for an MMA one multiply-add.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     if n.op == "read" and n.source is not None and needs_division(n.source, size):
@@ -167,9 +168,10 @@ def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
 
 
 def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the cycles of one core for one multiply-add of the MMA `op`, whose tiles are padded to whole atoms.
+    """Return the cycles of one core for one multiply-add of the MMA `op`: the atom's rate, or the rate of lanes if it
+    has none.
 
-    Without an atom, lanes multiply.
+    M and N of a task's tile are padded to whole atoms, and the cycles of the padding are shared by all multiply-adds.
     """
     how, axes = kernel.products.get(op), axes_in(op, kernel.width)
     if how is None or isinstance(axes, str):
@@ -180,11 +182,10 @@ def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
 
 
 def _operand_waits(kernel: UniformKernelSchedule) -> int:
-    """Return how often one task (one workgroup's work) waits for operands, over all K steps of all
-    accumulator tiles in all iterations.
+    """Return the number of times that one task (one workgroup's work) waits for operands, summed over all K steps.
 
-    A step waits for A and for B, and once more for both to be in shared memory if the atom reads them there. An MMA
-    without an atom has one step per iteration.
+    There are K steps for each accumulator tile in each iteration; an MMA without an atom has one step per iteration. A
+    step waits for A and for B, and a third time, for both to be in shared memory, if the atom reads them there.
     """
     size, around = numbers_of(kernel.facts.sizes), loops_around(kernel.facts.program)
     total = 0
@@ -203,11 +204,13 @@ def _operand_waits(kernel: UniformKernelSchedule) -> int:
 
 
 def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
-    """Return {MMA: the loops around it, outermost first} for every MMA of a program."""
+    """Return {MMA: tuple of the loops around it, outermost first} for every MMA of a program; () if it is in no
+    loop.
+    """
     around: dict[Op, tuple[Op, ...]] = {}
 
     def walk(block: Block, loops: tuple[Op, ...]) -> None:
-        """Record the loops around each MMA in a block; `loops` are those around the block."""
+        """Add the MMAs in a block, and in the blocks within it, to `around`; `loops` are the loops around the block."""
         for op in block.ops:
             if op.name == "mma":
                 around[op] = loops
@@ -219,14 +222,15 @@ def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
 
 
 def argument_bytes(facts: Facts) -> float:
-    """Return the bytes of all arguments that the program reads or writes, each counted once and whole."""
+    """Return the sum of the bytes of all arguments that the program reads or writes, each counted once and whole."""
     places = {n.place.memory: n.place for n in (*facts.reads, *facts.writes)}
     return float(sum(prod(place.shape) * place.bytes for place in places.values()))
 
 
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
-    """Return the plan of a kernel without a pipeline; if the kernel has `parts`, that of a reduction split over
-    tasks (one workgroup's work each).
+    """Return the plan (a Schedule) of a kernel without a pipeline.
+
+    If the kernel has `parts`, it is the plan of a reduction that is split over tasks (one workgroup's work each).
     """
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
     tiled = [d for d in facts.cut if d in kernel.widths or d in kernel.blocks]
@@ -252,8 +256,8 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 
 
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
-    """Return the plan of a kernel that reduces each part of a split reduction; the part's number
-    is the grid's first axis.
+    """Return the plan (a Schedule) of the kernel that reduces the parts of a split reduction; the grid's first axis
+    counts parts.
 
     `whole` are the dimensions that the grid does not split.
     """

@@ -35,14 +35,16 @@ class UniformKernelSchedule:
 
     @property
     def family(self) -> str:
-        """The kind of this kernel as text: whole, or parts of a reduction.
+        """Return text: the kind of this kernel, "parts of a reduction" if it reduces in parts, else "no pipeline".
 
         The lowering tends to refuse all candidates of one kind for the same reason.
         """
         return "no pipeline" if self.parts is None else "parts of a reduction"
 
     def width(self, d: Expr) -> int:
-        """Return the extent of a dimension within a task (one workgroup's work) of this kernel or, if it loops over
-        it, one iteration; at least 1.
+        """Return the number of elements of `d` per task if the grid splits `d`; else per iteration if the kernel loops
+        over `d`; else all of `d`.
+
+        It is at least 1. A task is one workgroup's work; on CPUs it is one thread's.
         """
         return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))

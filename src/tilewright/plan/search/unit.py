@@ -22,40 +22,40 @@ class MmaTile:
 
     @property
     def node(self) -> int:
-        """The node number of this MMA in the graph of facts."""
+        """Return the node number of this MMA in the graph of facts."""
         return self.oriented.product.node
 
     @property
     def atoms(self) -> float:
-        """The number of atoms that cover M and N of this tile, one atom deep in K."""
+        """Return the number of atoms that cover M and N of this tile, for one atom's K."""
         return self.rows / self.atom.shape[0] * self.columns / self.atom.shape[1]
 
     @property
     def cycles(self) -> float:
-        """The cycles of one core's MMA units for this tile over its whole depth K, with all
-        atoms one after the other.
-        """
+        """Return the cycles of one core's MMA units for this tile and its whole depth K: the sum over all atoms."""
         return self.atoms * self.depth / self.atom.shape[2] * self.atom.cycles
 
     @property
     def shared_bytes(self) -> float:
-        """The bytes that all atoms of this tile read from shared memory over its whole depth K: B,
-        and A unless in registers.
+        """Return the number of bytes that all atoms of this tile read from shared memory over its whole depth K.
+
+        Each atom reads its rows of B and, if A is not in registers, its rows of A.
         """
         rows = (0 if self.oriented.a_in_registers else self.atom.shape[0]) + self.atom.shape[1]
         return self.atoms * self.depth * rows * self.atom.a.dtype.bits / 8
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a row of shared memory (slab) as this tile's atom reads operand A."""
+        """Return the number of bytes of a row of shared memory (slab) as this tile's atom reads operand A."""
         return (self.atom.slab or 1) * self.atom.a.dtype.bits // 8
 
 
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
-    """Return the tile of the MMA `p`, with the widest atom that divides its columns, or else the
-    narrowest that covers them.
+    """Return the MmaTile of the MMA `p` with the widest atom that divides its columns, else the narrowest that covers
+    them.
 
-    None if no atom does, if wave groups do not share its rows evenly, or if its K in one iteration is illegal.
+    The atom's N must divide or cover the columns of one wave group. None if no atom does, if wave groups do not share
+    the rows evenly, or if `_is_legal_k` is False for the K of one iteration.
     """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
@@ -74,7 +74,9 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
 
 
 def iteration_k(t: Tiling, p: OrientedProduct) -> int:
-    """Return the elements of K that one iteration has; if a tile has several GEMMs of a batch, the K of one of them."""
+    """Return the number of K elements of the MMA `p` per iteration; per GEMM, if a tile has several GEMMs of a
+    batch.
+    """
     facts, k = t.facts, t.span(p.product.k)
     if t.batch == 1:
         return k
@@ -83,15 +85,16 @@ def iteration_k(t: Tiling, p: OrientedProduct) -> int:
 
 
 def padded_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
-    """Return the elements of K that one iteration multiplies, padded to a multiple of the atom's K."""
+    """Return the number of K elements of the MMA `p` per iteration, rounded up to a multiple of the atom's K."""
     return ceil(iteration_k(t, p) / atom.shape[2]) * atom.shape[2]
 
 
 def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
-    """True if an iteration's `k` elements of K fill whole rows of shared memory where they must.
+    """True if the `k` elements of K per iteration fill whole rows of shared memory where needed, and the K loop is
+    innermost.
 
-    They must if rows of B run along K, and a loop iterates over K or operand A comes from another MMA. False also if a
-    loop over K is within a loop over tiles of C, for which it would have to carry several accumulator tiles.
+    Whole rows are needed if rows of B run along K, and either a loop splits K or operand A comes from another MMA. The
+    K loop must not be within a loop over tiles of C: it would have to carry several accumulator tiles.
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)

@@ -91,7 +91,7 @@ class Work:
 
     @property
     def copied_bytes(self) -> float:
-        """The bytes that all tasks (one workgroup's work each) of this kernel together copy to shared
-        memory, over all iterations.
+        """Return the number of bytes that all tasks (one workgroup's work each) copy to shared memory, summed over all
+        iterations.
         """
         return self.tasks * sum(p.trips * p.copied for p in self.phases)
