@@ -21,10 +21,11 @@ ways to match a pinned plan
 functions that return a GPU kernel's time
     Functions of P that ran in a GPU probe, return a float (or floats, or a dataclass with `cycles` and no plan) and
     count the launch (they read `launch_cycles` or `following_cycles` of the row, or call a function that does). Those
-    that give the time of a launch alone, a bound ("at least", "no ... beats"), or sums of `kernel_time` are none.
+    whose name says that they give the time of a launch alone, a bound (least, bound, roofline), or that sum
+    `kernel_time`, are none.
 rooflines
-    Functions of P that divide bytes of arguments by the bandwidth of memory (`far_rate`, or a function that reads it)
-    and whose docstring says that they give a bound: roofline, what no plan can beat, what moving the arguments takes.
+    Functions of P called roofline or lower_bound that divide bytes of arguments by the bandwidth of memory (`far_rate`, or a
+    function that reads it). One that asks another of them is none.
 tile enumerations, cost evaluations
     Calls, in one compile, of the functions that list tiles (those that build candidates in a loop: ENUMERATIONS), and
     of the functions that return a time (COSTS); caches are emptied before. A name that is gone is said.
@@ -94,8 +95,7 @@ WATCHED: dict[str, tuple[Callable[[], Any], dict[str, int]]] = {
 NEUTRAL = (0, 1, (0.0, 0.0))
 """Defaults that describe no machine: nothing, or a factor that changes nothing."""
 LAUNCH = ("launch_cycles", "following_cycles")
-BOUND = re.compile(r"at least|no (schedule|pipeline|plan)\b.* beats", re.I)
-OF_LAUNCH = re.compile(r"of a launch|that a launch takes", re.I)
+BOUND = re.compile(r"least|bound|roofline|launch")
 OF_MACHINE = re.compile(
     r"\b(bytes?|registers?|lanes?|cycles?|cache|lines?|shared memory|one copy|assembler|measured|row of|rows that)\b",
     re.I,
@@ -262,11 +262,10 @@ def times(sources: Sources, ran: set[str]) -> list[str]:
     found = []
     for path, node in sources.functions():
         returns = ast.unparse(node.returns) if node.returns is not None else ""
-        doc = (ast.get_docstring(node) or "").split(". ")[0]
         kind = re.sub(r"tuple\[(\w+).*", r"\1", returns)
         plans = "Plan" in " ".join(_fields_of(sources, kind).values())
         counted = any(_reads(node, field) for field in LAUNCH) or _calls(node) & {"launch_cycles", "launching"}
-        is_other = BOUND.search(doc) or OF_LAUNCH.search(doc) or "kernel_time" in _calls(node)
+        is_other = BOUND.search(node.name) or "kernel_time" in _calls(node)
         if kind in timed and not plans and counted and not is_other and _name(path, node) in ran:
             found.append(_name(path, node))
     return sorted(found)
@@ -281,8 +280,7 @@ def rooflines(sources: Sources, ran: set[str]) -> list[str]:
     moving = {node.name for _, node in sources.functions() if _reads(node, "far_rate")}
     found = []
     for path, node in sources.functions():
-        doc = (ast.get_docstring(node) or "").lower()
-        bound = re.search(r"no (schedule|plan|pipeline)\b.* (can )?beats?|moving (its|the) arguments", doc)
+        bound = re.search(r"roofline|lower_bound", node.name)
         asks = "roofline" in _calls(node)
         if bound and not asks and (_reads(node, "far_rate") or _calls(node) & moving) and _name(path, node) in ran:
             found.append(_name(path, node))
