@@ -14,7 +14,7 @@ def needs_division(op: Op, size: Size) -> bool:
     """True if the address of the read `op`, or its bounds check, needs an integer division.
 
     Without a bounds check only the flat offset counts: divisions that cancel when coordinates are merged into it need
-    none. `size` gives the extent of a dimension.
+    none. `size(d)` evaluates the extent of a dimension d.
     """
     if "otherwise" in op.attrs:
         return any(e.divisions(set()) for e in op.attrs.get("at", ()))
@@ -27,7 +27,8 @@ def elements_per_load(op: Op, size: Size, machine: Machine) -> int:
     """Return how many adjacent elements of the read `op` one vector load of a lane can fetch; at least 1.
 
     It is the largest count that divides the load's width in elements, the length of a row of memory, and every number
-    by which a coordinate is divided; 1 if one of these is not constant. `size` gives the extent of a dimension.
+    by which a coordinate is divided; 1 if one of these is not constant. `size(d)` evaluates the extent of a dimension
+    d.
     """
     memory: MemoryType = op.operands[0].type
     elements_per_word = max(1, machine.lane_access.vector_bytes // element_bytes(memory.dtype))

@@ -146,8 +146,8 @@ def _task_loop_tiles(
 
     A task is one workgroup's tile, `parallel` are the dimensions that the grid may split, and `axes` has the plan's
     axis of each dimension. With a single MMA the loops are ordered N, M, then batch, so that all rows of a task use a
-    tile of B before the next one. `products` has the microkernel of each MMA, and `width` gives a task's extent along a
-    dimension.
+    tile of B before the next one. `products` has the microkernel of each MMA, and `width(d)` evaluates a task's extent
+    along a dimension d.
     """
     loop_tile_of = {d: n for d, axis in axes.items() if d in parallel and (n := loop_tile_size(axis)) is not None}
     if len(products) != 1 or not loop_tile_of:
@@ -172,7 +172,7 @@ def _check_loops(
 
     On a GPU also raise one for a loop tile along M or N that differs from the accumulator tile. `axes` has the plan's
     axis of each dimension, `products` the microkernel of each MMA, `blocks` the loop tiles over dimensions that the
-    grid may split; `width` gives a task's extent along a dimension.
+    grid may split; `width(d)` evaluates a task's extent along a dimension d.
     """
     units = dict.fromkeys(axes, 1)
     lines = {line.name: line for line in plan.products}

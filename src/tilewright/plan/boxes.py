@@ -63,9 +63,10 @@ def choose_task_widths(
 ) -> dict[Expr, int]:
     """Return the extent in elements of a task along each dimension that the grid splits; {} if it splits none.
 
-    A task is one tile of the grid, which one worker computes. `size` gives the extent of a dimension, `room` the goals
-    for tasks, `loops` the tile size of each loop dimension. With `logs`, results of debug_log count as writes. For
-    `opened` sizes (known only at the call) `size` gives typical numbers.
+    A task is one tile of the grid, which one worker computes. `size(d)` evaluates the extent of a dimension d, `room`
+    the goals for tasks, `loops` the tile size of each loop dimension. With `logs`, results of debug_log count as
+    writes. For `opened` sizes (known only at the call) `size` gives typical numbers.
+
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -87,7 +88,7 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
     """Return the dimensions that the grid may split, in the order of the first write; () if there are none.
 
     With `logs`, results of debug_log count as writes; a log at coordinates of its own forbids all splits. `opened` are
-    sizes known only at the call; no proof relies on them. `size` gives the extent of a dimension.
+    sizes known only at the call; no proof relies on them. `size(d)` evaluates the extent of a dimension d.
     """
     dims = pointwise_dims(program, size, opened)
     for op in program.walk() if logs else ():
@@ -99,8 +100,8 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
 def may_overrun(d: Expr, program: Program, size: Size) -> bool:
     """True if a task may compute elements past the end of `d`, because all writes drop them as out of bounds.
 
-    Each write must have a coordinate of memory that is the index of `d` itself and has the same extent. `size` gives
-    the extent of a dimension.
+    Each write must have a coordinate of memory that is the index of `d` itself and has the same extent. `size(d)`
+    evaluates the extent of a dimension d.
     """
     for op in (op for op in program.walk() if op.name in WRITES):
         iterator = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(d)
@@ -199,7 +200,7 @@ def _separately_written_dims(
 
     `writes` and `reads` are all accesses of that argument; reads must be at the coordinates of the writes. All of
     `dims` if only atomics of one kind access it, none if its writes are of several kinds. `opened` are sizes known only
-    at the call; `size` gives the extent of a dimension.
+    at the call; `size(d)` evaluates the extent of a dimension d.
     """
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -245,8 +246,8 @@ def _has_linear_address(op: Op, size: Size, opened: Opened) -> bool:
     """True if a write maps each element to its own address, proved by the strides of a linear address.
 
     The address must be a mixed-radix number of the coordinates. A flat index that is divided, as in [i//56, i%56, j],
-    gives one linear address again. `opened` sizes, known only at the call, stay expressions; `size` gives the extent of
-    a dimension.
+    gives one linear address again. `opened` sizes, known only at the call, stay expressions; `size(d)` evaluates the
+    extent of a dimension d.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
@@ -298,7 +299,7 @@ def _has_distinct_addresses(op: Op, size: Size) -> bool:
     """True if a write maps each element that is in bounds to its own address, shown by computing all addresses.
 
     False if there are more than TABLED elements, if an extent of the memory is not known, or if coordinates depend on
-    data. `size` gives the extent of a dimension.
+    data. `size(d)` evaluates the extent of a dimension d.
     """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
@@ -349,8 +350,8 @@ def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) ->
     """Return the extent of a task along each of `dims`, in elements, for a program without MMAs.
 
     A task is one tile of the grid; its extents divide the dimensions. It has a run of contiguous elements of memory
-    first, then as much of each dimension as fits the elements that `room` allows. `size` gives the extent of a
-    dimension.
+    first, then as much of each dimension as fits the elements that `room` allows. `size(d)` evaluates the extent of a
+    dimension d.
     """
     spaces = [_tile_dims(op) for op in program.walk()]
     limits = room.elements
@@ -380,7 +381,7 @@ def _widths_of_products(
     A task is one tile of the grid. The goals in `room` are enough tasks, and values of a task that fit the L2 cache.
     `dims` are the dimensions that the grid may split; those that some MMA lacks stay whole if others can be split.
     Batch dimensions are split first, then others outside the accumulator tile, then M and N, down to ROWS elements.
-    `loops` has the tile size of each loop dimension; `size` gives the extent of a dimension.
+    `loops` has the tile size of each loop dimension; `size(d)` evaluates the extent of a dimension d.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _tile_dims(op) for op in products)]
@@ -421,7 +422,7 @@ def _widths_of_products(
 def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
     """Return the dimensions M and N of all MMAs that can have an accumulator tile.
 
-    `products` are the MMAs. `size` gives the extent of a dimension.
+    `products` are the MMAs. `size(d)` evaluates the extent of a dimension d.
     """
     dims: set[Expr] = set()
     for op in products:
@@ -458,7 +459,7 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 def radices(program: Program, dim: Expr, size: Size) -> set[int]:
     """Return the numbers above 1 by which reads and writes divide the index of `dim`, such as 56 in [i//56, i%56].
 
-    `size` gives the extent of a dimension.
+    `size(d)` evaluates the extent of a dimension d.
     """
     divisors: set[int] = set()
     for op in program.walk():

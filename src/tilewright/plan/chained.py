@@ -24,7 +24,7 @@ def chained_axes(
     """Return M, N and K of every MMA of a chain, all with the same M; or text why values between them leave registers.
 
     In a chain (such as attention) MMAs use results of others from registers. `free` are the loops whose tile size does
-    not change the result, `sizes` the numbers of size symbols. `size` gives the extent of a dimension.
+    not change the result, `sizes` maps size symbols to numbers. `size(d)` evaluates the extent of a dimension d.
     """
     if not names_of(program):
         return "it has no product"
@@ -72,7 +72,7 @@ def chained_axes(
 def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
     """Return the dimensions that the grid of a chain of MMAs may split; M is among them even if its extent is 1.
 
-    `size` gives the extent of a dimension.
+    `size(d)` evaluates the extent of a dimension d.
     """
     row_dims = [_row_dims(op) for op in names_of(program).values()]
     unit_rows = {rows[-1] for rows in row_dims if rows and all(size(d) == 1 for d in rows)}
@@ -82,7 +82,7 @@ def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
 def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, int] | str:
     """Return the tile size of every loop except K loops of MMAs, by dimension; or text that says why a loop has none.
 
-    The author's constraints give tile sizes, `sizes` the numbers of size symbols. `free` are the loops whose tile size
+    The author's constraints give tile sizes, `sizes` maps size symbols to numbers. `free` are the loops whose tile size
     does not change the result; of those, the ones that only add MMAs are K loops.
     """
     _, tilings = tiles_of(program, sizes)
@@ -107,7 +107,7 @@ def adds_products(loop: Op) -> bool:
 def is_read(value: Value, makers: Mapping[Value, Op]) -> bool:
     """True if a value is read from memory directly, at coordinates that do not depend on data.
 
-    `makers` has the operation that computes each value.
+    `makers` maps a value to the operation that computes it.
     """
     op = makers.get(value)
     return op is not None and op.name == "read" and not op.attrs.get("lookups")
@@ -122,7 +122,7 @@ def _row_dims(op: Op) -> list[Expr]:
 def _has_wide_value(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
     """True if a computed value has two or more dimensions of extent above 1, besides M (`row`) and the grid's `dims`.
 
-    Reads and constants do not count. `size` gives the extent of a dimension.
+    Reads and constants do not count. `size(d)` evaluates the extent of a dimension d.
     """
     for value in (v for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results):
         if isinstance(value.type, TileType):

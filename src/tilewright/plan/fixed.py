@@ -80,7 +80,7 @@ FREE = Fixed()
 def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, int]) -> Fixed:
     """Return the task and loop tiles that the author's constraints give a contraction; None where they give no number.
 
-    `sizes` gives the numbers of size symbols.
+    `sizes` maps size symbols to numbers.
     """
     tasks, loops = tiles_of(program, sizes)
     rows, columns, depth = contraction.dims
@@ -103,8 +103,8 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
 def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
     """Return {dimension: number of waves along it} into which the author's wave constraints split a workgroup's tile.
 
-    Dimensions without a workgroup tile, and wave tiles that are no positive number, are left out. `sizes` gives the
-    numbers of size symbols.
+    Dimensions without a workgroup tile, and wave tiles that are no positive number, are left out. `sizes` maps size
+    symbols to numbers.
     """
     images, (workgroups, _) = Substitution(dict(sizes)), tiles_of(program, sizes)
     parts = {}

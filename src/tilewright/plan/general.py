@@ -156,8 +156,8 @@ def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...],
     """Return {N: ..., M: ..., batch: 1}: the loop tiles, outermost first, over which a task computes its single MMA.
 
     A task is one tile of the grid; its loop tiles are the accumulator tile, which stays in registers over K. `products`
-    has that MMA, `dims` are the dimensions that the grid splits, `width` gives a task's extent along one. {} if the MMA
-    has no atom, or if the grid does not split both M and N.
+    has that MMA, `dims` are the dimensions that the grid splits, `width(d)` evaluates a task's extent along a dimension
+    d. {} if the MMA has no atom, or if the grid does not split both M and N.
     """
     ((op, microkernel),) = products.items()
     axes = axes_in(op, width)
@@ -213,7 +213,7 @@ def plan_over_dims(
 ) -> Schedule:
     """Return a plan with an axis for each of `dims`, split as `splits` say, and a grid over the dimensions of `grid`.
 
-    `size` gives the extent of a dimension. A dimension without an entry in `splits` stays whole.
+    `size(d)` evaluates the extent of a dimension d. A dimension without an entry in `splits` stays whole.
     """
     words = words_for(map(str, dims))
     axes = tuple(axis_of(words[str(d)], size(d), splits.get(d, ())) for d in dims)

@@ -49,7 +49,7 @@ def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> S
     """Return how the read `a` of operand A slides over M; or text that says why no atom can read A from a halo tile.
 
     A halo tile holds a task's inputs with the elements around them. `axes` are M, N and K of the MMA, `digits` the
-    dimensions that stand for the mixed-radix parts of M. `size` gives the extent of a dimension.
+    dimensions that stand for the mixed-radix parts of M. `size(d)` evaluates the extent of a dimension d.
     """
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"

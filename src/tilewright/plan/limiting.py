@@ -45,7 +45,7 @@ def with_only_resource(machine: Machine, resource: str | None) -> Machine:
 def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
     """Return {resource: cycles of the plan if only this resource takes time}, the longest first.
 
-    `predicted` gives the plan's cycles on a machine. Cycles that no resource causes are subtracted.
+    `predicted(machine)` evaluates the plan's cycles on a machine. Cycles that no resource causes are subtracted.
     """
     idle = predicted(with_only_resource(machine, None))
     cycles_of = {resource: predicted(with_only_resource(machine, resource)) - idle for resource in (PRODUCTS, *RATES)}
@@ -65,8 +65,8 @@ def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
 def limiting(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
     """Return two lines of text for `explain`: the time of each resource alone, and how full the last round is.
 
-    The first line begins with the bottleneck. A round has one task (workgroup's tile) on each core. `predicted` gives
-    the plan's cycles on a machine.
+    The first line begins with the bottleneck. A round has one task (workgroup's tile) on each core.
+    `predicted(machine)` evaluates the plan's cycles on a machine.
     """
     (bottleneck, longest), *rest = cycles_alone(machine, predicted).items()
     others = ", ".join(f"{resource} {us(cycles, machine)}" for resource, cycles in rest)

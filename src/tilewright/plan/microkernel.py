@@ -151,7 +151,7 @@ class Axes:
     swapped: bool
 
     def sizes(self, width: Size) -> tuple[int, int, int]:
-        """Return the extents (M, N, K) of this MMA; `width` gives the extent of a dimension."""
+        """Return the extents (M, N, K) of this MMA; `width(d)` evaluates the extent of a dimension d."""
         return width(self.m), width(self.n), width(self.k)
 
     def factors(self, op: Op) -> tuple[Value, Value]:
@@ -171,9 +171,9 @@ class Axes:
 def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
     """Return M, N, K and the other dimensions of an MMA; or text that says why it has no accumulator tile.
 
-    `a`, `b` and `c` are the dimensions of its operands and of its result. `width` gives the extent of a dimension in
-    one task (tile of the grid). N is the last dimension of C, along which vectors and tiles lie; the operand that has
-    it is B.
+    `a`, `b` and `c` are the dimensions of its operands and of its result. `width(d)` evaluates the extent of a
+    dimension d in one task (tile of the grid). N is the last dimension of C, along which vectors and tiles lie; the
+    operand that has it is B.
     """
     if not c:
         return "its sum is a single number"
@@ -196,8 +196,8 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
 def axes_in(op: Op, width: Size) -> Axes | str:
     """Return M, N, K and the other dimensions of the mma `op`; or text that says why it has no accumulator tile.
 
-    `width` gives the extent of a dimension, such as in one task (tile of the grid). M and K are the last dimensions of
-    more than one element.
+    `width(d)` evaluates the extent of a dimension d, such as in one task (tile of the grid). M and K are the last
+    dimensions of more than one element.
     """
     a, b, c = (v.type.dims for v in op.operands)
     return axes_of(a, b, c, width)
@@ -206,7 +206,7 @@ def axes_in(op: Op, width: Size) -> Axes | str:
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
     """Return the dimension that tiles split: the last one with more than one element, or the last if all have one.
 
-    `width` gives the extent of a dimension, such as in one task (tile of the grid).
+    `width(d)` evaluates the extent of a dimension d, such as in one task (tile of the grid).
     """
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
@@ -237,10 +237,10 @@ def products_of(
 ) -> dict[Op, Microkernel | None]:
     """Return the microkernel of every MMA of a program; None for an MMA that runs as scalar loops.
 
-    `width` gives the extent of a dimension in one task (tile of the grid), `size` in the whole program. `lanes` is the
-    number of lanes that every atom must span; None for any. All atoms of a program span the same number of lanes: if
-    the fastest ones do not, every MMA gets an atom of one wave (warp). So does an MMA whose K is `opened` (known only
-    at the call).
+    `width(d)` evaluates the extent of a dimension d in one task (tile of the grid), `size` in the whole program.
+    `lanes` is the number of lanes that every atom must span; None for any. All atoms of a program span the same number
+    of lanes: if the fastest ones do not, every MMA gets an atom of one wave (warp). So does an MMA whose K is `opened`
+    (known only at the call).
     """
     microkernels: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
@@ -273,7 +273,7 @@ def row_stride_of_a(program: Program, op: Op, axes: Axes, size: Size) -> int:
     """Return the bytes between neighbouring rows of A, along M, of the mma `op` in memory.
 
     0 if A is computed (its tile is then stored with padded rows), has no M, or if the stride is no single number.
-    `size` gives the extent of a dimension.
+    `size(d)` evaluates the extent of a dimension d.
     """
     value, _ = axes.factors(op)
     read = program.makers().get(value)

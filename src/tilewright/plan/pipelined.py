@@ -20,8 +20,8 @@ from tilewright.plan.model import Size
 def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
     """Return why producer and consumer waves (warps) cannot compute a program, as text; empty text if they can.
 
-    They can if it is a single MMA, and the grid may split both M and N. `size` gives the extent of a dimension; `free`
-    are the loops whose tile size does not change the result.
+    They can if it is a single MMA, and the grid may split both M and N. `size(d)` evaluates the extent of a dimension
+    d; `free` are the loops whose tile size does not change the result.
     """
     product = product_of(program, size, free)
     if isinstance(product, str):
@@ -34,8 +34,8 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
 def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
     """Return (a program's single mma, its M, N and K); or text why producer and consumer waves cannot compute it.
 
-    `free` are the loops whose tile size does not change the result; a program with another loop is refused. `size`
-    gives the extent of a dimension.
+    `free` are the loops whose tile size does not change the result; a program with another loop is refused. `size(d)`
+    evaluates the extent of a dimension d.
     """
     products = names_of(program)
     if len(products) != 1:

@@ -22,8 +22,8 @@ def rank_vector_blockings(
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
     """Return (extents of a task, loop tiles, microkernel) of the mma `op` with the fewest predicted cycles.
 
-    None if no vector atom takes its types, or if its tiles split a dimension that is not in `parallel`. `size` gives
-    the extent of a dimension.
+    None if no vector atom takes its types, or if its tiles split a dimension that is not in `parallel`. `size(d)`
+    evaluates the extent of a dimension d.
     """
     axes = axes_in(op, size)
     if isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
@@ -67,7 +67,7 @@ def _contraction(
     """Return the mma `op` as a contraction for the cost model; `dims` are its (row dimensions, batch dimensions).
 
     It has the extents and bytes of the MMA and the row stride of A, but no coordinates. `axes` are its M, N and K.
-    `size` gives the extent of a dimension.
+    `size(d)` evaluates the extent of a dimension d.
     """
     rows, batch = dims
     makers = program.makers()

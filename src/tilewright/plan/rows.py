@@ -35,7 +35,7 @@ def rows_and_waves(
 
     A task is one tile of the grid; waves are warps. `widths` has the parallel dimensions, with the largest extent that
     a task of an elementwise program may have of each. The number of waves is halved as long as lanes would have too few
-    elements. `size` gives the extent of a dimension.
+    elements. `size(d)` evaluates the extent of a dimension d.
     """
     task_widths, waves = _choose_widths(program, widths, size, machine)
     row_tasks = machine.row_tasks
@@ -48,7 +48,7 @@ def rows_and_waves(
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
     """Return the elements in the program's longest row: the part of a tile along dimensions not in `widths`.
 
-    `widths` has the dimensions that the grid may split. `size` gives the extent of a dimension.
+    `widths` has the dimensions that the grid may split. `size(d)` evaluates the extent of a dimension d.
     """
     tiles = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
     return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)
@@ -61,7 +61,7 @@ def _choose_widths(
 
     A task is one tile of the grid; waves are warps. A task has several rows if they are short. A long row gets as many
     waves as hold it in registers. If memory is contiguous across rows, a task has a cache line or more of neighbouring
-    rows. `size` gives the extent of a dimension.
+    rows. `size(d)` evaluates the extent of a dimension d.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     max_waves = min(machine.waves, tasks.most_waves)
@@ -150,7 +150,7 @@ def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) 
 def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
     """Return the bytes (read, written) per element of the largest tile that the program reads or writes.
 
-    Smaller tiles do not count. `size` gives the extent of a dimension.
+    Smaller tiles do not count. `size(d)` evaluates the extent of a dimension d.
     """
     accesses: dict[tuple[Value, bool], tuple[int, int]] = {}
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
@@ -190,7 +190,7 @@ def widths_across_rows(
 
     A task (tile of the grid) has as much of the contiguous dimension as a wave (warp) loads at once. If that gives
     fewer than `tasks_per_core` tasks per core, it has less, but at least a cache line. `widths` has the dimensions that
-    the grid may split; `size` gives the extent of a dimension.
+    the grid may split; `size(d)` evaluates the extent of a dimension d.
     """
     contiguous = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     element_size, line, vector = (
@@ -227,7 +227,7 @@ def _even_width(size: int, most: int, word_elements: int) -> int:
 def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
     """Return the number of tasks (tiles) of the grid; `widths` has the extent of one along each dimension it splits.
 
-    `size` gives the whole extent of a dimension.
+    `size(d)` evaluates the whole extent of a dimension d.
     """
     return prod(-(-size(d) // n) for d, n in widths.items())
 
@@ -250,7 +250,7 @@ def _elementwise_widths(
     A task is one tile of the grid; waves are warps. `widths` has the largest extents, `element_size` is the bytes of
     the smallest element, and a wave holds `wave_elements` in registers. A task has as many elements as its lanes hold
     at once, or fewer, so that every core has a task. If the program transposes, a task is a tile along both contiguous
-    dimensions. `size` gives the extent of a dimension.
+    dimensions. `size(d)` evaluates the extent of a dimension d.
     """
     tasks, word, tile_bytes = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
     max_waves, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1
@@ -293,7 +293,7 @@ def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: 
     """Return the dimensions along which accesses of tiles with rows are contiguous in memory, each once.
 
     A tile has rows if it has a dimension of several elements that is not in `widths` (the grid does not split it).
-    `size` gives the extent of a dimension.
+    `size(d)` evaluates the extent of a dimension d.
     """
     contiguous: list[Expr] = []
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):

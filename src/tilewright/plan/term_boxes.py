@@ -101,7 +101,8 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
     """Return `terms` with the window of input positions that a lane's box (rectangle) of results reads in one K step.
 
     `read` is the read of operand A; `digits` are the mixed-radix parts of M, along which boxes extend. If lanes run
-    along rows, the stride between the reads of neighbouring lanes is set too. `size` gives the extent of a dimension.
+    along rows, the stride between the reads of neighbouring lanes is set too. `size(d)` evaluates the extent of a
+    dimension d.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
@@ -145,7 +146,7 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
 
     A task is one tile of the grid; waves are warps. A box is a rectangle of neighbouring results, each a vector.
     Neighbouring lanes read vectors of one cache line; `element_size` is the bytes of the smallest element of an
-    argument. Tasks get fewer waves until every core has one. `size` gives the extent of a dimension.
+    argument. Tasks get fewer waves until every core has one. `size(d)` evaluates the extent of a dimension d.
     """
     access, tasks = machine.lane_access, machine.row_tasks
     vector = access.vector_bytes // element_size

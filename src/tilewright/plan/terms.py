@@ -39,8 +39,8 @@ def product_by_terms(
 ) -> TermProduct | str:
     """Return a program's single MMA if lanes can compute it without MMA atoms (SIMT); or text that says why not.
 
-    `free` are the loops whose tile size does not change the result. `size` gives the extent of a dimension, `numbers`
-    replaces sizes in expressions by their values.
+    `free` are the loops whose tile size does not change the result. `size(d)` evaluates the extent of a dimension d,
+    `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(names_of(program).values())
@@ -77,7 +77,7 @@ def product_by_terms(
 def _contiguous_dim(read: Op, numbers: Substitution) -> Expr | None:
     """Return the dimension along which a read is contiguous in memory; None if there is none, or more than one.
 
-    `numbers` replaces sizes in expressions by their values.
+    `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     dims = read.result.type.dims
     if not read.operands[0].type.dims:

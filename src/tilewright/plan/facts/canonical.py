@@ -89,7 +89,7 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
 def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
     """True if the read or write `op` uses the remainder of dividing the dimension `dim`, not only the quotient.
 
-    `numbers` replaces sizes by their values.
+    `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
@@ -102,8 +102,8 @@ def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
     """Return the numbers by which the read or write `op` divides the dimension `dim`; empty if it does not divide it.
 
-    It is {0} if `op` divides more than the plain index, such as a sum: no chain of divisors contains 0. `numbers`
-    replaces sizes by their values.
+    It is {0} if `op` divides more than the plain index, such as a sum: no chain of divisors contains 0. `numbers(e)`
+    replaces the sizes in an expression e by numbers.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:

@@ -87,9 +87,9 @@ def count_trips(
     """Return {(iterations with any unmasked element, those of them with a masked element too): number of tasks}.
 
     They are iterations of the loop over `axis`, of which each covers `tile` elements. A task is one tile of the grid;
-    `rows` has its extent along each other dimension of the masks. `size` gives the whole extent of a dimension.
-    Conditions are taken to be linear: one holds somewhere in a tile if it holds at a corner. Conditions that depend on
-    data mask nothing.
+    `rows` has its extent along each other dimension of the masks. `size(d)` evaluates the whole extent of a dimension
+    d. Conditions are taken to be linear: one holds somewhere in a tile if it holds at a corner. Conditions that depend
+    on data mask nothing.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]
@@ -115,7 +115,7 @@ def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], 
     """Return the value of a condition at the coordinates `at`, an array for each dimension.
 
     None if the condition depends on anything but coordinates and sizes, or uses an operation that ON_COORDINATES lacks.
-    `makers` maps a value to the operation that makes it. `size` gives the extent of a dimension.
+    `makers` maps a value to the operation that computes it. `size(d)` evaluates the extent of a dimension d.
     """
     op = makers.get(value)
     if op is None:
