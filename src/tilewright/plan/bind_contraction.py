@@ -58,7 +58,7 @@ class _Lines:
         return blocking
 
     def _check_lines(self) -> None:
-        """Raise an error for a line that no CPU contraction has: an MMA line, a pipeline, `waves`, or split-K `parts`."""
+        """Raise an error for a line that no CPU contraction has: an MMA line, a pipeline, `waves`, split-K `parts`."""
         plan = self.plan
         others = (*plan.products, *([plan.pipeline] if plan.pipeline else []))
         foreign_lines = [*map(str, others), *([plan.line("waves")] if plan.waves > 1 else [])]

@@ -43,8 +43,7 @@ class BoxedRows:
 
     @property
     def axis(self) -> Axis:
-        """The plan's axis of M, with digits (mixed-radix parts) padded to whole lane boxes, and a `unit` split per
-        side.
+        """The plan's axis of M: its digits (mixed-radix parts) padded to whole lane boxes, and a `unit` split per side.
 
         A lane box is the rectangle of neighbouring results of one lane; sides of extent 1 get no split. The axis has no
         task level.

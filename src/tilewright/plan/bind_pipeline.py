@@ -103,7 +103,7 @@ class _PipelinedKernel:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The plan's line `producer ...` as a Pipeline: waves, registers per lane and stages. The plan must have one."""
+        """The plan's line `producer ...` as a Pipeline: waves, registers per lane, stages. The plan must have one."""
         assert self.plan.pipeline is not None
         return self.plan.pipeline
 
@@ -225,8 +225,7 @@ class _PipelinedKernel:
         return microkernel
 
     def _k_step_rows(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
-        """Return the number of rows of shared memory (`atom.slab` elements of K each) in one K step; 0 if K is not
-        split.
+        """Return the number of rows of shared memory (`atom.slab` elements of K) in one K step; 0 if K is not split.
 
         If K is not split, all of K lies in shared memory at once. Raise an error, which quotes `line` (the plan's line
         of the mma `op`), if the K step is no whole number of rows or is longer than K.
