@@ -21,9 +21,9 @@ def refuse_unlowered(plan: Schedule) -> None:
 
 
 def unlowered(plan: Schedule) -> Iterator[tuple[str, str]]:
-    """Yield (statement, feature that the lowering lacks for it) of a plan and of its second kernel.
+    """Yield (statement as text, feature that the lowering lacks for it) of a plan, and of its second kernel.
 
-    It yields nothing if the plan can be lowered.
+    Nothing is yielded if the whole plan can be lowered.
     """
     for axis in plan.axes:
         for cut in axis.splits:

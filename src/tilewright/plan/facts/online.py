@@ -37,7 +37,7 @@ class OnlineSoftmax:
 
 
 def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
-    """Return the softmax along `dim` that the program's MMAs reduce; or text why no loop can compute it by tiles."""
+    """Return an OnlineSoftmax along `dim` that MMAs reduce; or text: why no loop can compute it tile by tile."""
     ops = program.body.ops
     reductions = [op for op in ops if op.name in REDUCTIONS and op.attrs["dim"] is dim]
     maxima = [op for op in reductions if op.name == "max"]
@@ -71,10 +71,11 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
 
 
 def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
-    """Return the values along the dimension that have exactly one factor exp(t - m), or exp2; or text why none does.
+    """Return the values along the dimension with exactly one factor exp(t - m), or exp2; or text: why there are none.
 
     `along` are the operations along the dimension, in order; `maximum` is the reduction that gives m. The text names an
-    operation that uses m or such a value in another way, or says that neither exp nor exp2 is used, or that both are.
+    operation that uses m, t - m, or such a value in another way, or says that neither exp nor exp2 is used, or that
+    both are.
     """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:
@@ -110,7 +111,7 @@ def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set
 
 
 def _is_zero(op: Op | None) -> bool:
-    """True if `op` fills a tile with 0; False for None."""
+    """True if `op` fills a tile with the number 0; False if `op` is None."""
     return op is not None and op.name == "fill" and op.attrs["value"] == 0
 
 

@@ -15,7 +15,7 @@ PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
 
 
 def signature(facts: Facts) -> Signature:
-    """Return the facts of a program as nested tuples without names: equal for programs that differ only in names."""
+    """Return the facts of a program as nested tuples without names; equal for programs that differ only in names."""
     return _Signing(facts).build()
 
 
@@ -29,9 +29,9 @@ class _Signing:
         self.number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._sort_key))}
 
     def build(self) -> Signature:
-        """Return the signature: (extents, parallel dimensions, loops, an expression tree for each write).
+        """Return the signature (extents, parallel dimensions, loops, an expression tree for each write).
 
-        Dimensions are numbers in it.
+        Dimensions are numbers in the signature.
         """
         facts = self.facts
         extents = sorted((self.number[run[-1]], facts.size(run)) for run in self.runs)
@@ -42,7 +42,7 @@ class _Signing:
     def _sort_key(self, run: tuple[str, ...]) -> tuple[object, ...]:
         """Return the key by which merged dimensions are numbered: strides in writes, extent, then strides in reads.
 
-        `run` are dimensions that form one flat index. Runs that no write has come last.
+        `run` are dimensions that form one flat index, outermost first. Runs that no write has come last.
         """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
@@ -54,7 +54,7 @@ class _Signing:
         return tuple(sorted({self.number[self.inner[d]] for d in dims}))
 
     def _value(self, value: int) -> Signature:
-        """Return the expression tree of the node `value` as nested tuples without names.
+        """Return the expression tree of the node number `value` as nested tuples without names.
 
         A and B of an MMA are sorted, so that their order does not matter. Operations that only rename elements are left
         out.
@@ -79,7 +79,7 @@ class _Signing:
 
 
 def _merged(facts: Facts) -> list[tuple[str, ...]]:
-    """Return all dimensions in groups: those of a group, outermost first, form one flat index wherever they occur."""
+    """Return all dimensions in groups; a group, outermost first, forms one flat index wherever its dimensions occur."""
     runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
     while True:
         pair = next(((a, b) for a in runs for b in runs if a != b and _can_merge(facts, a, b)), None)
@@ -91,7 +91,8 @@ def _merged(facts: Facts) -> list[tuple[str, ...]]:
 def _can_merge(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
     """True if the dimensions `outer` and then `inner` form one flat index in every value and access that has them.
 
-    Never if one of them is a loop's axis, is scanned or is masked, or if the grid may split only one of them.
+    False if one of them is a loop's axis, is scanned or is masked, if the grid may split only one of them, or if no
+    value has them.
     """
     a, b = outer[-1], inner[-1]
     special = set(facts.loops) | facts.scanned | facts.masked_dims
