@@ -35,7 +35,7 @@ from tilewright.plan.term_boxes import Terms, max_unrolled_steps
 def bind(kernel: KernelProgram, plan: Schedule, simt: Terms | None = None) -> Cuts:
     """Return Cuts, the lowering parameters that a plan gives for a kernel; raise an error that quotes an illegal line.
 
-    `simt` has the parameters of a product that lanes compute without MMA atoms; None if the kernel has no such product.
+    `simt` are the parameters of a product that lanes compute without MMA atoms; None if the kernel has no such product.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")

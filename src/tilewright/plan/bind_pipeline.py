@@ -146,7 +146,7 @@ class _PipelinedKernel:
         return axes_of
 
     def _why_not_chained(self) -> str:
-        """Return text: why values between the MMAs of this kernel cannot stay in registers; empty if they can."""
+        """Return text: why values between the MMAs of this kernel cannot stay in registers; empty if the values can."""
         kernel = self.kernel
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
         return axes if isinstance(axes, str) else ""

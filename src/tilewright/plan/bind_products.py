@@ -39,7 +39,7 @@ def bind_products(
 
 
 def check_orientation(line: ProductUnit) -> None:
-    """Raise an error if an MMA line of a plan without a pipeline says `transposed`."""
+    """Raise an error, which quotes `line`, if an MMA line of a plan without a pipeline says `transposed`."""
     if line.transposed:
         raise refused(line, "only products of a pipeline are transposed, and no line `producer` says one")
 

@@ -148,7 +148,7 @@ def pointwise_dims(program: Program, size: Size, opened: Opened = NOTHING) -> tu
 
 
 def _dims(op: Op) -> tuple[Expr, ...]:
-    """Return the dimensions of an operation's first operand."""
+    """Return the dimensions of the first operand of `op`, outermost first."""
     dims: tuple[Expr, ...] = op.operands[0].type.dims
     return dims
 
@@ -183,9 +183,10 @@ def _mixed_dims(op: Op) -> set[Expr]:
 
 
 def _gathered_dims(op: Op) -> set[Expr]:
-    """Return the dimensions of index tiles that the read or write `op` looks up at another position than its own.
+    """Return the dimensions of index tiles along which the read or write `op` is not elementwise.
 
-    An index tile holds data from which `op` computes coordinates. The result is empty if `op` uses no index tile.
+    An index tile holds data from which `op` computes its coordinates. `op` is elementwise along a dimension d of an
+    index tile if it indexes d by the index of its own tile along d. The result is empty if `op` uses no index tile.
     """
     _, kind, extra = accessed(op)
     dim_of = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
@@ -201,9 +202,10 @@ def _separately_written_dims(
     """Return those of `dims` along which different coordinates write different elements of one memory argument.
 
     `writes` and `reads` are all accesses of that argument. The result is [] if the writes are of several kinds (write,
-    atomic add and so on); all of `dims` if they are atomics of one kind and there is no read; otherwise the dimensions
-    with which all writes and reads index the same coordinate alike, or all of `dims` if the addresses are proved
-    distinct. `opened` are sizes known only at the call; `size(d)` evaluates the extent of a dimension d.
+    atomic add and so on). It is all of `dims` if the writes are atomics of one kind without a read. Otherwise it is the
+    dimensions that index one memory coordinate in the same way in all writes and reads; or all of `dims` if there is
+    one write, all reads have its coordinates, and its addresses are proved distinct. `opened` are sizes known only at
+    the call; `size(d)` evaluates the extent of a dimension d.
     """
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -484,14 +486,14 @@ def radices(program: Program, dim: Expr, size: Size) -> set[int]:
 
 
 def _tile_dims(op: Op) -> set[Expr]:
-    """Return the dimensions of all tiles that are operands or results of an operation."""
+    """Return the set of all dimensions of the tiles that are operands or results of `op`."""
     values = (*op.results, *op.operands)
     tiles = [set(v.type.dims) for v in values if isinstance(v.type, TileType)]
     return set().union(*tiles)
 
 
 def innermost_dims(program: Program) -> list[Expr]:
-    """Return the dimensions that index the innermost memory coordinate of a write, then those of a read.
+    """Return the dimensions that index the innermost memory coordinate of each write, then of each read.
 
     Elements are contiguous along these dimensions. A dimension occurs once for each such access.
     """
@@ -502,7 +504,7 @@ def innermost_dims(program: Program) -> list[Expr]:
 def contiguous_dims(op: Op) -> list[Expr]:
     """Return the dimensions that index the innermost memory coordinate of the read or write `op`.
 
-    There are several if the coordinate adds them up, and none if it has no index.
+    There are several if the coordinate adds up several indices, and none if the coordinate has no index.
     """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:

@@ -320,7 +320,7 @@ def recognise(
     """Return the Contraction that a tile program computes; or text: why the program is no single contraction.
 
     `sizes` maps size symbols to numbers, or to expressions of symbols known only at the call; only extents of M may be
-    such expressions. The accumulator type is that of `machine`; without one, no atom is assumed.
+    such expressions. The accumulator type is what `machine` uses for the MMA; without a machine, no atom is assumed.
     """
     try:
         return _Recogniser(program, sizes, machine).run()
@@ -594,10 +594,11 @@ def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Exp
 
 
 def _digit_names(dims: list[Expr]) -> dict[Expr, str]:
-    """Return {dimension: unique name}: its symbol's name in lower case, or `dim` for an expression, and a number.
+    """Return {dimension: unique name}: the symbol's name in lower case, or `dim` for an expression.
 
     Digits (mixed-radix parts) get this name and a number, such as m_0. The names `rows` and `taps` are not used: they
     are names of merged digits.
+
 
 
 

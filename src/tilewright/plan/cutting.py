@@ -20,8 +20,8 @@ from tilewright.plan.tiled import Depth, Tiled, Walk
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
     """Return the contraction with image lines and positions of M merged into one digit, if its blocking stages A.
 
-    That digit (mixed-radix part of M) counts positions, those of the padding between lines too. The contraction is
-    unchanged if A is read in place, or if M has one digit.
+    That digit (mixed-radix part of M) counts positions; positions of the padding between lines count too. The
+    contraction is returned unchanged if A is read in place, or if M has one digit.
     """
     walk = _staged_lines(contraction, blocking)
     if walk is None or len(contraction.rows) == 1:
@@ -31,7 +31,7 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
     images = Substitution({line: row_digit // walk.pitch, place: row_digit % walk.pitch})
 
     def over_lines(operand: Operand) -> Operand:
-        """Return an operand with its coordinates in terms of the merged digit of M."""
+        """Return an operand with its coordinates in terms of the merged digit, instead of line and position."""
         return replace(operand, coordinates=tuple(map(images, operand.coordinates)))
 
     a, out, *extras = map(over_lines, (contraction.a, contraction.out, *contraction.extras))

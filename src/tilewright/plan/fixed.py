@@ -52,8 +52,8 @@ class Fixed:
     ) -> list[int]:
         """Return the extents of a task (one core's tile) along M to try; [] if the author's extent does not fit.
 
-        They are image lines if M has several digits (mixed-radix parts), else rows. The author's extent is the only one
-        if there is one; it must be whole register tiles, or whole image lines. Otherwise there is one extent for each
+        Extents are in image lines if M has several digits (mixed-radix parts), else in rows. An extent from the author
+        is the only one; it must be whole register tiles, or whole image lines. Without it, there is one extent for each
         number of tasks along M in `row_counts`. A register tile has `block_rows` rows, and M has `row_blocks` register
         tiles.
         """
@@ -67,9 +67,9 @@ class Fixed:
     def _column_extents(self, block_columns: int, column_blocks: int, column_counts: Collection[int]) -> list[int]:
         """Return the extents of a task (one core's tile) along N to try, in columns; [] if the author's does not fit.
 
-        The author's extent is the only one if there is one; it must be whole register tiles. Otherwise there is one
-        extent for each number of tasks along N in `column_counts`. A register tile has `block_columns` columns, and N
-        has `column_blocks` register tiles.
+        An extent from the author is the only one; it must be whole register tiles. Without it, there is one extent for
+        each number of tasks along N in `column_counts`. A register tile has `block_columns` columns, and N has
+        `column_blocks` register tiles.
         """
         if self.columns is None:
             return sorted({-(-column_blocks // n) * block_columns for n in column_counts if n <= column_blocks})

@@ -180,7 +180,10 @@ def only_adds(loop: Op) -> bool:
 
 
 def dims_of(program: Program) -> list[Expr]:
-    """Return all dimensions of a program's tiles that are symbols, in the order in which they occur."""
+    """Return all dimensions of a program's tiles that are plain symbols, in the order in which they occur.
+
+    Dimensions that are expressions of sizes, such as 2*M, are left out.
+    """
     dims: dict[Expr, None] = {}
     for op in program.walk():
         for value in (*op.operands, *op.results):

@@ -68,7 +68,7 @@ class Microkernel:
 
     @property
     def held_a(self) -> bool:
-        """True if this atom takes A from registers and B from shared memory."""
+        """True if this microkernel's atom takes A from registers and B from shared memory."""
         return isinstance(self.atom.a, RegisterOperand) and isinstance(self.atom.b, MemoryOperand)
 
     @property
@@ -88,7 +88,7 @@ class Microkernel:
 
     @property
     def along_k(self) -> tuple[bool, bool]:
-        """(True if rows of A in shared memory run along K, True if rows of B do); False: they run along M or N.
+        """(True if rows of A in shared memory run along K, True if rows of B do); other rows run along M or N.
 
         An operand that the atom takes from registers counts as True.
         """
@@ -329,9 +329,9 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
 def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | None = None) -> list[MultiplyAtom]:
     """Return the atoms, for kernels without a pipeline, that take operands of types `a` and `b` and accumulate in `c`.
 
-    If no atom has exactly these types, they are the atoms whose operands and accumulator all have the type `c`,
+    If no atom has exactly these types, the result is the atoms whose operands and accumulator all have the type `c`,
     provided that `c` holds `a` and `b` losslessly. An atom that rounds operands is left out unless `precision` names
-    its rounding. [] if there are none.
+    its rounding. [] if no atom is left.
     """
     fitting = [x for x in _usable_atoms(machine) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
@@ -374,7 +374,7 @@ def shared_atoms(
     """Return the atoms of these types that read A and B from shared memory; with `held_a`, A from registers instead.
 
     `types` are the types of A, B and the accumulator. `along_k` is (True if rows of A in shared memory run along K,
-    True if rows of B do); False: they run along M or N. An atom that rounds operands is left out unless `precision`
+    True if rows of B do); other rows run along M or N. An atom that rounds operands is left out unless `precision`
     names its rounding.
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
@@ -443,7 +443,7 @@ def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
 def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
     """Yield a Microkernel of an atom for each accumulator tile to try that fits the machine's registers.
 
-    An atom that reads shared memory has one such tile: its own shape.
+    An atom that reads shared memory has one such tile, of the atom's shape.
     """
     m, n, _ = atom.shape
     if isinstance(atom.c, OpaqueOperand):

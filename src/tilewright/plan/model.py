@@ -86,10 +86,10 @@ def l2(limits: Limits) -> float:
 
 
 def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
-    """True if `rows` rows of `row_bytes`, each `stride_bytes` after the one before, stay in the L1 cache together.
+    """True if `rows` rows of `row_bytes` bytes each, with a stride of `stride_bytes`, stay in the L1 cache together.
 
     Cache lines whose addresses differ by a multiple of a large power of two compete for one set. Rows of 64 bytes with
-    a stride of 256 use a quarter of the sets; rows with a stride of all sets use one set.
+    a stride of 256 use a quarter of the sets; rows whose stride is that of all sets use one set.
     """
     line = limits.line_bytes
     lines_per_row, lines_between = -(-row_bytes // line), max(1, stride_bytes // line)
@@ -107,8 +107,8 @@ def cores(machine: Machine) -> int:
 def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between: float) -> float:
     """Return the cycles of one core for reading the same `read_bytes` bytes `passes` times.
 
-    Between two passes it reads `bytes_between` other bytes. If L2 holds both amounts, a pass reads from L2, otherwise
-    from memory. Passes after the first are free if L1 holds both amounts.
+    Between two passes the core reads `bytes_between` other bytes. If L2 holds the sum of both, each pass reads from L2,
+    otherwise from memory. If L1 holds the sum of both, only the first pass takes time.
     """
     reuse_bytes = read_bytes + bytes_between
     rate = limits.l2_rate if reuse_bytes <= l2(limits) else limits.far_rate
@@ -121,8 +121,8 @@ def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between:
 def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -> float:
     """Return the cycles for all cores together to move `moved_bytes` between memory and cores.
 
-    The rate is that of DRAM. It is the higher rate of the L2 cache if L2 could hold all the bytes and `from_memory` is
-    False.
+    Bytes move at the rate of DRAM; at the higher rate of the L2 cache if L2 could hold all the bytes and `from_memory`
+    is False.
     """
     limits = machine.limits
     caches = 1 if machine.lanes is not None else limits.cores or 1  # cores of a CPU have an L2 cache each

@@ -23,10 +23,11 @@ def quote_lines(
 ) -> ArgumentError:
     """Return the error `refusal` with the statements of the given plan that it is about quoted at its end.
 
-    They are the axes that the error names; if it names none, the statements that `chosen_plan` (the plan that the
-    search chose) does not have. An error that quotes a statement already is returned unchanged. `known` has the names
-    that exist: with it, and a `chosen_plan`, a misspelt name gets a suggestion, and a plan for other sizes gets an
-    error that says so instead.
+    The statements are the axes that the error names; if it names none, the statements that `chosen_plan` (the plan that
+    the search chose) does not have. An error that quotes a statement already is returned unchanged. With `known` (the
+    names that exist) and `chosen_plan`, a misspelt name gets a suggestion, and a plan for other sizes gets an error
+    that says so instead.
+
 
 
     >>> from tilewright.plan.text import parse_plan

@@ -18,10 +18,11 @@ from tilewright.plan.model import Size
 
 
 def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
-    """Return text: why producer and consumer waves (warps) cannot compute a program; empty if they can.
+    """Return text: why producer and consumer waves (warps) cannot compute a program; empty if the waves can.
 
-    They can if the program has a single MMA, all its loops are in `free` (their tile size does not change the result),
-    no write depends on data, and the grid may split both M and N. `size(d)` evaluates the extent of a dimension d.
+    The program must have a single MMA with an accumulator tile, its loops must be in `free` (their tile size does not
+    change the result), no write may be atomic or depend on data, and the grid must be able to split both M and N.
+    `size(d)` evaluates the extent of a dimension d.
     """
     product = product_of(program, size, free)
     if isinstance(product, str):
@@ -50,9 +51,9 @@ def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, 
 
 
 def why_no_overrun(program: Program) -> str:
-    """Return text: why tasks (tiles of the grid) at an edge must not compute elements past it; empty if they may.
+    """Return text: why tasks (tiles of the grid) at an edge must not compute elements past it; empty if tasks may.
 
-    They must not if the program has atomic updates, or a write at coordinates that depend on data.
+    Tasks must not if the program has atomic updates, or a write at coordinates that depend on data.
     """
     if any(op.name in WRITES and (op.name != "write" or op.attrs.get("lookups")) for op in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
@@ -72,10 +73,10 @@ def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) ->
 
 
 def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[MultiplyAtom, ...] | str:
-    """Return the atoms that can read the operands of mma `op` from shared memory; or text: why there are none.
+    """Return the atoms that can read the operands of mma `op` from shared memory; or text: why no atom can.
 
-    If A is computed elementwise, they are atoms that take A from registers. It is text too if B is computed, or if A is
-    computed in another way than elementwise. `axes` are M, N and K of `op`.
+    If A is computed elementwise, the result is atoms that take A from registers. It is text too if B is computed, or if
+    A is computed but not elementwise. `axes` are M, N and K of `op`.
     """
     types, (a, b) = types_of(op, axes.swapped, machine), axes.factors(op)
     k_contiguous = is_contiguous_along(a, axes.k, program), is_contiguous_along(b, axes.k, program)

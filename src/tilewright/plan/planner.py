@@ -209,7 +209,8 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
     """Return the splits `steps` of K with every loop unrolled.
 
-    If a digit (mixed-radix part of K) has two splits, and the first of `steps` is one of them, that one is deleted.
+    If the first of `steps` splits a digit (mixed-radix part of K) that a second split also splits, the first is
+    deleted.
     """
     inner = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, level="unit") for s in inner)
@@ -236,7 +237,7 @@ def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
 
 
 def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
-    """Return [(name, value)] of what distinguishes a plan: atom, accumulator tile, number of tasks, and staging of A.
+    """Return [(name, value)] of the properties that distinguish plans: atom, accumulator tile, task count, staging.
 
     The staging is left out without tile registers.
     """

@@ -48,7 +48,7 @@ def rows_and_waves(
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
     """Return the number of elements in the program's longest row: the part of a tile along dimensions not in `widths`.
 
-    `widths` has the dimensions that the grid may split. `size(d)` evaluates the extent of a dimension d.
+    The keys of `widths` are the dimensions that the grid may split. `size(d)` evaluates the extent of a dimension d.
     """
     tiles = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
     return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)

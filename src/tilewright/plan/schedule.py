@@ -415,7 +415,7 @@ class Schedule:
         return {word: f"{word} {rest}" for word, rest in rest_of.items() if rest}
 
     def lines(self) -> list[str]:
-        """Return all statements of this plan as texts, in print order; those of a second kernel follow after `then`."""
+        """Return all statements of this plan as texts, in print order; statements of a second kernel follow `then`."""
         statements = self._statements()
         order_lines = [statements.pop(word) for word in ("grid", "raster", "loops") if word in statements]
         lines = [*map(str, self.axes), *order_lines, *map(str, self.values), *map(str, self.products)]

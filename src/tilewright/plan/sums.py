@@ -24,9 +24,9 @@ def summed_in(op: Op, machine: Machine | None) -> DType:
 
 
 def f16_accumulator_note(program: Program, machine: Machine) -> Iterator[str]:
-    """Yield a note for `explain` if the program asks for f16 accumulators and the machine has no atom for them.
+    """Yield a note for `explain` if the program asks for f16 accumulators and the machine has no atom with f16 ones.
 
-    It yields nothing otherwise.
+    Nothing is yielded otherwise.
     """
     if not _has_f16_accumulator(machine) and any(
         op.name == "mma" and "accumulate" in op.attrs for op in program.walk()

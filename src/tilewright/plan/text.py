@@ -130,9 +130,10 @@ def as_plan(plan: object) -> Schedule | None:
 
 
 def parse_plan(text: str) -> Schedule:
-    """Return the plan that a text has; raise an ArgumentError for an illegal one.
+    """Return the Schedule (plan) that a text says; raise an ArgumentError for an illegal text.
 
-    Statements stand on lines of their own, or between semicolons. Those behind `then` are of a second kernel.
+    Statements stand on separate lines, or between semicolons. Statements behind `then` are the plan of a second kernel.
+
 
     >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; grid m; loops m; x in place; atom a.b"
     >>> str(parse_plan(text)) == text
@@ -161,7 +162,7 @@ def _parse_kernel(statements: list[str]) -> Schedule:
     """Return the Schedule (plan) of one kernel from its statements; raise an ArgumentError for an illegal one.
 
     Raise one too for a repeated statement, a plan without an axis, a pipeline without an MMA line, `raster` without
-    `grid`, and an unknown name in `grid` or `loops`.
+    `grid`, and an unknown axis in `grid`, `loops` or a copy point.
     """
     axes: dict[str, Axis] = {}
     values: dict[str, ValuePlacement] = {}
@@ -224,7 +225,8 @@ def _parse_kernel(statements: list[str]) -> Schedule:
 def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
     """Raise an ArgumentError if `grid`, `loops` or a copy point names an axis or a loop that the plan does not have.
 
-    `lines` maps the first word of a statement to its text, which the error quotes.
+    A copy point is the moment when a value is copied. `lines` maps the first word of a statement to its text, which the
+    error quotes.
     """
     axes = {axis.name: axis for axis in plan.axes}
     for value in (v for v in plan.values if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
@@ -262,12 +264,18 @@ def _parse_or_suggest(statement: str) -> list[Statement]:
 
 
 def _parse_statement(statement: str) -> list[Statement]:
-    """Return the parts of a plan that one statement says: one part, or two for some statements of version 1."""
+    """Return the parsed parts of a plan that one statement says: one part, or two for some statements of version 1.
+
+    Raise an ArgumentError for an illegal statement.
+    """
     return [_parse_part(part) for part in as_version_2(statement) or [statement]]
 
 
 def _parse_part(statement: str) -> Statement:
-    """Return the part of a plan that one statement of version 2 says; raise an ArgumentError for an illegal one."""
+    """Return the data of one version-2 statement: Axis, ValuePlacement, ProductUnit, Pipeline, LaneTile or Occupancy.
+
+    For any other statement return (first word, its arguments as texts). Raise an ArgumentError for an illegal one.
+    """
     if match := _AXIS.fullmatch(statement):
         return _parse_axis(*match.group(1, 2, 3))
     for pattern, value_of in _VALUES:

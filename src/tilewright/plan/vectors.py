@@ -55,8 +55,8 @@ def vector_blockings(
 def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
     """Return text: why a vector atom cannot compute a contraction; None if it can.
 
-    An atom that adds several neighbours along K must divide K's last digit (mixed-radix part), and needs them all in
-    bounds.
+    If the atom adds several neighbours along K, their number must divide K's last digit (mixed-radix part), and a
+    bounds check of A must not depend on that digit.
     """
     last, group = contraction.depth[-1], atom.shape[2]
     if size(last) % group:
@@ -110,9 +110,9 @@ def step_cycles(
 
 
 def _row_choices(line: int, most_rows: int) -> list[int]:
-    """Return the numbers of rows of a block to try: `most_rows`, and those that split `line` rows almost evenly.
+    """Return the numbers of rows of a block to try: `most_rows`, and numbers that split `line` rows almost evenly.
 
-    The latter are for the fewest blocks of a line that are possible, and for one, two and three blocks more.
+    The latter give the fewest blocks per line that are possible, or one, two or three blocks more.
     """
     most_rows = max(1, min(line, most_rows))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}

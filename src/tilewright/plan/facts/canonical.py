@@ -181,7 +181,7 @@ class _Builder:
         return sum(n.op == "mma" for n in self.nodes) > 1
 
     def _digit_names(self, dim: Expr) -> tuple[str, ...]:
-        """Return the names of a dimension's digits (mixed-radix parts), outermost first; its own name if not split."""
+        """Return the names of the digits (mixed-radix parts) of `dim`, outermost first; (name of `dim`,) if none."""
         return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)
 
     def _canonical_dims(self, dims: Collection[Expr]) -> Dims:

@@ -83,7 +83,7 @@ class Facts:
 
     @cached_property
     def writes(self) -> tuple[ValueFacts, ...]:
-        """The nodes that write memory, atomic updates among them, in program order."""
+        """The nodes that write memory, in program order; atomic updates are such nodes too."""
         return tuple(n for n in self.nodes if n.op == "write")
 
     @cached_property
@@ -94,7 +94,7 @@ class Facts:
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
         """Yield the numbers of the node `value` and of all nodes that it is computed from, each once.
 
-        Nodes of operations named in `stop_at` are yielded, but the nodes that they are computed from are not.
+        A node whose operation is in `stop_at` is yielded, but its operands are not followed.
         """
         return behind(self.nodes, value, stop_at)
 
@@ -179,11 +179,11 @@ class Facts:
         return frozenset(map(str, mask_dims))
 
     def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
-        """Return {(iterations with an unmasked element, those of them with a masked one too): number of tasks}.
+        """Return {(iterations with an unmasked element, how many of these also have a masked one): number of tasks}.
 
         The iterations are of the loop over `axis`; each covers `tile` elements. A task is one tile of the grid; `tiles`
-        maps dimensions to its extents, 1 where it has none. Only tasks along dimensions of the masks are counted. If no
-        mask depends on `axis`, there is one entry, for one task with all iterations.
+        maps dimensions to a task's extents, and a dimension that it lacks has extent 1. Only tasks along dimensions of
+        the masks are counted. If no mask depends on `axis`, there is one entry, for one task with all iterations.
         """
         masks = self.masks.get(axis, ())
         dims: list[Expr] = list(dict.fromkeys(d for op in masks for d in op.operands[0].type.dims))

@@ -95,9 +95,10 @@ class _CarriedValues:
         return bool(self.carried_in.get(value))
 
     def _merge_kind(self, arg: Value, end: Value) -> str | None:
-        """Return how one carried value merges across parts of the loop ("sum", "max", "rescaled"); None if it cannot.
+        """Return how one carried value merges across parts of the loop: "sum", "max" or "rescaled"; None if it cannot.
 
-        `arg` is the value as an iteration receives it, `end` as the iteration passes it on.
+        `arg` is the value as an iteration receives it, `end` as the iteration passes it on. The kinds are explained at
+        `monoid_of`.
         """
         if arg in self.maxima:
             return MAXIMUM

@@ -85,7 +85,7 @@ def _known_result(op: Op, operands: Sequence[Known]) -> Known:
 def count_trips(
     program: Program, masks: Sequence[Op], axis: Expr, tile: int, rows: Mapping[Expr, int], size: Size
 ) -> Trips:
-    """Return {(iterations with an unmasked element, those of them with a masked one too): number of tasks}.
+    """Return {(iterations with an unmasked element, how many of these also have a masked one): number of tasks}.
 
     The iterations are of the loop over `axis`; each covers `tile` elements. A task is one tile of the grid; `rows` maps
     each dimension of the masks except `axis` to a task's extent. `size(d)` evaluates the whole extent of a dimension d.

@@ -99,9 +99,9 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return `values` and all values that depend on them through operations that are not in `along`.
+    """Return `values` and all values that depend on one of `values` through operations that are not in `along`.
 
-    `ops` are the program's operations, in order; `along` are those along the softmax's dimension.
+    `ops` are the program's operations, in order; `along` are the operations along the softmax's dimension.
     """
     dependents = set(values)
     for op in ops:
@@ -116,7 +116,7 @@ def _is_zero(op: Op | None) -> bool:
 
 
 def _is_k_loop(op: Op) -> bool:
-    """True if `op` is a loop whose body only reads operands, multiplies them, and adds to an accumulator."""
+    """True if `op` is a loop whose body has only reads and MMAs, and yields their accumulators."""
     return op.name == "iterate" and only_adds(op)
 
 

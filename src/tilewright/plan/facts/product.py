@@ -44,9 +44,9 @@ class ProductFacts:
     into: int | None
 
     def side(self, rows_on_n: bool) -> tuple[Dims, Dims, OperandFacts, OperandFacts]:
-        """Return (dimensions on the atom's rows, those on its columns, operand of the rows, operand of the columns).
+        """Return (dimensions on the atom's rows, dimensions on its columns, operand with rows, operand with columns).
 
-        They are (M, N, A, B). With `rows_on_n` they are (N, M, B, A): the MMA is then computed transposed.
+        The result is (M, N, A, B). With `rows_on_n` it is (N, M, B, A): the MMA is then computed transposed.
         """
         return (self.n, self.m, self.b, self.a) if rows_on_n else (self.m, self.n, self.a, self.b)
 

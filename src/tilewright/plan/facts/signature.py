@@ -50,7 +50,7 @@ class _Signing:
         return (not any(written), *written, facts.size(run), tuple(read))
 
     def _dims(self, dims: frozenset[str]) -> tuple[int, ...]:
-        """Return the sorted numbers of dimensions in the signature; merged dimensions share one number."""
+        """Return the numbers in the signature of the dimensions `dims`, sorted; merged dimensions share one number."""
         return tuple(sorted({self.number[self.inner[d]] for d in dims}))
 
     def _value(self, value: int) -> Signature:
@@ -68,9 +68,10 @@ class _Signing:
         return (n.op, str(n.dtype), self._dims(n.dims), self._dims(n.reduces), self._access(n), *args)
 
     def _access(self, n: ValueFacts) -> Signature:
-        """Return (element bytes, strides by dimension number, elements, may be out of bounds, is linear) of an access.
+        """Return the memory access of the node `n` as a tuple without names; () if `n` is no read or write.
 
-        It is () if the node `n` is no read or write.
+        The tuple is (bytes of an element, ((dimension number, stride in elements), ...), number of elements that the
+        memory spans, True if it may be out of bounds, True if its coordinates are linear).
         """
         if n.access is None:
             return ()

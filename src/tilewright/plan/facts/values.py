@@ -55,7 +55,7 @@ class ValueFacts:
 def behind(nodes: Sequence[ValueFacts], start: int, stop_at: Collection[str] = ()) -> Iterator[int]:
     """Yield the numbers of the node `start` and of all nodes that it is computed from, each once.
 
-    Nodes of operations named in `stop_at` are yielded, but the nodes that they are computed from are not.
+    A node whose operation is in `stop_at` is yielded, but its operands are not followed.
     """
     todo, seen = [start], set()
     while todo:
