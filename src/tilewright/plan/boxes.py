@@ -82,7 +82,7 @@ def choose_task_widths(
     dims = cut_dims(program, size, logs, opened)
     if dims and any(op.name == "mma" for op in program.walk()):
         return _widths_of_products(program, dims, size, room, loops)
-    return _widths(program, dims, size, room) if dims else {}
+    return _widths_without_products(program, dims, size, room) if dims else {}
 
 
 def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
@@ -95,7 +95,7 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
     dims = pointwise_dims(program, size, opened)
     for op in program.walk() if logs else ():
         if op.name == "debug_log":
-            dims = () if "at" in op.attrs else tuple(d for d in dims if d in _dims(op))
+            dims = () if "at" in op.attrs else tuple(d for d in dims if d in _first_operand_dims(op))
     return dims
 
 
@@ -137,7 +137,9 @@ def pointwise_dims(program: Program, size: Size, opened: Opened = NOTHING) -> tu
             if not isinstance(d, Symbol):
                 crossed |= d.symbols
     crossed |= {op.attrs["symbol"] for op in ops if op.name == "set_symbol"}
-    parallel: list[Expr] = [d for d in candidates if d not in crossed and all(d in _dims(op) for op in writes)]
+    parallel: list[Expr] = [
+        d for d in candidates if d not in crossed and all(d in _first_operand_dims(op) for op in writes)
+    ]
     for arg in program.args:
         if isinstance(arg.type, MemoryType):
             arg_writes = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
@@ -147,7 +149,7 @@ def pointwise_dims(program: Program, size: Size, opened: Opened = NOTHING) -> tu
     return tuple(parallel)
 
 
-def _dims(op: Op) -> tuple[Expr, ...]:
+def _first_operand_dims(op: Op) -> tuple[Expr, ...]:
     """Return the dimensions of the first operand of `op`, outermost first."""
     dims: tuple[Expr, ...] = op.operands[0].type.dims
     return dims
@@ -174,9 +176,9 @@ def _mixed_dims(op: Op) -> set[Expr]:
             same += 1
         return {*before[same:], *after[same:]}
     if op.name == "extract":
-        return set(_dims(op))
+        return set(_first_operand_dims(op))
     if op.name == "bitcast" and op.operands[0].type.dtype.bits != op.results[0].type.dtype.bits:
-        return set(_dims(op)[-1:])
+        return set(_first_operand_dims(op)[-1:])
     if op.name == "read" or op.name in WRITES:
         return _gathered_dims(op)
     return set()
@@ -268,7 +270,7 @@ def _has_linear_address(op: Op, size: Size, opened: Opened) -> bool:
 
     over = op.attrs["over"]
     numbers = {s: extent(s) for e in op.attrs["at"] for s in e.symbols if s not in over}
-    extents = dict(zip(over, map(extent, _dims(op)), strict=True))
+    extents = dict(zip(over, map(extent, _first_operand_dims(op)), strict=True))
     axes = {s: index(f"place{n}", extents[s]) for n, s in enumerate(over) if extents[s].hi > 1}
     images, offset = Substitution({**numbers, **dict.fromkeys(over, 0), **axes}), as_expr(0)
     for e, d in zip(op.attrs["at"], memory.sizes, strict=True):
@@ -313,7 +315,7 @@ def _has_distinct_addresses(op: Op, size: Size) -> bool:
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
     memory: MemoryType = op.operands[1].type
-    shape = tuple(map(size, _dims(op)))
+    shape = tuple(map(size, _first_operand_dims(op)))
     if prod(shape) > TABLED or None in memory.sizes:
         return False
     iterators = set(op.attrs["over"])
@@ -350,12 +352,12 @@ def why_whole(program: Program, dim: Expr) -> str:
             return "a while loop has one condition for all"
         if dim in _mixed_dims(op):
             return f"{op.name} goes along it"
-    if not all(dim in _dims(op) for op in program.walk() if op.name in WRITES):
+    if not all(dim in _first_operand_dims(op) for op in program.walk() if op.name in WRITES):
         return "not every write has it"
     return "what is written does not lie apart along it, or another size depends on it"
 
 
-def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
+def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
     """Return {dimension in `dims`: extent of a task along it, in elements}, for a program without MMAs.
 
     A task is one tile of the grid; its extents divide the dimensions. Contiguous dimensions get a run of at least RUN

@@ -90,14 +90,16 @@ def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FR
             break
         groups = -(-padded // width)
         for rows in range(1, line + 1):
-            if not _fits(contraction, rows, vectors, steps, machine):
+            if not _fits_registers(contraction, rows, vectors, steps, machine):
                 break
-            for strip in _strips(line, rows, workers, flat, fixed):
+            for strip in _line_extents(line, rows, workers, flat, fixed):
                 for task_groups in sorted({-(-groups // parts) for parts in (1, 2, workers) if parts <= groups}):
                     yield Blocking(unit, rows, width, strip, task_groups * width, BY_LANES, steps, tasks, "contiguous")
 
 
-def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine) -> bool:
+def _fits_registers(
+    contraction: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine
+) -> bool:
     """True if the vector registers hold a block (accumulator tile) of `rows` rows by `vectors` vectors.
 
     Registers are needed for accumulators, for inputs that a later filter tap reads again, for partial products of
@@ -112,7 +114,7 @@ def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split,
     return (rows + kept_vectors + partial_products + 1) * vectors <= machine.limits.registers
 
 
-def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
+def _line_extents(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
     """Return the extents of a task (one core's tile) along an image line to try, in positions; [] if none fits.
 
     It is the author's extent in `fixed` if there is one: the whole line, or a multiple of `rows` (positions of a

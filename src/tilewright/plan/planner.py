@@ -177,7 +177,7 @@ def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
     Variants have a larger accumulator tile; for tile registers, also another way to stage A, or all of K unrolled.
     """
     blocking, contraction = best.blocking, best.contraction
-    neighbours = [x for more in range(1, MORE) for x in _larger(blocking, contraction, more)]
+    neighbours = [x for more in range(1, MORE) for x in _larger_tiles(blocking, contraction, more)]
     if blocking.in_tiles:
         neighbours += [replace(blocking, stage=s) for s in ("", "strip") if s != blocking.stage]
         neighbours.append(replace(blocking, steps=_all_unrolled(blocking.steps)))
@@ -194,7 +194,7 @@ def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
             yield Refusal(plan.difference(best.plan), why, plan)
 
 
-def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
+def _larger_tiles(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
     """Yield two blockings: the first with `extra` atoms more along the tile's rows, the second along its columns.
 
     The tile is the accumulator tile of `blocking`. A task's extent is rounded up to whole tiles.

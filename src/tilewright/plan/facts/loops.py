@@ -42,7 +42,7 @@ def monoid_of(loop: Op) -> str | None:
     and exactly one factor g(t - m') in h. Rescaled values of two parts merge as x1 * g(m1 - m) + x2 * g(m2 - m) with m
     = max(m1, m2).
     """
-    return _CarriedValues(loop).merge()
+    return _CarriedValues(loop).merge_kinds()
 
 
 class _CarriedValues:
@@ -59,7 +59,7 @@ class _CarriedValues:
         self.ends = self.body.ops[-1].operands
         self.maxima = self._maxima()
 
-    def merge(self) -> str | None:
+    def merge_kinds(self) -> str | None:
         """Return the kinds of merge ("sum", "max", "rescaled") of all carried values, sorted and joined by "+".
 
         It is None if one of the values cannot be merged across parts of the loop.

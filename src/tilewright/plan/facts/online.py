@@ -42,14 +42,14 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
     reductions = [op for op in ops if op.name in REDUCTIONS and op.attrs["dim"] is dim]
     maxima = [op for op in reductions if op.name == "max"]
     sums = tuple(op for op in reductions if op.name == "sum")
-    products = tuple(op for op in ops if op.name == "mma" and all(_has(v, dim) for v in op.operands[:2]))
+    products = tuple(op for op in ops if op.name == "mma" and all(_has_dim(v, dim) for v in op.operands[:2]))
     if len(maxima) != 1 or len(reductions) != 1 + len(sums) or any(op.attrs.get("acc") for op in reductions):
         return f"{dim} is not reduced by one maximum and by sums of what is computed with that maximum"
     makers = program.makers()
-    if not products or any(_has(op.result, dim) or not _is_zero(makers.get(op.operands[2])) for op in products):
+    if not products or any(_has_dim(op.result, dim) or not _is_zero(makers.get(op.operands[2])) for op in products):
         return f"no product begins to sum {dim} at zero"
     (maximum,) = maxima
-    along = tuple(op for op in ops if any(_has(v, dim) for v in op.results))
+    along = tuple(op for op in ops if any(_has_dim(v, dim) for v in op.results))
     if any(op.name not in {*SIMPLE, *GIVEN, "read", "mma"} and not _is_k_loop(op) for op in along):
         return f"what lies along {dim} is not computed element by element from a product"
     weights = _weights(along, maximum)
@@ -57,7 +57,9 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
         return weights
     ends = {*reductions, *products}
     for op in (op for op in ops if op not in along and op not in ends):
-        if any(_has(v, dim) for x in (op, *(y for block in op.blocks for y in walk_block(block))) for v in x.operands):
+        if any(
+            _has_dim(v, dim) for x in (op, *(y for block in op.blocks for y in walk_block(block))) for v in x.operands
+        ):
             return f"what lies along {dim} is used by more than the products and sums over it"
     if any(sum(v in weights for v in op.operands[:2]) != 1 for op in (*sums, *products)):
         return f"a sum over {dim} is not one of weights"
@@ -120,6 +122,6 @@ def _is_k_loop(op: Op) -> bool:
     return op.name == "iterate" and only_adds(op)
 
 
-def _has(value: Value, dim: Expr) -> bool:
+def _has_dim(value: Value, dim: Expr) -> bool:
     """True if `value` is a tile that has the dimension `dim`."""
     return isinstance(value.type, TileType) and dim in value.type.dims

@@ -49,7 +49,7 @@ class _Signing:
         read = sorted((r.place.bytes, r.place.steps[inner]) for r in facts.reads if inner in r.place.dims)
         return (not any(written), *written, facts.size(run), tuple(read))
 
-    def _dims(self, dims: frozenset[str]) -> tuple[int, ...]:
+    def _dim_numbers(self, dims: frozenset[str]) -> tuple[int, ...]:
         """Return the numbers in the signature of the dimensions `dims`, sorted; merged dimensions share one number."""
         return tuple(sorted({self.number[self.inner[d]] for d in dims}))
 
@@ -65,7 +65,7 @@ class _Signing:
         args = [self._value(arg) for arg in n.args]
         if n.op == "mma":
             args = [*sorted(args[:2], key=repr), *args[2:]]
-        return (n.op, str(n.dtype), self._dims(n.dims), self._dims(n.reduces), self._access(n), *args)
+        return (n.op, str(n.dtype), self._dim_numbers(n.dims), self._dim_numbers(n.reduces), self._access(n), *args)
 
     def _access(self, n: ValueFacts) -> Signature:
         """Return the memory access of the node `n` as a tuple without names; () if `n` is no read or write.
