@@ -67,8 +67,6 @@ def choose_task_widths(
     `opened` sizes (known only at the call) it is a typical number. `room` are the goals for tasks, `loops` maps each
     loop dimension to its tile size. With `logs`, results of debug_log count as writes.
 
-
-
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
     ...   symbols M, N
@@ -289,8 +287,6 @@ def _strides_exceed_reach(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bo
     `steps` has (stride, extent) of each index that is still to be ordered. `reach` is the largest sum of stride * index
     over the indices that are already ordered.
 
-
-
     >>> from tilewright.algebra.expr import symbol
     >>> f = symbol("F", 1)
     >>> _strides_exceed_reach([(f, as_expr(9)), (as_expr(1), f)], as_expr(0))
@@ -333,7 +329,7 @@ def _has_distinct_addresses(op: Op, size: Size) -> bool:
 
 
 def reads_sliding_window(program: Program, dim: Expr) -> bool:
-    """True if a read with bounds checks slides along `dim`: a coordinate is more than its index, such as h + r."""
+    """True if a read with bounds checks slides along `dim`: a coordinate is its index plus others, such as h + r."""
     for op in program.walk():
         if op.name == "read" and "otherwise" in op.attrs and "at" in op.attrs:
             iterator = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
@@ -346,7 +342,7 @@ def reads_sliding_window(program: Program, dim: Expr) -> bool:
 
 
 def why_whole(program: Program, dim: Expr) -> str:
-    """Return text: why the grid cannot split the dimension `dim`, which must be such a dimension."""
+    """Return text: why the grid cannot split `dim`, a dimension that `pointwise_dims` leaves out."""
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):
             return "a while loop has one condition for all"
@@ -452,7 +448,6 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
     (i//56, i%56) whole; then if it is a multiple of ROWS (16) or far above; then if it divides `extent`; then if it is
     larger.
 
-
     >>> width_choices(1000, ()), width_choices(3136, (56,))
     ([1000, 500, 250, 125, 48, 16, 8, 4, 2, 1], [3136, 1568, 784, 392, 112, 56, 28, 14, 7, 4, 2, 1])
     """
@@ -519,7 +514,6 @@ def _divisor(size: int, most: int, least: int) -> int:
     """Return the largest divisor of `size` up to `most`; if it is below `least`, the smallest divisor from `least` on.
 
     If no divisor is at least `least`, it is `size`.
-
 
     >>> _divisor(600, 64, 16), _divisor(600, 10, 16)
     (60, 20)

@@ -91,11 +91,10 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
 
 
 def equal_neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
-    """Return the number of neighbours along K that read the same element; 1 if no two of an aligned pair do.
+    """Return the number of neighbours along K that read the same element; 1 if no neighbours do.
 
     It is the largest divisor of `step` (the elements of a K step) such that every aligned group of that many neighbours
     reads one element. `at` are the coordinates of the read in terms of the index `k`.
-
 
     >>> from tilewright.algebra.expr import symbol
     >>> k = symbol("k", 0)

@@ -136,7 +136,7 @@ class Contraction:
 
     @property
     def flops(self) -> int:
-        """The number of floating-point operations of the contraction: two per multiply-add; no epilogue."""
+        """The number of floating-point operations, two per multiply-add, of the contraction without epilogue."""
         return 2 * self.extent((*self.batch, *self.rows, *self.columns, *self.depth))
 
 
@@ -573,8 +573,6 @@ def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Exp
 
     Numbers of `radices` that are `extent` or larger are left out.
 
-
-
     >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
     >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)
     ([1, <Q>, <P*Q>, <N*P*Q>], None)
@@ -598,9 +596,6 @@ def _digit_names(dims: list[Expr]) -> dict[Expr, str]:
 
     Digits (mixed-radix parts) get this name and a number, such as m_0. The names `rows` and `taps` are not used: they
     are names of merged digits.
-
-
-
 
     >>> from tilewright.lang import sym
     >>> list(_digit_names([sym.M, sym.m, sym.H * sym.W, sym.C * sym.R, sym.dim]).values())

@@ -151,8 +151,6 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
 
     These are numbers of blocks. `rows` is the number of positions in a block.
 
-
-
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand
     >>> q, s, g = index("q", 20), index("s", 3), index("g", 4)

@@ -493,8 +493,6 @@ def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
 
     `unit` is the extent of one atom.
 
-
-
     >>> dict(_tile_counts(70, 32, 8))
     {32: 2, 8: 1}
     """

@@ -28,8 +28,6 @@ def quote_lines(
     names that exist) and `chosen_plan`, a misspelt name gets a suggestion, and a plan for other sizes gets an error
     that says so instead.
 
-
-
     >>> from tilewright.plan.text import parse_plan
     >>> plan = parse_plan("axis m = (m 8): task 3; axis n = (n 9): whole; grid m")
     >>> print(quote_lines(ArgumentError("plan: axis n: no task"), plan, None))
@@ -65,7 +63,6 @@ def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[
     `sizes` maps the program's dimensions to their extents. An extent in the given plan is right if it equals the
     program's, or the extent in `chosen_plan`, which may be padded. The result is empty, too, if the given plan repacks
     other operands than `chosen_plan`: their extents are not compared.
-
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis rows = (m_1 4, m_0 {n}): whole") for n in (128, 125))
@@ -129,7 +126,6 @@ def near_name_hints(given_plan: Schedule, chosen_plan: Schedule, known: Known) -
 
     Names of axes, digits and MMAs exist if `chosen_plan` has them, arguments and atoms if `known` has them. The text is
     empty if every name exists, or if no unknown name has a similar one.
-
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis {name} = (n 9): whole") for name in ("colums", "columns"))

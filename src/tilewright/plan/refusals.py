@@ -13,7 +13,6 @@ def refused(lines: object, why: str) -> ArgumentError:
 
     `lines` are the statements, `why` is the rule that they break together.
 
-
     >>> print(refused("grid M", "there are tasks of N"))
     plan: `grid M`: there are tasks of N
     >>> print(refused(("axis K = (K 9): whole", "stages 4"), "they need more shared memory than there is"))
@@ -27,7 +26,6 @@ def refusal_of(step: Callable[[], None]) -> str:
     """Call `step`, which binds or lowers a plan; return text: why it refuses the plan, or empty if it succeeds.
 
     Only an ArgumentError or a ProgramError counts as a refusal; other errors pass through.
-
 
     >>> def step():
     ...     raise refused("grid M", "there are tasks of N")

@@ -176,8 +176,6 @@ def _rows_per_task(size: int, most: int) -> int:
     With p the largest power of two up to `most`, it is p if p divides `size` or `size` is at least MANY (8) times p;
     else p/2 if that divides `size`; else `dividing_width(size, most)`.
 
-
-
     >>> [_rows_per_task(size, 16) for size in (65536, 83886, 12, 24)], _rows_per_task(100, 40)
     ([16, 16, 12, 8], 25)
     """
@@ -219,9 +217,6 @@ def _even_width(size: int, most: int, word_elements: int) -> int:
 
     It is a multiple of `word_elements` if `size` is. If no such extent is near `most`, it is all of `size` if `size` is
     at most twice `most`; else `most`, and the last task is smaller.
-
-
-
 
     >>> _even_width(3000, 64, 8), _even_width(8192, 256, 8), _even_width(333, 256, 8), _even_width(333, 128, 8)
     (64, 256, 333, 111)
@@ -331,7 +326,6 @@ def dividing_width(size: int, most: int, word_elements: int = 1) -> int:
 
     `most` is first clamped to `size`. If `size` is a multiple of `word_elements`, the result is too, unless `most` is
     smaller.
-
 
     >>> [dividing_width(size, most) for size, most in ((4096, 20), (97, 16), (3, 16), (2072, 30))]
     [16, 16, 3, 28]

@@ -388,7 +388,6 @@ class Schedule:
 
         `word` is `grid`, `raster`, `loops`, `overlap`, `split`, `parts`, `waves`, `atom` or `launch`.
 
-
         >>> from tilewright.plan.text import parse_plan
         >>> parse_plan("axis m = (m 8): task 4; grid m; raster 2").line("raster")
         'raster 2'
@@ -433,7 +432,6 @@ class Schedule:
         """Return text: the statements of this plan that `other` does not have, joined by "; "; empty if there are none.
 
         If only `other` overlaps, `overlap none` is among the statements, although it is never printed.
-
 
         >>> from tilewright.plan.text import parse_plan
         >>> one = parse_plan("axis m = (m 8): task 4; grid m")

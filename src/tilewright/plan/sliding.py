@@ -65,7 +65,6 @@ def step_along(
     `at` are the tensor's coordinates in terms of the index, `shape` its extents. Without `strides` the tensor is
     contiguous, with the last dimension innermost.
 
-
     >>> from tilewright.algebra.expr import index
     >>> p, c = index("p", 14), index("c", 64)
     >>> step_along(p, (2 * p, c), (28, 64)), step_along(p, (p // 2, c), (28, 64))

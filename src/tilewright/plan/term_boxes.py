@@ -181,7 +181,6 @@ def _vectors_per_row(vectors: int, line_vectors: int) -> int:
     It is at least 3/8 of a cache line (or the whole row) and at most a cache line: the largest such number that keeps
     at least 0.9 as many lanes busy as the best such number. A row has `vectors` vectors, a cache line `line_vectors`.
 
-
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]
     """

@@ -114,7 +114,6 @@ def as_plan(plan: object) -> Schedule | None:
 
     None means that a plan is to be chosen. An illegal text raises an ArgumentError, and so does any other type.
 
-
     >>> as_plan(5)
     Traceback (most recent call last):
     tilewright.errors.ArgumentError: plan=5: a plan is a text, as executable.text("plan") prints it; leave it out ...
@@ -133,7 +132,6 @@ def parse_plan(text: str) -> Schedule:
     """Return the Schedule (plan) that a text says; raise an ArgumentError for an illegal text.
 
     Statements stand on separate lines, or between semicolons. Statements behind `then` are the plan of a second kernel.
-
 
     >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; grid m; loops m; x in place; atom a.b"
     >>> str(parse_plan(text)) == text

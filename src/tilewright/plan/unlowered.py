@@ -11,7 +11,6 @@ from tilewright.plan.schedule import BETWEEN, LONGEST, Occupancy, Schedule
 def refuse_unlowered(plan: Schedule) -> None:
     """Raise an ArgumentError that quotes the first statement of a plan which the lowering does not support, if any.
 
-
     >>> from tilewright.plan.text import parse_plan
     >>> refuse_unlowered(parse_plan("axis m = (m 64): task 32, wave 16; grid m"))
     Traceback (most recent call last):

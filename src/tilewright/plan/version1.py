@@ -36,8 +36,6 @@ SUCCESSORS = {"tasks": "grid", "order": "loops", "roles": "producer", "apart": "
 def as_version_2(statement: str) -> list[str] | None:
     """Return the version-2 statements, as texts, that a version-1 statement stands for; None if it is another one.
 
-
-
     >>> as_version_2("tasks M, N group 8 dynamic")
     ['grid M, N', 'raster 8, dynamic']
     >>> as_version_2("x staged at K as halo, keep")

@@ -32,7 +32,6 @@ def near_statement(statement: str, read: Callable[[str], object]) -> str | None:
     `read` parses a statement, and raises an ArgumentError for an illegal one. A statement of more than LONGEST (400)
     characters gets None.
 
-
     >>> def read(statement: str) -> None:
     ...     if statement != "parts K 4":
     ...         raise ArgumentError(statement)

@@ -44,11 +44,12 @@ def facts_of(
     logs: bool = False,
     in_order: bool = False,
 ) -> Facts:
-    """Return Facts: a program in canonical form (see the module's docstring), for these sizes.
+    """Return Facts: a program's tile values as a graph, in a form that is equal for programs of equal meaning.
 
-    `sizes` maps size symbols to numbers, typical ones for `opened` sizes (known only at the call). `free` are the loops
-    whose tile size does not change the result. With `logs`, results of debug_log are kept. With `in_order`, one task
-    (tile of the grid) computes all elements in order.
+    Dimensions of extent 1 are dropped, divided dimensions are split into digits (mixed-radix parts), loops that only
+    accumulate become reductions, and equal reads are merged. `sizes` maps size symbols to numbers, typical ones for
+    `opened` sizes (known only at the call). `free` are the loops whose tile size does not change the result. With
+    `logs`, results of debug_log are kept. With `in_order`, one task (tile of the grid) computes all elements in order.
     """
     builder = _Builder(program, sizes, free, opened or {})
     cut = () if in_order else cut_dims(program, builder.size, logs, builder.opened)
