@@ -71,8 +71,8 @@ class Followed:
     def waves(self) -> int:
         """The number of waves that compute one task (one workgroup's tile) of this plan.
 
-        With a pipeline it is the number of consumer waves, or half of it if two halves alternate (ping-pong). Otherwise
-        it is the plan's line `waves`.
+        With a pipeline it is the number of consumer waves, or half of that number if two halves alternate (ping-pong).
+        Otherwise it is the number in the plan's line `waves`.
         """
         roles = self.plan.pipeline
         if roles is None:

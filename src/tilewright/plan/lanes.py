@@ -139,7 +139,10 @@ def default_steps(contraction: Contraction) -> tuple[Split, ...]:
 
 
 def registers(rows: int, vectors: int) -> int:
-    """Return the number of vector registers of a block: accumulators, a filter value per vector, and an input."""
+    """Return the number of vector registers of a block of `rows` rows by `vectors` vectors.
+
+    It is the sum of the accumulators, a filter value per vector, and one input.
+    """
     return (rows + 1) * vectors + 1
 
 
@@ -147,9 +150,9 @@ def registers(rows: int, vectors: int) -> int:
 
 
 def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return (blocks at the start, blocks at the end) of an image line with a filter tap that may be out of bounds.
+    """Return (number of blocks at the start, number at the end) of an image line whose taps may be out of bounds.
 
-    These are numbers of blocks. `rows` is the number of positions in a block.
+    A block has `rows` positions of the line; its taps are the filter taps that it reads.
 
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand
@@ -177,10 +180,10 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
 
 
 def own_rounds(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return (blocks at the start, blocks at the end) of an image line that are peeled, as they may be out of bounds.
+    """Return (number of blocks at the start, number at the end) of an image line to peel: taps may be out of bounds.
 
-    These are the numbers of `edges`; (0, 0) if their sum is above ALONE (limit of peeled blocks). `rows` is the number
-    of positions in a block.
+    These are the numbers that `edges` returns; (0, 0) if their sum is above ALONE (limit of peeled blocks). A block has
+    `rows` positions.
     """
     edge_blocks = edges(contraction, rows)
     return edge_blocks if sum(edge_blocks) <= ALONE else (0, 0)

@@ -139,8 +139,8 @@ def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> C
 def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
     """Return the contraction as an atom computes it: with the last filter tap and the channels merged, or unchanged.
 
-    They are merged into one digit (mixed-radix part) of K if the atom uses tile registers, and its K is at least twice
-    the number of channels.
+    Tap and channels are merged into one digit (mixed-radix part) of K if the atom uses tile registers, and the atom's K
+    is at least twice the number of channels.
     """
     has_few_channels = isinstance(atom.c, OpaqueOperand) and 2 * size(contraction.depth[-1]) <= atom.shape[2]
     return merge_taps(contraction) if has_few_channels else contraction

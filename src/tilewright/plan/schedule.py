@@ -167,7 +167,10 @@ class Axis:
 
     @property
     def walked(self) -> int:
-        """The padded extent of this axis in elements: the product of the padded extents of its digits."""
+        """The padded extent of this axis in elements: the product of the padded extents of its digits.
+
+        Digits are the mixed-radix parts of the axis.
+        """
         return prod(d.walked for d in self.digits)
 
     @property

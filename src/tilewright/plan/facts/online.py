@@ -73,11 +73,11 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
 
 
 def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
-    """Return the values along the dimension with exactly one factor exp(t - m), or exp2; or text: why there are none.
+    """Return the set of values with exactly one factor exp(t - m), or exp2(t - m); or text: why there are none.
 
-    `along` are the operations along the dimension, in order; `maximum` is the reduction that gives m. The text names an
-    operation that uses m, t - m, or such a value in another way, or says that neither exp nor exp2 is used, or that
-    both are.
+    m is the result of `maximum`, a reduction along a dimension; `along` are the operations along that dimension, in
+    order. The text names an operation that uses m, t - m, or such a value in another way; or it says that neither exp
+    nor exp2 is used, or that both are.
     """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:
