@@ -11,10 +11,11 @@ from tilewright.plan.model import Size, element_bytes
 
 
 def needs_division(op: Op, size: Size) -> bool:
-    """True if the address of the read `op`, or its bounds check, needs an integer division.
+    """True if the address of the read `op`, or its bounds check, is computed with an integer division.
 
-    Without a bounds check only the flat offset counts: divisions that cancel when coordinates are merged into it need
-    none. `size` gives the extent of a dimension.
+    A read with a bounds check needs one if any coordinate divides. A read without a bounds check needs one only if the
+    flat offset (the coordinates times the strides, added up) still divides after simplification. `size(d)` evaluates
+    the extent of a dimension d.
     """
     if "otherwise" in op.attrs:
         return any(e.divisions(set()) for e in op.attrs.get("at", ()))
@@ -24,10 +25,11 @@ def needs_division(op: Op, size: Size) -> bool:
 
 
 def elements_per_load(op: Op, size: Size, machine: Machine) -> int:
-    """Return how many adjacent elements of the read `op` one vector load of a lane can fetch; at least 1.
+    """Return the number of adjacent elements that one vector load of a lane can fetch for the read `op`; at least 1.
 
-    It is the largest count that divides the load's width in elements, the length of a row of memory, and every number
-    by which a coordinate is divided; 1 if one of these is not constant. `size` gives the extent of a dimension.
+    It is the greatest common divisor of the elements in the machine's widest vector load, the extent of the innermost
+    memory dimension, and every number by which a coordinate is divided. It is 1 if a coordinate is divided by an
+    expression that is not constant. `size(d)` evaluates the extent of a dimension d.
     """
     memory: MemoryType = op.operands[0].type
     elements_per_word = max(1, machine.lane_access.vector_bytes // element_bytes(memory.dtype))

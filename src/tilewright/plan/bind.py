@@ -33,9 +33,9 @@ from tilewright.plan.term_boxes import Terms, max_unrolled_steps
 
 
 def bind(kernel: KernelProgram, plan: Schedule, simt: Terms | None = None) -> Cuts:
-    """Return the lowering parameters that a plan gives for a kernel; raise an error that quotes the first illegal line.
+    """Return Cuts, the lowering parameters that a plan gives for a kernel; raise an error that quotes an illegal line.
 
-    `simt` has the parameters of a product that lanes compute without MMA atoms; None if the kernel has no such product.
+    `simt` are the parameters of a product that lanes compute without MMA atoms; None if the kernel has no such product.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -55,10 +55,10 @@ def _bind_without_pipeline(
     parallel: tuple[Expr, ...],
     simt: Terms | None,
 ) -> Cuts:
-    """Return the lowering parameters of a plan without producer and consumer waves: all waves run the same code.
+    """Return Cuts, the lowering parameters of a plan without producer and consumer waves: all waves run the same code.
 
-    `axes` has the plan's axis of each dimension, `widths` the extent of a task (one workgroup's tile) along each
-    dimension of the grid, `parallel` the dimensions that the grid may split, and `simt` the parameters of a product
+    `axes` maps each dimension to the plan's axis, `widths` maps each dimension of the grid to the extent of a task (one
+    workgroup's tile), `parallel` are the dimensions that the grid may split, and `simt` are the parameters of a product
     that lanes compute without MMA atoms, or None. Raise an error that quotes the first illegal line.
     """
     machine = kernel.machine
@@ -74,8 +74,8 @@ def _bind_without_pipeline(
     def width(d: Expr) -> int:
         """Return the extent of `d` that is computed at a time, in elements.
 
-        It is the extent of a task (one workgroup's tile) if the grid splits `d`, the loop tile if only a loop does, and
-        otherwise all of `d`.
+        It is the extent of a task (one workgroup's tile) if the grid splits `d`; else the loop tile if a loop is over
+        `d`; else the whole extent of `d`.
         """
         return widths.get(d) or loop_tile_of.get(d) or kernel.size(d)
 
@@ -105,9 +105,10 @@ def _bind_without_pipeline(
 
 
 def _refuse_pipeline_lines(plan: Schedule) -> None:
-    """Raise an error that quotes the first line which a plan without producer and consumer waves cannot have.
+    """Raise an error for the first line of a plan without `producer` that only some other kind of plan can have.
 
-    Such lines are `overlap`, a raster group, `loops`, lines that place values, and `transposed` MMAs.
+    Such lines are, in the order of the checks: `overlap`, a raster group above 1, a line that places a value, `loops`,
+    and an MMA line that says `transposed`. The error quotes the line.
     """
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
@@ -120,11 +121,11 @@ def _refuse_pipeline_lines(plan: Schedule) -> None:
 
 
 def _waves(plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, simt: Terms | None) -> int:
-    """Return the number of waves that compute a task (one workgroup's tile), as the plan says; 1 if it does not say.
+    """Return the number of waves that compute a task (one workgroup's tile), as the plan's line `waves` says; else 1.
 
-    Raise an error for more waves than a workgroup can have. Raise one for more than 1 wave on a CPU, and where an MMA
-    decides the number: any MMA, except one that lanes compute as `simt` says. `products` has the microkernel of each
-    MMA, None for one without an atom.
+    `products` maps each MMA to its microkernel, or to None if it has no atom. Raise an error for more than 1 wave on a
+    CPU, for more than 1 wave if the kernel has an MMA (unless lanes compute it as `simt` says), and for more waves than
+    a workgroup can have.
     """
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (
         bool(products) and simt is None
@@ -142,12 +143,12 @@ def _task_loop_tiles(
     parallel: tuple[Expr, ...],
     width: Size,
 ) -> dict[Expr, int]:
-    """Return {dimension of `parallel` that a task loops over: its loop tile in elements}, outermost first.
+    """Return {dimension that both the grid and a task's loop split: loop tile in elements}, outermost loop first.
 
-    A task is one workgroup's tile, `parallel` are the dimensions that the grid may split, and `axes` has the plan's
-    axis of each dimension. With a single MMA the loops are ordered N, M, then batch, so that all rows of a task use a
-    tile of B before the next one. `products` has the microkernel of each MMA, and `width` gives a task's extent along a
-    dimension.
+    A task is one workgroup's tile. `parallel` are the dimensions that the grid may split, `axes` maps each dimension to
+    the plan's axis. If the kernel has a single MMA the order is N, M, other dimensions of its accumulator, then the
+    rest; otherwise it is the order of the plan's axes. `products` maps each MMA to its microkernel. `width(d)`
+    evaluates a task's extent along a dimension d.
     """
     loop_tile_of = {d: n for d, axis in axes.items() if d in parallel and (n := loop_tile_size(axis)) is not None}
     if len(products) != 1 or not loop_tile_of:
@@ -170,9 +171,9 @@ def _check_loops(
 ) -> None:
     """Raise an error for a loop tile that is longer than its axis, padded to whole accumulator tiles or atoms.
 
-    On a GPU also raise one for a loop tile along M or N that differs from the accumulator tile. `axes` has the plan's
-    axis of each dimension, `products` the microkernel of each MMA, `blocks` the loop tiles over dimensions that the
-    grid may split; `width` gives a task's extent along a dimension.
+    On a GPU also raise an error for a loop tile along M or N that differs from the accumulator tile. `axes` maps each
+    dimension to the plan's axis, `products` maps each MMA to its microkernel, and `blocks` maps dimensions that the
+    grid may split to their loop tiles. `width(d)` evaluates a task's extent along a dimension d.
     """
     units = dict.fromkeys(axes, 1)
     lines = {line.name: line for line in plan.products}

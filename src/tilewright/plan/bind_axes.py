@@ -22,10 +22,10 @@ LEVELS = ("task", "loop")
 
 
 def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
-    """Return the plan's axis of every dimension of the kernel.
+    """Return {dimension of the kernel: the plan's axis of this dimension}, with an entry for every dimension.
 
-    Raise an error for an axis of an unknown dimension, with several digits (mixed-radix parts), or with another extent
-    than the program's, and for a dimension without an axis.
+    Raise an error for an axis that names no dimension, has several digits (mixed-radix parts), or has another extent
+    than the program's dimension. Raise an error too for a dimension without an axis.
     """
     axes: dict[Expr, Axis] = {}
     for axis in plan.axes:
@@ -57,12 +57,12 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
 def task_widths(
     kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
 ) -> dict[Expr, int]:
-    """Return the extent of a task (one workgroup's tile), in elements, along each dimension of the line `grid`.
+    """Return {dimension of the plan's line `grid`: extent of a task along it in elements}, in the order of that line.
 
-    The result has the order of that line. `axes` has the plan's axis of each dimension, `parallel` the dimensions that
-    the grid may split. An extent is at most the dimension's, unless the plan has a pipeline or the axis a loop level.
-    Raise an error for a task level of a dimension outside `parallel`, for levels other than a task and then a loop
-    within it, and if `grid` does not list the axes with a task.
+    A task is one workgroup's tile. `axes` maps each dimension to the plan's axis, `parallel` are the dimensions that
+    the grid may split. An extent is clamped to its dimension's, unless the plan has a pipeline or the axis also has a
+    loop level. Raise an error for a task level of a dimension outside `parallel`, for levels that are not one task and
+    then one smaller loop, and if `grid` does not list exactly the axes with a task level.
     """
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():
@@ -98,8 +98,9 @@ def loop_tile_size(axis: Axis) -> int | None:
 def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
     """Return the tile size, in elements, that the plan's `axis` gives the program's loop `op`.
 
-    It is the whole dimension if the axis has no loop level. A loop whose result depends on its tile (not in
-    `kernel.free`) keeps the author's tile, or the whole dimension: raise an error if the plan changes that.
+    For a loop in `kernel.free` (its result does not depend on the tile) it is the axis's loop level, else the whole
+    dimension. For a loop that is not free it is the author's tile, else the whole dimension; raise an error if the axis
+    says a different tile.
     """
     d = kernel.loops[op]
     extent = kernel.size(d)

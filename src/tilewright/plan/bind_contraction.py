@@ -25,9 +25,10 @@ from tilewright.plan.schedule import DELAYED, Axis, Schedule
 
 
 def bind_contraction(c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """Return the blocking (tile sizes, orders, staging) that a plan gives for a contraction on a CPU.
+    """Return the Blocking (tile sizes, loop orders, staging) that a plan gives for a contraction on a CPU.
 
-    `atom` is the instruction that multiplies. A line that breaks a rule raises an error that quotes it.
+    `atom` is the MMA atom, or the SIMD unit, that multiplies. Raise an error that quotes the first line which breaks a
+    rule.
     """
     return _Lines(c, plan, atom).blocking()
 
@@ -44,7 +45,7 @@ class _Lines:
         self.singles = [d.name for d in single_digits(c, self.lanes)]
 
     def blocking(self) -> Blocking:
-        """Return the blocking that the lines of the plan say; raise an error that quotes the first illegal line."""
+        """Return the Blocking that the lines of this plan say; raise an error that quotes the first illegal line."""
         self._check_lines()
         self._check_names()
         self._check_tasks()
@@ -66,7 +67,7 @@ class _Lines:
             raise refused(line, "a contraction with a line `atom` has no such line")
 
     def _check_names(self) -> None:
-        """Raise an error unless the plan has a line for each axis of the contraction, and no others, in any order."""
+        """Raise an error unless the axes of this plan, in any order, are exactly the axes that the contraction has."""
         wanted, given_axes = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
         for name, axis in given_axes.items():
             if name not in wanted:
@@ -79,8 +80,9 @@ class _Lines:
     def _check_tasks(self) -> None:
         """Raise an error unless the line `grid` lists the axes that tasks split, each once, in any order.
 
-        These are the batch, the outer digits (mixed-radix parts) of M, rows and columns; if vectors run along channels,
-        lanes instead of columns. A raster group is refused too: only GPUs have one.
+        A task is one core's tile. The axes are the digits (mixed-radix parts) of the batch and the outer digits of M,
+        then rows and columns; if vectors run along channels, lanes and rows. Raise an error too for a raster group
+        above 1, which only GPUs have.
         """
         plan, task_axes = self.plan, [*self.singles, *list(self.axes)[:2]]
         if sorted(plan.grid) != sorted(task_axes):
@@ -89,10 +91,11 @@ class _Lines:
             raise refused(raster_line(plan), "workers of a CPU take tasks in order; only a GPU's are grouped")
 
     def _check_levels(self) -> None:
-        """Raise an error unless every axis is split into the levels that the atom needs.
+        """Raise an error unless every axis of this plan is split into the levels that the atom needs.
 
-        Rows and columns have a task, a loop and a unit; a batch axis has only a task; K has no task. If vectors run
-        along channels, the axis of lanes takes the place of columns, and columns have `loop 1`.
+        Rows and columns need a task, a loop and a unit. A batch axis, and an axis of an outer digit of M, needs a task
+        only. K has no task. If vectors run along channels, the axis `lanes` needs the three levels in place of columns,
+        and columns need `loop 1`.
         """
         rows, across = self.plan.axis(ROWS), self.plan.axis(self.across)
         self._check_blocks(rows, self.atom.shape[0], len(self.axes[ROWS]) > 1 and not self.tiles)
@@ -108,10 +111,10 @@ class _Lines:
                 raise refused(self.plan.axis(DEPTH), "tasks over the depth would add to one result")
 
     def _check_blocks(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
-        """Raise an error unless an axis is split into task, loop and unit, with `unit` elements in the unit.
+        """Raise an error unless an axis has the levels task, loop and unit, and its unit has `unit` elements.
 
         `unit` is the atom's extent along the axis; the loop tile must be a multiple of it. With `within_lines` (M is
-        image lines and positions) the axis has two loop levels.
+        image lines and positions, and blocks end with a line) the axis must have two loop levels instead of one.
         """
         levels = [cut.level for cut in axis.splits]
         expected = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
@@ -125,9 +128,10 @@ class _Lines:
             raise refused(axis, f"`{loop}` is no multiple of `{unit_split}`")
 
     def _check_order(self) -> None:
-        """Raise an error unless K is the innermost loop in the line `loops`, so that accumulators stay in registers.
+        """Raise an error unless depth (K) is the innermost loop in the line `loops`: accumulators stay in registers.
 
-        Rows and columns stand before it in any order; if vectors run along channels: rows, lanes, columns.
+        Rows and columns must stand before depth, in either order. If vectors run along channels, the order must be
+        rows, lanes, columns, depth.
         """
         line = f"loops {', '.join(self.plan.loops)}"
         if self.lanes and self.plan.loops != (*BY_LANES, DEPTH):
@@ -139,10 +143,10 @@ class _Lines:
             raise refused(line, "rows and columns in either order, then depth: accumulators stay in registers")
 
     def _check_operands(self) -> None:
-        """Raise an error unless A is read in place (in tile registers: or staged once per task) and B is packed.
+        """Raise an error unless A is read in place, or staged at a task for tile registers, and B is packed at bind.
 
-        A task is one core's tile. Raise an error too for a line of another operand, for an unknown form of staging, and
-        for a cache hint if vectors run along channels.
+        A task is one core's tile. Raise an error too for a line of a value that is not A or B, for a form of staging
+        that is not in STAGES, and for a cache hint if vectors run along channels.
         """
         a, b = (self.plan.operand(operand.name) for operand in (self.c.a, self.c.b))
         for line in self.plan.values:
@@ -161,7 +165,7 @@ class _Lines:
             raise refused(a, f"rows are staged as {' or '.join(STAGES)}{did_you_mean(a.form, STAGES)}")
 
     def _check_overlap(self) -> None:
-        """Raise an error for an overlap other than a delayed store, and for a delayed store without tile registers."""
+        """Raise an error for an overlap that is no `delayed store`, and for a delayed store without tile registers."""
         overlap = self.plan.overlap
         if overlap not in ("none", DELAYED):
             raise refused(f"overlap {overlap}", "a single contraction has no products that overlap")
@@ -170,9 +174,10 @@ class _Lines:
             raise refused(f"overlap {overlap}", f"only tile registers need it; {what} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
-        """Raise an error unless each axis has the program's digits (mixed-radix parts), with extents and padding.
+        """Raise an error unless each axis of this plan has the digits (mixed-radix parts) that `blocking` implies.
 
-        `blocking` is what the plan's other lines say. By it, digits are padded to the end of the last block.
+        Names, extents and padded extents must agree: digits are padded to the end of the last block. `blocking` has the
+        parameters that the plan's splits and other lines say.
         """
         expected = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
         for axis in self.plan.axes:

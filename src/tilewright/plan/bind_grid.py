@@ -27,10 +27,11 @@ def bind_grid(
     opened: Collection[Expr],
     plan: Schedule,
 ) -> Cuts:
-    """Return the lowering parameters that a plan gives for a grid program; raise an error that quotes an illegal line.
+    """Return Cuts, the lowering parameters that a plan gives for a grid program; raise an error for an illegal line.
 
-    A grid program has workgroup tiles that are part of its meaning. `free` are the loops whose tile size does not
-    change the result; `opened` are the dimensions known only at the call.
+    A grid program has workgroup tiles that are part of its meaning. `sizes` maps size symbols to numbers, `free` are
+    the loops whose tile size does not change the result, and `opened` are the dimensions known only at the call. The
+    error quotes the line.
     """
     grid = Grid(program, sizes, machine, free, opened)
     axes, loops = _axes(grid, plan)
@@ -54,10 +55,11 @@ def bind_grid(
 
 
 def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
-    """Return (axes with a task level, axes of loops), each by the dimension's name in the program.
+    """Return ({dimension name: axis with a task level}, {dimension name: axis of a loop}) of a grid program's plan.
 
-    Raise an error for a missing or unknown axis, one with another extent than the program's, a task tile or an order of
-    `grid` other than the author's constraints say, and for lines that place values or say a pipeline.
+    Raise an error for a missing or unknown axis, for an axis with another extent than the program's, for a task tile or
+    an order of `grid` that differs from the author's constraints, and for a line that places a value or says a
+    pipeline.
     """
     names = {word: name for name, word in grid.words.items()}
     task_axes: dict[str, Axis] = {}
@@ -92,7 +94,10 @@ def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]
 
 
 def _check_loop(grid: Grid, name: str, axis: Axis) -> None:
-    """Raise an error if the plan's `axis` changes the tile of the loop over `name`, and its result depends on it."""
+    """Raise an error if `axis` changes the tile of the loop over `name`, and the loop's result depends on its tile.
+
+    `name` is the dimension's name in the program; the tile that must stay is the author's.
+    """
     is_free = any(str(op.attrs["axis"]) == name for op in grid.tiles)
     tile = grid.loops[name]
     if not is_free and (loop_tile_size(axis) or tile) != tile:

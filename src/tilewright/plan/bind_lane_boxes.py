@@ -16,9 +16,10 @@ from tilewright.plan.schedule import Axis, Digit, Schedule, Split
 
 
 def lane_box_of(plan: Schedule, rows: str) -> dict[str, int] | None:
-    """Return {digit: extent} of a lane's box along the axis named `rows`; None if the axis has no box.
+    """Return {name of a digit: extent of a lane's box along it} of the plan's axis named `rows`; None if it has no box.
 
-    A box is the rectangle of neighbouring results of one lane; digits are the mixed-radix parts of the flattened rows.
+    A box is the rectangle of neighbouring results that one lane computes; digits are the mixed-radix parts of the
+    flattened rows.
     """
     axis = next((a for a in plan.axes if a.name == rows), None)
     units = {} if axis is None else {c.digit: c.size for c in axis.splits if c.level == "unit" and c.digit is not None}
@@ -42,19 +43,21 @@ class BoxedRows:
 
     @property
     def axis(self) -> Axis:
-        """The plan's axis of M, with digits (mixed-radix parts) padded to whole lane boxes, and `unit` splits of a box.
+        """The plan's axis of M: its digits (mixed-radix parts) padded to whole lane boxes, and a `unit` split per side.
 
-        A lane box is the rectangle of neighbouring results of one lane. The axis has no task level.
+        A lane box is the rectangle of neighbouring results of one lane; sides of extent 1 get no split. The axis has no
+        task level.
         """
         walked = [replace(d, walked=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
         units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
         return Axis(self.name, tuple(walked), tuple(units))
 
     def to_boxed_plan(self, plan: Schedule) -> Schedule:
-        """Return the plan with an axis that counts lane boxes, and one per dimension of a box, in place of M's axis.
+        """Return the plan with M's axis replaced by an axis that counts lane boxes, and an axis for each side of a box.
 
-        A lane box is the rectangle of neighbouring results of one lane. Raise an error if the axis is not padded to
-        whole boxes, if a task has no whole number of boxes, or if splits other than those of a box follow the task.
+        A lane box is the rectangle of neighbouring results of one lane; sides of extent 1 get no axis. Raise an error
+        if M's axis is not padded to whole boxes, if a task has no whole number of boxes, or if M's axis has splits
+        besides the task and the sides of a box.
         """
         rows_axis, box_elements = plan.axis(self.name), prod(self.sizes)
         task = rows_axis.split("task")

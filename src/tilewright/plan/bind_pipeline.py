@@ -38,10 +38,10 @@ NAMES = 200
 
 
 def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], widths: dict[Expr, int]) -> Cuts:
-    """Return the lowering parameters of a warp-specialised kernel: producer waves copy, consumer waves multiply.
+    """Return Cuts, the lowering parameters of a warp-specialised kernel: producer waves copy, consumer waves multiply.
 
-    `axes` has the plan's axis of every dimension, `widths` the extent of a task (one workgroup's tile) along each
-    dimension of the grid. Raise an error that quotes the first illegal line.
+    `axes` maps every dimension to the plan's axis, `widths` maps each dimension of the grid to the extent of a task
+    (one workgroup's tile). Raise an error that quotes the first illegal line.
     """
     return _PipelinedKernel(kernel, plan, axes, widths).cuts()
 
@@ -58,7 +58,7 @@ class _PipelinedKernel:
     widths: dict[Expr, int]
 
     def cuts(self) -> Cuts:
-        """Return the parameters of the lowering: task widths, loop tiles, the microkernel of each MMA, the pipeline.
+        """Return Cuts: task extents, loop tiles, the microkernel of each MMA, padding, pipeline, raster and overlap.
 
         Raise an error that quotes the first line of the plan that breaks a rule.
         """
@@ -103,16 +103,16 @@ class _PipelinedKernel:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The plan's line `producer ..., consumer ..., stages ...`: waves and registers of both roles, and stages."""
+        """The plan's line `producer ...` as a Pipeline: waves, registers per lane, stages. The plan must have one."""
         assert self.plan.pipeline is not None
         return self.plan.pipeline
 
     @cached_property
     def loop_tiles(self) -> dict[Expr, int]:
-        """The tile size, in elements, of each loop of the program that stays a loop around MMAs, by dimension.
+        """{dimension: tile size in elements} of each loop of the program that stays a loop around MMAs.
 
-        The program's other loops become the K loop of an MMA: those that give the same result for every tile size and
-        either only add MMAs, or have no tile size from the author.
+        A loop of the program becomes the K loop of an MMA instead, and is left out here, if its tile size does not
+        change the result and it either only adds MMAs or has no tile size from the author.
         """
         kernel = self.kernel
         stays = {
@@ -125,17 +125,17 @@ class _PipelinedKernel:
     def width(self, d: Expr) -> int:
         """Return the extent of `d` that is computed at a time, in elements.
 
-        It is the extent of a task (one workgroup's tile) if the grid splits `d`, the loop tile if only a loop does, and
-        otherwise all of `d`.
+        It is the extent of a task (one workgroup's tile) if the grid splits `d`; else the loop tile if a loop is over
+        `d`; else the whole extent of `d`.
         """
         return self.widths.get(d) or self.loop_tiles.get(d) or self.kernel.size(d)
 
     @cached_property
     def mma_axes(self) -> dict[Op, Axes]:
-        """The dimensions M, N and K of every MMA, by operation.
+        """{mma operation: Axes, its dimensions M, N and K}, for every MMA of the kernel.
 
-        Of several row dimensions, M is the last one with more than one element in a task. Raises an error for an MMA
-        that can have no accumulator tile.
+        If an MMA has several row dimensions, M is the last one with more than one element in a task (one workgroup's
+        tile). Raises an error for an MMA that can have no accumulator tile.
         """
         axes_of: dict[Op, Axes] = {}
         for op in self.kernel.products.values():
@@ -146,13 +146,16 @@ class _PipelinedKernel:
         return axes_of
 
     def _why_not_chained(self) -> str:
-        """Return why values between the MMAs of this kernel cannot stay in registers, as text; empty if they can."""
+        """Return text: why values between the MMAs of this kernel cannot stay in registers; empty if the values can."""
         kernel = self.kernel
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
         return axes if isinstance(axes, str) else ""
 
     def _mma_lines(self) -> list[tuple[ProductUnit, Op]]:
-        """Return (the plan's line, the operation) of every MMA; raise an error for a missing line or unknown name."""
+        """Return [(the plan's line, the mma operation)] of every MMA of this kernel, in program order.
+
+        Raise an error for an MMA without a line, and for a line whose name is no MMA.
+        """
         lines = {line.name: line for line in self.plan.products}
         for name, line in lines.items():
             if name not in self.kernel.products:
@@ -165,10 +168,10 @@ class _PipelinedKernel:
     # -- rules -------------------------------------------------------------------------------------------
 
     def _check_lines(self) -> None:
-        """Raise an error for a pipeline that the machine cannot have, and for lines that need halo tiles.
+        """Raise an error for a pipeline that the machine cannot have, and for lines that such a kernel cannot have.
 
-        The latter are `halo stages`, lines that place values, and `loops`. A line `waves` is refused too: the pipeline
-        says it.
+        Such lines are `waves` (the pipeline gives the number), and the lines that need a halo tile (inputs with their
+        surroundings): `halo stages`, a line that places a value, and `loops`.
         """
         check_pipeline(self.pipeline, self.kernel.machine)
         if self.pipeline.halo_stages:
@@ -181,9 +184,10 @@ class _PipelinedKernel:
             raise refused(self.plan.line("loops"), "only halo tiles have an order of loops")
 
     def _microkernel(self, line: ProductUnit, op: Op) -> Microkernel:
-        """Return the microkernel (atom, accumulator tile, wave groups, K step) that `line` says for the mma `op`.
+        """Return the Microkernel (atom, accumulator tile, wave groups, K step) that `line` says for the mma `op`.
 
-        Raise an error that quotes `line` if the atom cannot compute `op` in this way.
+        Raise an error that quotes `line` if it names no atom or an unknown one, or if the atom cannot compute `op` with
+        this tile, this K step or these waves.
         """
         machine = self.kernel.machine
         if line.atom is None:
@@ -221,10 +225,10 @@ class _PipelinedKernel:
         return microkernel
 
     def _k_step_rows(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
-        """Return the rows of shared memory (`atom.slab` elements of K each) in one K step; 0 if K is not split.
+        """Return the number of rows of shared memory (`atom.slab` elements of K) in one K step; 0 if K is not split.
 
-        If K is not split, all of it lies in shared memory at once. `line` is the plan's line of the mma `op`, which an
-        error quotes.
+        If K is not split, all of K lies in shared memory at once. Raise an error, which quotes `line` (the plan's line
+        of the mma `op`), if the K step is no whole number of rows or is longer than K.
         """
         axes, row = self.mma_axes[op], atom.slab or 1
         if axes.k in self.loop_tiles:
@@ -240,10 +244,11 @@ class _PipelinedKernel:
         return 0 if step is None else rows_in_k_step(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
 
     def _k_step_taps(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return the extent of a K step along each reduction dimension besides K (filter taps); () if all are 1.
+        """Return the extent of a K step along each reduction dimension besides K, such as filter taps; () if all are 1.
 
-        A dimension without a loop level is in a K step whole. Raise an error, which quotes `line`, if the extent does
-        not divide the dimension, or if it is above 1 and the atom can read one tap at a time only.
+        The extent is the axis's loop level, or all of the dimension if the axis has no loop level, or 1 if the plan has
+        no axis. Raise an error if an extent does not divide its dimension, or is above 1 although the atom can read
+        only one tap at a time; the latter quotes `line`.
         """
         taps = []
         for d in self.mma_axes[op].deep:
@@ -256,9 +261,10 @@ class _PipelinedKernel:
         return tuple(taps) if any(n > 1 for n in taps) else ()
 
     def _check_atom(self, line: ProductUnit, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error, which quotes `line`, unless the microkernel's atom takes the operands of the mma `op`.
+        """Raise an error, which quotes `line`, unless the microkernel's atom can take the operands of the mma `op`.
 
-        Their types, the dimension along which each is contiguous, and the allowed rounding must fit.
+        The atom must take the operands' types and accumulator type, whether each operand is contiguous along K, and
+        must not round more than `op` allows.
         """
         machine, axes = self.kernel.machine, microkernel.oriented(self.mma_axes[op])
         types = types_of(op, axes.swapped, machine)
@@ -269,9 +275,10 @@ class _PipelinedKernel:
             raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
 
     def _resident_registers(self, products: Mapping[Op, Microkernel]) -> int:
-        """Return the registers of a lane for A operands that are read once and kept over a loop; 0 if there are none.
+        """Return the number of registers per lane of the A operands that stay in registers over a loop around the MMAs.
 
-        All of such an operand's K is in registers. `products` has the microkernel of each MMA.
+        It is the sum over the MMAs whose atom takes A from registers and whose A is read from memory; each counts all
+        of K. It is 0 if there are none. `products` maps each MMA to its microkernel.
         """
         registers, word = 0, self.kernel.machine.register_file.word_bits
         for op, microkernel in products.items():
@@ -287,15 +294,15 @@ class _PipelinedKernel:
         return registers
 
     def _is_read(self, operand: Value) -> bool:
-        """True if an operand of an MMA is the result of a read of memory, not computed from one."""
+        """True if an operand of an MMA is itself the result of a read of memory, with no operation between."""
         op = self.kernel.program.makers().get(operand)
         return op is not None and op.name == "read"
 
     def _check_loops(self) -> None:
-        """Raise an error for a loop level of an axis that no loop is over, unless its tile is all that a task has.
+        """Raise an error for a loop level of an axis that no loop is over, if its tile is smaller than a task's extent.
 
-        Loops are over the dimensions of the program's loops, the reduction dimensions of MMAs, and an N that the grid
-        splits.
+        A task is one workgroup's tile. Loops are over the dimensions in `loop_tiles`, over the reduction dimensions of
+        MMAs, and over an N that the grid splits.
         """
         iterated = {*self.loop_tiles, *(d for axes in self.mma_axes.values() for d in (axes.k, *axes.deep))}
         iterated |= {axes.n for axes in self.mma_axes.values() if axes.n in self.widths}
@@ -305,11 +312,11 @@ class _PipelinedKernel:
                 raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error unless the accumulator tile of the mma `op` has a task's extents of M and N.
+        """Raise an error unless the accumulator tile of the mma `op` has the same extents of M and N as a task.
 
-        A task is one workgroup's tile. If the program loops over M or N, one iteration must have the extent instead. A
-        task may also loop over N in whole accumulator tiles, and a tile may be wider than an N that is not split.
-        Dimensions of the accumulator besides M and N must have one element in a task.
+        A task is one workgroup's tile. If a loop around the MMAs is over M or N, the tile must have the loop tile's
+        extent instead. Two exceptions along N: a task may loop over whole accumulator tiles, and the tile may be wider
+        than an N that is not split. Dimensions of the accumulator besides M and N must have one element in a task.
         """
         axes, size = self.mma_axes[op], self.kernel.size
         for d in axes.around:

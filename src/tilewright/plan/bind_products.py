@@ -25,10 +25,10 @@ from tilewright.plan.schedule import ProductUnit
 def bind_products(
     lines: tuple[ProductUnit, ...], program: Program, machine: Machine, defaults: Mapping[Op, Microkernel | None]
 ) -> dict[Op, Microkernel | None]:
-    """Return the microkernel (atom and accumulator tile) of every MMA of the program; None for scalar loops.
+    """Return {mma: Microkernel (atom and accumulator tile), or None for scalar loops}, for every MMA of the program.
 
-    An MMA with a line in `lines` has what it says, an MMA without one what `defaults` has. Raise an error that quotes
-    an illegal line.
+    An MMA with a line in `lines` gets the microkernel of this line; an MMA without a line gets its entry in `defaults`.
+    Raise an error that quotes an illegal line.
     """
     microkernels, names = dict(defaults), names_of(program)
     for line in lines:
@@ -39,16 +39,16 @@ def bind_products(
 
 
 def check_orientation(line: ProductUnit) -> None:
-    """Raise an error if an MMA line of a plan without a pipeline says `transposed`."""
+    """Raise an error, which quotes `line`, if an MMA line of a plan without a pipeline says `transposed`."""
     if line.transposed:
         raise refused(line, "only products of a pipeline are transposed, and no line `producer` says one")
 
 
 def _bind_line(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
-    """Return the microkernel (atom, accumulator tile) that `line` says for the mma `op`; raise an error if illegal.
+    """Return the Microkernel (atom, accumulator tile) that `line` says for the mma `op`; raise an error if illegal.
 
-    The atom must exist and take the operands' types. The tile must be whole atoms that fit the registers, and not
-    `transposed`.
+    The machine must have the atom, and the atom must take the types of the operands. The tile must be whole atoms whose
+    accumulators and operands fit the registers. `transposed` is illegal.
     """
     try:
         atom = machine.multiply_atom(line.atom or "")

@@ -39,7 +39,7 @@ class LaneUnit:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(M, N, K) of one instruction of this unit: 1, the elements of a vector, 1."""
+        """(M, N, K) of one instruction of this unit, in elements: (1, number of elements in a vector, 1)."""
         return 1, self.lanes, 1
 
 
@@ -81,7 +81,7 @@ class Blocking:
 
     @property
     def vectors(self) -> int:
-        """The number of vectors, or on a matrix unit of tile registers, in one row of the accumulator tile."""
+        """The number of vectors in one row of the accumulator tile; for a matrix unit, the number of tile registers."""
         return self.columns // self.atom.shape[1]
 
 
@@ -95,9 +95,9 @@ def round_up(n: int, step: int) -> int:
 
 
 def kept_digit(contraction: Contraction) -> Symbol:
-    """Return the digit (mixed-radix part of a dimension) that vectors run along; A, B and the result have it.
+    """Return the digit (mixed-radix part of a dimension) that vectors run along; A, B and the result have this digit.
 
-    There must be one.
+    The contraction must have such a digit, as `lane_digit` returns it; an assertion fails otherwise.
     """
     digit = lane_digit(contraction)
     assert digit is not None
@@ -105,10 +105,11 @@ def kept_digit(contraction: Contraction) -> Symbol:
 
 
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
-    """Return the digits (mixed-radix parts) of which a task usually has one value: those of batch and of the outer M.
+    """Return the digits (mixed-radix parts of dimensions) of which a task usually has one value: batch, then outer M.
 
-    A task is one core's tile. With `by_lanes` (vectors run along a digit that A, B and the result share) all but the
-    last digit of M are in it, and the vectorised digit is not.
+    A task is one core's tile. The outer digits of M are all but its last two. With `by_lanes` (vectors run along a
+    digit that A, B and the result share) they are all but its last one, and the vectorised digit is left out of the
+    batch.
     """
     return [
         *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
@@ -117,10 +118,10 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return {axis name: its digits (mixed-radix parts)} of a plan: lanes (only with `by_lanes`), rows, columns, depth.
+    """Return {axis name in a plan: digits (mixed-radix parts) of this axis}, in the order rows, columns, depth.
 
-    With `by_lanes`, vectors run along a digit that A, B and the result share. The grid splits the first two axes.
-    Digits of `single_digits` are left out.
+    With `by_lanes` (vectors run along a digit that A, B and the result share) the axis lanes, with that digit, comes
+    first. The digits of `single_digits` are left out. The grid splits the first two axes of the result.
     """
     lanes = {LANES: (kept_digit(contraction),)} if by_lanes else {}
     return {
@@ -132,7 +133,7 @@ def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[S
 
 
 def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
-    """Return the plan whose lines say these blocking parameters of a contraction; `blocking_of` is its inverse."""
+    """Return the Schedule (plan) whose lines say these blocking parameters; the inverse of `blocking_of`."""
     (m, n, k), axes = blocking.atom.shape, axes_in_order(contraction, blocking.by_lanes)
     across, vector_digit = (LANES, kept_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
     walked = {
@@ -175,7 +176,10 @@ def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
 
 
 def blocking_of(contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """Return the blocking parameters that a plan's lines say, without any check. `atom` is what multiplies."""
+    """Return the Blocking that a plan's lines say for a contraction, without any check; the inverse of `plan_of`.
+
+    `atom` is the MMA atom, or the SIMD unit, that multiplies.
+    """
     lanes = isinstance(atom, LaneUnit)
     rows, columns = (plan.axis(name).splits for name in (ROWS, LANES if lanes else COLUMNS))
     steps = tuple(replace(x, digit=x.digit or contraction.depth[-1].name) for x in plan.axis(DEPTH).splits)

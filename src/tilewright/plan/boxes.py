@@ -61,11 +61,11 @@ def choose_task_widths(
     loops: Mapping[Expr, int] = NO_LOOPS,
     opened: Opened = NOTHING,
 ) -> dict[Expr, int]:
-    """Return the extent in elements of a task along each dimension that the grid splits; {} if it splits none.
+    """Return {dimension that the grid splits: extent of a task along it, in elements}; {} if the grid can split none.
 
-    A task is one tile of the grid, which one worker computes. `size` gives the extent of a dimension, `room` the goals
-    for tasks, `loops` the tile size of each loop dimension. With `logs`, results of debug_log count as writes. For
-    `opened` sizes (known only at the call) `size` gives typical numbers.
+    A task is one tile of the grid, which one worker computes. `size(d)` evaluates the extent of a dimension d; for
+    `opened` sizes (known only at the call) it is a typical number. `room` are the goals for tasks, `loops` maps each
+    loop dimension to its tile size. With `logs`, results of debug_log count as writes.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -80,27 +80,28 @@ def choose_task_widths(
     dims = cut_dims(program, size, logs, opened)
     if dims and any(op.name == "mma" for op in program.walk()):
         return _widths_of_products(program, dims, size, room, loops)
-    return _widths(program, dims, size, room) if dims else {}
+    return _widths_without_products(program, dims, size, room) if dims else {}
 
 
 def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions that the grid may split, in the order of the first write; () if there are none.
 
-    With `logs`, results of debug_log count as writes; a log at coordinates of its own forbids all splits. `opened` are
-    sizes known only at the call; no proof relies on them. `size` gives the extent of a dimension.
+    They are the dimensions of `pointwise_dims`. With `logs`, results of debug_log count as writes, and a debug_log with
+    explicit coordinates forbids all splits. `opened` are sizes known only at the call; no proof relies on their
+    numbers. `size(d)` evaluates the extent of a dimension d.
     """
     dims = pointwise_dims(program, size, opened)
     for op in program.walk() if logs else ():
         if op.name == "debug_log":
-            dims = () if "at" in op.attrs else tuple(d for d in dims if d in _dims(op))
+            dims = () if "at" in op.attrs else tuple(d for d in dims if d in _first_operand_dims(op))
     return dims
 
 
 def may_overrun(d: Expr, program: Program, size: Size) -> bool:
-    """True if a task may compute elements past the end of `d`, because all writes drop them as out of bounds.
+    """True if a task may compute elements past the end of `d`, because all writes drop elements that are out of bounds.
 
-    Each write must have a coordinate of memory that is the index of `d` itself and has the same extent. `size` gives
-    the extent of a dimension.
+    Each write must have a coordinate that is exactly the index of `d`, in a memory dimension with the extent of `d`.
+    `size(d)` evaluates the extent of a dimension d.
     """
     for op in (op for op in program.walk() if op.name in WRITES):
         iterator = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(d)
@@ -116,9 +117,9 @@ def may_overrun(d: Expr, program: Program, size: Size) -> bool:
 def pointwise_dims(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions along which the program is pointwise, in the order of its first write; () if none.
 
-    Pointwise: every write has the dimension and writes separate elements, and nothing mixes elements along it.
-    Dimensions of extent 1 are left out. A program with a while loop has none. `opened` are sizes known only at the
-    call, for which `size` gives typical numbers.
+    Pointwise: every write has the dimension, different coordinates along it write different elements, and no operation
+    mixes elements along it. Dimensions of extent 1 are left out. A program with a while loop has none. `size(d)`
+    evaluates the extent of a dimension d; for `opened` sizes (known only at the call) it is a typical number.
     """
     ops = list(program.walk())
     writes = [op for op in ops if op.name in WRITES]
@@ -134,7 +135,9 @@ def pointwise_dims(program: Program, size: Size, opened: Opened = NOTHING) -> tu
             if not isinstance(d, Symbol):
                 crossed |= d.symbols
     crossed |= {op.attrs["symbol"] for op in ops if op.name == "set_symbol"}
-    parallel: list[Expr] = [d for d in candidates if d not in crossed and all(d in _dims(op) for op in writes)]
+    parallel: list[Expr] = [
+        d for d in candidates if d not in crossed and all(d in _first_operand_dims(op) for op in writes)
+    ]
     for arg in program.args:
         if isinstance(arg.type, MemoryType):
             arg_writes = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
@@ -144,8 +147,8 @@ def pointwise_dims(program: Program, size: Size, opened: Opened = NOTHING) -> tu
     return tuple(parallel)
 
 
-def _dims(op: Op) -> tuple[Expr, ...]:
-    """Return the dimensions of an operation's first operand."""
+def _first_operand_dims(op: Op) -> tuple[Expr, ...]:
+    """Return the dimensions of the first operand of `op`, outermost first."""
     dims: tuple[Expr, ...] = op.operands[0].type.dims
     return dims
 
@@ -153,7 +156,7 @@ def _dims(op: Op) -> tuple[Expr, ...]:
 def _mixed_dims(op: Op) -> set[Expr]:
     """Return the dimensions along which an operation combines elements, or that it needs whole; empty if elementwise.
 
-    Reductions, scans, MMAs, gathers, reshapes and loops combine elements.
+    Reductions, scans, MMAs, gathers, reshapes, loops, topk, extract and bitcasts to another width have such dimensions.
     """
     if op.name in (*REDUCTIONS, "cumsum"):
         return {op.attrs["dim"]}
@@ -171,18 +174,19 @@ def _mixed_dims(op: Op) -> set[Expr]:
             same += 1
         return {*before[same:], *after[same:]}
     if op.name == "extract":
-        return set(_dims(op))
+        return set(_first_operand_dims(op))
     if op.name == "bitcast" and op.operands[0].type.dtype.bits != op.results[0].type.dtype.bits:
-        return set(_dims(op)[-1:])
+        return set(_first_operand_dims(op)[-1:])
     if op.name == "read" or op.name in WRITES:
         return _gathered_dims(op)
     return set()
 
 
 def _gathered_dims(op: Op) -> set[Expr]:
-    """Return the dimensions of index tiles that the access `op` reads at other coordinates than its own.
+    """Return the dimensions of index tiles along which the read or write `op` is not elementwise.
 
-    An index tile holds data that coordinates of the access are computed from; without any, the result is empty.
+    An index tile holds data from which `op` computes its coordinates. `op` is elementwise along a dimension d of an
+    index tile if it indexes d by the index of its own tile along d. The result is empty if `op` uses no index tile.
     """
     _, kind, extra = accessed(op)
     dim_of = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
@@ -197,9 +201,11 @@ def _separately_written_dims(
 ) -> list[Expr]:
     """Return those of `dims` along which different coordinates write different elements of one memory argument.
 
-    `writes` and `reads` are all accesses of that argument; reads must be at the coordinates of the writes. All of
-    `dims` if only atomics of one kind access it, none if its writes are of several kinds. `opened` are sizes known only
-    at the call; `size` gives the extent of a dimension.
+    `writes` and `reads` are all accesses of that argument. The result is [] if the writes are of several kinds (write,
+    atomic add and so on). It is all of `dims` if the writes are atomics of one kind without a read. Otherwise it is the
+    dimensions that index one memory coordinate in the same way in all writes and reads; or all of `dims` if there is
+    one write, all reads have its coordinates, and its addresses are proved distinct. `opened` are sizes known only at
+    the call; `size(d)` evaluates the extent of a dimension d.
     """
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -221,10 +227,10 @@ def _separately_written_dims(
 
 
 def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
-    """Return (number of the memory coordinate that only `dim` indexes, its linear form) of an access; None if none is.
+    """Return (number of the memory coordinate that `dim` alone indexes, its linear form) of an access; else None.
 
-    The linear form is (stride of `dim`, the rest of the coordinate). The coordinate must be linear in `dim`, with a
-    constant stride.
+    The linear form is (stride of `dim`, the rest of the coordinate). The coordinate must be linear in `dim` with a
+    constant stride, and no other index may be in it.
     """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
@@ -242,27 +248,27 @@ def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
 
 
 def _has_linear_address(op: Op, size: Size, opened: Opened) -> bool:
-    """True if a write maps each element to its own address, proved by the strides of a linear address.
+    """True if the strides of a linear address prove that the write `op` maps different elements to different addresses.
 
-    The address must be a mixed-radix number of the coordinates. A flat index that is divided, as in [i//56, i%56, j],
-    gives one linear address again. `opened` sizes, known only at the call, stay expressions; `size` gives the extent of
-    a dimension.
+    The address must be a mixed-radix number of the indices. Divisions of a flat index, as in [i//56, i%56, j], may
+    cancel in it. False if coordinates depend on data or a memory extent is not known. Sizes in `opened` (known only at
+    the call) stay expressions; `size(d)` evaluates the extent of any other dimension d.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
         return False
 
     def extent(e: Expr) -> Expr:
-        """Return an expression of sizes with a number for each known size.
+        """Return the expression of sizes `e` with each known size replaced by its number.
 
-        A size known only at the call becomes the expression in `opened`.
+        A size known only at the call is replaced by its expression in `opened`.
         """
         known = {s: as_expr(size(s)) for s in e.symbols if s not in opened}
         return Substitution({**known, **{s: opened[s] for s in e.symbols if s in opened}})(e)
 
     over = op.attrs["over"]
     numbers = {s: extent(s) for e in op.attrs["at"] for s in e.symbols if s not in over}
-    extents = dict(zip(over, map(extent, _dims(op)), strict=True))
+    extents = dict(zip(over, map(extent, _first_operand_dims(op)), strict=True))
     axes = {s: index(f"place{n}", extents[s]) for n, s in enumerate(over) if extents[s].hi > 1}
     images, offset = Substitution({**numbers, **dict.fromkeys(over, 0), **axes}), as_expr(0)
     for e, d in zip(op.attrs["at"], memory.sizes, strict=True):
@@ -276,9 +282,10 @@ def _has_linear_address(op: Op, size: Size, opened: Opened) -> bool:
 
 
 def _strides_exceed_reach(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:
-    """True if all sums of stride * index differ: in some order, each stride exceeds the sums of those before it.
+    """True if all sums of stride * index differ: in some order, each stride exceeds the largest sum before it.
 
-    `steps` has (stride, extent) of each index. `reach` is the largest sum of the indices that come before these.
+    `steps` has (stride, extent) of each index that is still to be ordered. `reach` is the largest sum of stride * index
+    over the indices that are already ordered.
 
     >>> from tilewright.algebra.expr import symbol
     >>> f = symbol("F", 1)
@@ -295,15 +302,16 @@ def _strides_exceed_reach(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bo
 
 
 def _has_distinct_addresses(op: Op, size: Size) -> bool:
-    """True if a write maps each element that is in bounds to its own address, shown by computing all addresses.
+    """True if computing all addresses shows that the write `op` maps different elements to different addresses.
 
-    False if there are more than TABLED elements, if an extent of the memory is not known, or if coordinates depend on
-    data. `size` gives the extent of a dimension.
+    Only elements in bounds count. False if `op` has more than TABLED (4 Mi) elements, if a memory extent is not known,
+    if coordinates depend on data, or if `op` has no explicit coordinates. `size(d)` evaluates the extent of a dimension
+    d.
     """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
     memory: MemoryType = op.operands[1].type
-    shape = tuple(map(size, _dims(op)))
+    shape = tuple(map(size, _first_operand_dims(op)))
     if prod(shape) > TABLED or None in memory.sizes:
         return False
     iterators = set(op.attrs["over"])
@@ -321,7 +329,7 @@ def _has_distinct_addresses(op: Op, size: Size) -> bool:
 
 
 def reads_sliding_window(program: Program, dim: Expr) -> bool:
-    """True if some read with bounds checks slides along `dim`: a coordinate is computed from its index, as h + r."""
+    """True if a read with bounds checks slides along `dim`: a coordinate is its index plus others, such as h + r."""
     for op in program.walk():
         if op.name == "read" and "otherwise" in op.attrs and "at" in op.attrs:
             iterator = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
@@ -334,29 +342,29 @@ def reads_sliding_window(program: Program, dim: Expr) -> bool:
 
 
 def why_whole(program: Program, dim: Expr) -> str:
-    """Return why the grid cannot split the dimension `dim`, as text."""
+    """Return text: why the grid cannot split `dim`, a dimension that `pointwise_dims` leaves out."""
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):
             return "a while loop has one condition for all"
         if dim in _mixed_dims(op):
             return f"{op.name} goes along it"
-    if not all(dim in _dims(op) for op in program.walk() if op.name in WRITES):
+    if not all(dim in _first_operand_dims(op) for op in program.walk() if op.name in WRITES):
         return "not every write has it"
     return "what is written does not lie apart along it, or another size depends on it"
 
 
-def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
-    """Return the extent of a task along each of `dims`, in elements, for a program without MMAs.
+def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
+    """Return {dimension in `dims`: extent of a task along it, in elements}, for a program without MMAs.
 
-    A task is one tile of the grid; its extents divide the dimensions. It has a run of contiguous elements of memory
-    first, then as much of each dimension as fits the elements that `room` allows. `size` gives the extent of a
-    dimension.
+    A task is one tile of the grid; its extents divide the dimensions. Contiguous dimensions get a run of at least RUN
+    (16) elements first. Then each dimension grows as far as the elements of a task allow, which `room` bounds.
+    `size(d)` evaluates the extent of a dimension d.
     """
     spaces = [_tile_dims(op) for op in program.walk()]
     limits = room.elements
 
     def work(widths: Mapping[Expr, int]) -> int:
-        """Return the elements of the largest operation within one task of these widths (extents by dimension)."""
+        """Return the number of elements of the largest operation within one task; `widths` has the task's extents."""
         return max(prod(max(1, widths.get(d) or size(d)) for d in space) for space in spaces)
 
     max_elements = min(max(work({}) // room.tasks, limits[0]), limits[1])
@@ -375,12 +383,13 @@ def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) ->
 def _widths_of_products(
     program: Program, dims: tuple[Expr, ...], size: Size, room: Room, loops: Mapping[Expr, int]
 ) -> dict[Expr, int]:
-    """Return the extents in elements of a task of a program with MMAs, by dimension: the largest that reach the goals.
+    """Return {dimension: extent of a task in elements} for a program with MMAs: the largest that reach the goals.
 
-    A task is one tile of the grid. The goals in `room` are enough tasks, and values of a task that fit the L2 cache.
-    `dims` are the dimensions that the grid may split; those that some MMA lacks stay whole if others can be split.
-    Batch dimensions are split first, then others outside the accumulator tile, then M and N, down to ROWS elements.
-    `loops` has the tile size of each loop dimension; `size` gives the extent of a dimension.
+    A task is one tile of the grid. The goals in `room` are a least number of tasks, and a largest value of a task that
+    fits the L2 cache. `dims` are the dimensions that the grid may split; a dimension that some MMA lacks is left out if
+    another one remains. Batch dimensions are split first, then dimensions outside the accumulator tile, then M and N,
+    down to ROWS (16) elements. `loops` maps each loop dimension to its tile size; `size(d)` evaluates the extent of a
+    dimension d.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _tile_dims(op) for op in products)]
@@ -395,15 +404,15 @@ def _widths_of_products(
     widths = {d: size(d) for d in dims}
 
     def largest_value(widths: Mapping[Expr, int]) -> int:
-        """Return the elements of the largest value that a task of these widths (extents by dimension) holds."""
+        """Return the number of elements of the largest value that a task holds; `widths` has the task's extents."""
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in values)
 
     def tasks(widths: Mapping[Expr, int]) -> int:
-        """Return the number of tasks of these widths (extents by dimension)."""
+        """Return the number of tasks of the grid; `widths` has the extent of a task along each dimension."""
         return prod(-(-size(d) // n) for d, n in widths.items())
 
     def enough(widths: Mapping[Expr, int]) -> bool:
-        """True if these widths (extents by dimension) give enough tasks, and a task's values fit the L2 cache."""
+        """True if there are enough tasks, and a task's values fit the L2 cache; `widths` has the task's extents."""
         return tasks(widths) >= room.product_tasks and largest_value(widths) <= room.product_elements
 
     blocked = _accumulator_dims(products, size)
@@ -419,9 +428,9 @@ def _widths_of_products(
 
 
 def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
-    """Return the dimensions M and N of all MMAs that can have an accumulator tile.
+    """Return the dimensions M and N of all MMAs in `products` that can have an accumulator tile.
 
-    `products` are the MMAs. `size` gives the extent of a dimension.
+    `size(d)` evaluates the extent of a dimension d.
     """
     dims: set[Expr] = set()
     for op in products:
@@ -432,11 +441,12 @@ def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
 
 
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:
-    """Return the extents of a task to try along a dimension of `extent` elements, each about half of the one before.
+    """Return the extents of a task to try along a dimension, largest first, each a quarter to a half of the one before.
 
-    A task is one tile of the grid, and the first extent is all of the dimension. `radices` are the numbers by which
-    accesses divide the dimension's flat index. Preferred are extents that keep its digits (i//56, i%56) whole, then
-    multiples of ROWS, then those that divide the extent.
+    A task is one tile of the grid. The first extent is all `extent` elements of the dimension, the last is 1. `radices`
+    are the numbers by which accesses divide the dimension's flat index i. An extent is preferred if it keeps the digits
+    (i//56, i%56) whole; then if it is a multiple of ROWS (16) or far above; then if it divides `extent`; then if it is
+    larger.
 
     >>> width_choices(1000, ()), width_choices(3136, (56,))
     ([1000, 500, 250, 125, 48, 16, 8, 4, 2, 1], [3136, 1568, 784, 392, 112, 56, 28, 14, 7, 4, 2, 1])
@@ -458,7 +468,7 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 def radices(program: Program, dim: Expr, size: Size) -> set[int]:
     """Return the numbers above 1 by which reads and writes divide the index of `dim`, such as 56 in [i//56, i%56].
 
-    `size` gives the extent of a dimension.
+    Divisors that depend on an index are left out. `size(d)` evaluates the extent of a dimension d.
     """
     divisors: set[int] = set()
     for op in program.walk():
@@ -473,23 +483,26 @@ def radices(program: Program, dim: Expr, size: Size) -> set[int]:
 
 
 def _tile_dims(op: Op) -> set[Expr]:
-    """Return the dimensions of all tiles that are operands or results of an operation."""
+    """Return the set of all dimensions of the tiles that are operands or results of `op`."""
     values = (*op.results, *op.operands)
     tiles = [set(v.type.dims) for v in values if isinstance(v.type, TileType)]
     return set().union(*tiles)
 
 
 def innermost_dims(program: Program) -> list[Expr]:
-    """Return the dimensions that index the last coordinate of some memory argument, those of writes first.
+    """Return the dimensions that index the innermost memory coordinate of each write, then of each read.
 
-    Elements are contiguous along them. A dimension may occur twice.
+    Elements are contiguous along these dimensions. A dimension occurs once for each such access.
     """
     accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
     return [d for op in accesses for d in contiguous_dims(op)]
 
 
 def contiguous_dims(op: Op) -> list[Expr]:
-    """Return the dimensions that index the last memory coordinate of a read or write; several if it adds them."""
+    """Return the dimensions that index the innermost memory coordinate of the read or write `op`.
+
+    There are several if the coordinate adds up several indices, and none if the coordinate has no index.
+    """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
         return list(memory.type.dims[-1:])
@@ -498,7 +511,9 @@ def contiguous_dims(op: Op) -> list[Expr]:
 
 
 def _divisor(size: int, most: int, least: int) -> int:
-    """Return the largest divisor of `size` up to `most`; if it is below `least`, the smallest one from `least` on.
+    """Return the largest divisor of `size` up to `most`; if it is below `least`, the smallest divisor from `least` on.
+
+    If no divisor is at least `least`, it is `size`.
 
     >>> _divisor(600, 64, 16), _divisor(600, 10, 16)
     (60, 20)
@@ -512,11 +527,14 @@ def _divisor(size: int, most: int, least: int) -> int:
 
 
 def numbers_of(symbols: Mapping[Symbol, int]) -> Size:
-    """Return a function that gives the number of an expression of sizes; `symbols` must have every symbol in it."""
+    """Return a function that evaluates an expression of sizes to an int.
+
+    `symbols` maps size symbols to numbers; it must have every symbol of the expressions.
+    """
     images = Substitution(symbols)
 
     def size(e: Expr) -> int:
-        """Return the number of an expression of sizes."""
+        """Return the number that an expression of sizes evaluates to."""
         return int(images(e))
 
     return size

@@ -21,10 +21,11 @@ from tilewright.plan.pipelined import why_no_overrun
 def chained_axes(
     program: Program, sizes: Mapping[Symbol, int], size: Size, free: Collection[Op]
 ) -> dict[Op, Axes] | str:
-    """Return M, N and K of every MMA of a chain, all with the same M; or text why values between them leave registers.
+    """Return {mma: Axes (its M, N, K)} of a chain of MMAs that share one M; or text: why it is no such chain.
 
-    In a chain (such as attention) MMAs use results of others from registers. `free` are the loops whose tile size does
-    not change the result, `sizes` the numbers of size symbols. `size` gives the extent of a dimension.
+    In a chain (such as attention) MMAs use results of other MMAs from registers. `free` are the loops whose tile size
+    does not change the result. `sizes` maps size symbols to numbers, and `size(d)` evaluates the extent of a dimension
+    d.
     """
     if not names_of(program):
         return "it has no product"
@@ -37,8 +38,7 @@ def chained_axes(
     def width(d: Expr) -> int:
         """Return the extent of `d` that a task (one workgroup's tile) computes at a time, in elements.
 
-        It is the loop tile if a loop is over `d`, 1 if the grid splits it and it is no M or N, and otherwise all of
-        `d`.
+        It is the loop tile if a loop is over `d`; else 1 if the grid splits `d` and `d` is no M or N; else all of `d`.
         """
         return loop_tile_of.get(d) or (1 if d in dims and d not in tiled else size(d))
 
@@ -72,7 +72,7 @@ def chained_axes(
 def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
     """Return the dimensions that the grid of a chain of MMAs may split; M is among them even if its extent is 1.
 
-    `size` gives the extent of a dimension.
+    In a chain MMAs use results of other MMAs from registers. `size(d)` evaluates the extent of a dimension d.
     """
     row_dims = [_row_dims(op) for op in names_of(program).values()]
     unit_rows = {rows[-1] for rows in row_dims if rows and all(size(d) == 1 for d in rows)}
@@ -80,10 +80,10 @@ def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
 
 
 def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, int] | str:
-    """Return the tile size of every loop except K loops of MMAs, by dimension; or text that says why a loop has none.
+    """Return {dimension: tile size in elements} of every loop except K loops; or text: why a loop has no tile size.
 
-    The author's constraints give tile sizes, `sizes` the numbers of size symbols. `free` are the loops whose tile size
-    does not change the result; of those, the ones that only add MMAs are K loops.
+    Tile sizes are the author's constraints. A K loop only adds MMAs, and its tile size does not change the result: it
+    is in `free`. A while loop has no tile size. `sizes` maps size symbols to numbers.
     """
     _, tilings = tiles_of(program, sizes)
     tiles: dict[Expr, int] = {}
@@ -107,22 +107,23 @@ def adds_products(loop: Op) -> bool:
 def is_read(value: Value, makers: Mapping[Value, Op]) -> bool:
     """True if a value is read from memory directly, at coordinates that do not depend on data.
 
-    `makers` has the operation that computes each value.
+    `makers` maps a value to the operation that computes it.
     """
     op = makers.get(value)
     return op is not None and op.name == "read" and not op.attrs.get("lookups")
 
 
 def _row_dims(op: Op) -> list[Expr]:
-    """Return M of the mma `op`: the dimensions that its first operand has and its second one lacks, outermost first."""
+    """Return the M dimensions of the mma `op`, outermost first: those of its first operand that its second lacks."""
     a, b, _ = (v.type.dims for v in op.operands)
     return [d for d in a if d not in b]
 
 
 def _has_wide_value(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
-    """True if a computed value has two or more dimensions of extent above 1, besides M (`row`) and the grid's `dims`.
+    """True if a computed value has two or more dimensions of extent above 1 that are neither M (`row`) nor in `dims`.
 
-    Reads and constants do not count. `size` gives the extent of a dimension.
+    `dims` are the dimensions that the grid splits. Reads and constants are no computed values. `size(d)` evaluates the
+    extent of a dimension d.
     """
     for value in (v for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results):
         if isinstance(value.type, TileType):

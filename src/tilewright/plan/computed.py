@@ -36,10 +36,10 @@ class ComputedFactor:
     reads: tuple[Op, ...]
 
     def bytes(self, axes: Axes, step: int) -> float:
-        """Return the bytes copied to shared memory per element of this operand, for K steps of `step` elements.
+        """Return the number of bytes copied to shared memory per element of this operand, perhaps a fraction.
 
         It is the sum over the reads that vary along both K and M. A read that gives n neighbours along K the same
-        element counts 1/n of its element size. `axes` are M, N and K of the MMA.
+        element counts 1/n of its element size. `axes` are M, N and K of the MMA; a K step has `step` elements.
         """
         total = 0.0
         for read in self.reads:
@@ -52,19 +52,21 @@ class ComputedFactor:
         return total
 
     def cycles(self, machine: Machine) -> float:
-        """Return the cycles of a core, with all lanes at work, to compute one element of this operand.
+        """Return the cycles of one core, with all lanes busy, to compute one element of this operand.
 
-        It is the sum over its operations. Casts count at the rate of the machine's function unit.
+        It is the sum over the operations that compute the operand. A cast counts at the rate of the machine's function
+        unit.
         """
         casts = sum(op.name == "cast" for op in self.ops)
         return sum(lane_cycles(op, machine) for op in self.ops) + casts / machine.limits.function_rate
 
 
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
-    """Return the operations and reads that compute the operand `factor` elementwise; None if it is read directly.
+    """Return a ComputedFactor, the operations and reads that compute `factor` elementwise; None if it is read directly.
 
-    Return text that says why not, if some operation is not elementwise, a read depends on data or is filled with other
-    than 0 out of bounds, or the operand depends on a value that a loop carries.
+    `factor` is an operand of an MMA. Return text, why it cannot be computed so, if an operation is not elementwise, if
+    a read depends on data or gives another number than 0 out of bounds, or if it depends on a value that a loop
+    carries.
     """
     makers = program.makers()
     pending, ops, reads = [factor], list[Op](), list[Op]()
@@ -89,10 +91,10 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
 
 
 def equal_neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
-    """Return how many neighbours along K read the same element: the largest divisor of `step` for which they do.
+    """Return the number of neighbours along K that read the same element; 1 if no neighbours do.
 
-    `at` are the coordinates of a read in terms of the index `k`; `step` is the elements of a K step. Neighbours are
-    counted in aligned groups; 1 if no larger group reads one element.
+    It is the largest divisor of `step` (the elements of a K step) such that every aligned group of that many neighbours
+    reads one element. `at` are the coordinates of the read in terms of the index `k`.
 
     >>> from tilewright.algebra.expr import symbol
     >>> k = symbol("k", 0)

@@ -50,7 +50,10 @@ class Operand:
 
     @cached_property
     def conditions(self) -> list[tuple[int, Expr]]:
-        """(memory dimension, bounds check) for every coordinate of this operand that may be out of bounds."""
+        """[(number of the memory dimension, bounds check)] of this operand; a check that always holds is left out.
+
+        A coordinate has up to two checks: it is at least 0, and it is below the extent.
+        """
         conditions = []
         for d, (c, n) in enumerate(zip(self.coordinates, self.shape, strict=True)):
             conditions += [(d, condition) for condition in (c >= 0, c < n) if not isinstance(condition, Const)]
@@ -58,7 +61,7 @@ class Operand:
 
     @property
     def loose(self) -> frozenset[int]:
-        """The memory dimensions of this operand whose coordinate needs a bounds check."""
+        """The numbers of the memory dimensions of this operand whose coordinate may be out of bounds."""
         return frozenset(d for d, _ in self.conditions)
 
 
@@ -101,7 +104,7 @@ class Contraction:
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
-        """The digits of K that share a bounds check of A with the last digit of M, such as filter taps.
+        """The digits of K, such as filter taps, that are in a bounds check of A together with the last digit of M.
 
         Digits are mixed-radix parts of flattened dimensions.
         """
@@ -109,9 +112,10 @@ class Contraction:
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
-        """Return the contraction in normal form, one line each for M, N, K, batch, every tensor, and the accumulator.
+        """Return this contraction in normal form as text: a line each for M, N, K, batch, tensors and accumulator.
 
-        The lines list digits (mixed-radix parts of flattened dimensions) and the tensors' coordinates in terms of them.
+        The lines list digits (mixed-radix parts of flattened dimensions) with extents, and the tensors' coordinates in
+        terms of them; a `?` marks a coordinate with a bounds check.
         """
         kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
         lines = [
@@ -123,21 +127,21 @@ class Contraction:
         return "\n".join([*lines, f"start {self.start} in {self.sum_dtype}"]) + "\n"
 
     def extent(self, digits: tuple[Symbol, ...]) -> int:
-        """Return the product of the extents of digits (mixed-radix parts of a dimension); 1 for none."""
+        """Return the product of the extents of `digits` (mixed-radix parts of dimensions); 1 for no digits."""
         return prod(map(size, digits))
 
     def summed(self, name: str | None) -> Symbol:
-        """Return the digit (mixed-radix part) of K that has this name; there must be one."""
+        """Return the digit (mixed-radix part) of K with this name; there must be one."""
         return next(d for d in self.depth if d.name == name)
 
     @property
     def flops(self) -> int:
-        """The floating-point operations of this contraction: two for each multiply-add, without the epilogue."""
+        """The number of floating-point operations, two per multiply-add, of the contraction without epilogue."""
         return 2 * self.extent((*self.batch, *self.rows, *self.columns, *self.depth))
 
 
 def size(s: Symbol) -> int:
-    """Return the extent of a digit (mixed-radix part of a dimension); if known only at the call, the largest."""
+    """Return the extent of the digit `s` (mixed-radix part of a dimension); the largest if known only at the call."""
     return int(s.hi) + 1
 
 
@@ -147,16 +151,16 @@ def _is_open(digit: Symbol) -> bool:
 
 
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """Return the contraction with numbers for the sizes known only at the call; merging its digits is then forbidden.
+    """Return the contraction with numbers for sizes known only at the call, and with merging of digits forbidden.
 
-    Digits are mixed-radix parts of flattened dimensions.
+    Digits are mixed-radix parts of flattened dimensions. `sizes` maps size symbols to numbers.
     """
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
     images = Substitution(digits)
 
     def closed_operand(operand: Operand) -> Operand:
-        """Return an operand with numbers for its open sizes (known only at the call)."""
+        """Return an operand with numbers in place of its sizes that are known only at the call."""
         shape = tuple(int(numbers(as_expr(n))) for n in operand.shape)
         return replace(operand, shape=shape, coordinates=tuple(map(images, operand.coordinates)))
 
@@ -174,15 +178,15 @@ def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> C
 
 
 def dimension(digit: Symbol) -> Symbol:
-    """Return the dimension that a digit (mixed-radix part) becomes in the program rewritten over digits."""
+    """Return the symbol of the dimension that stands for a digit (mixed-radix part) in a program over digits."""
     return symbol(digit.name, 0)
 
 
 def merge_rows(contraction: Contraction) -> Contraction:
-    """Return the contraction with all digits (mixed-radix parts, such as n, p, q) of M merged into one.
+    """Return the contraction with all digits (mixed-radix parts, such as n, p, q) of M merged into one digit.
 
-    A 1x1 convolution becomes a GEMM. The contraction is unchanged if the digits are not contiguous in every tensor, if
-    they must not be merged, or if an extent of M is known only at the call.
+    A 1x1 convolution becomes a GEMM. The contraction is returned unchanged if M has one digit, if the digits are not
+    contiguous in every tensor, if merging is forbidden, or if an extent of M is known only at the call.
     """
     return (
         contraction
@@ -194,8 +198,8 @@ def merge_rows(contraction: Contraction) -> Contraction:
 def merge_taps(contraction: Contraction) -> Contraction:
     """Return the contraction with the last two digits (mixed-radix parts: filter tap, channel) of K merged into one.
 
-    A tap and its few channels become one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c. It is
-    unchanged if K has one digit, or if the two are not contiguous in an operand.
+    A tap and its few channels become one run of memory: x[w, c] at C*w + c. The contraction is returned unchanged if K
+    has one digit, or if the two digits are not contiguous in an operand.
     """
     return contraction if len(contraction.depth) < 2 else _merge_digits(contraction, contraction.depth[-2:], "taps_0")
 
@@ -203,7 +207,8 @@ def merge_taps(contraction: Contraction) -> Contraction:
 def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
     """Return the contraction with `digits` (mixed-radix parts of M or K) merged into one digit named `name`.
 
-    The contraction is unchanged if the digits are not contiguous in some tensor.
+    The contraction is returned unchanged if the digits are not contiguous in a tensor that has them, or if one tensor,
+    accessed twice, would get two shapes.
     """
     operands, merged_digit = (
         (contraction.a, contraction.b, contraction.out, *contraction.extras),
@@ -225,10 +230,11 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
 
 
 def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
-    """Return the operand with its memory dimensions of `digits` merged into one, indexed by `merged_digit`.
+    """Return the operand with its memory dimensions of `digits` merged into one, which `merged_digit` indexes.
 
-    Digits are mixed-radix parts of a dimension. The operand is unchanged if it has none of them; None if they are not
-    contiguous. The first coordinate may have an offset.
+    Digits are mixed-radix parts of a dimension. The operand is returned unchanged if it has none of them. It is None if
+    the digits are not the coordinates of adjacent memory dimensions, each but the first with the digit's extent. The
+    first coordinate may have an offset.
     """
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
     if not used:
@@ -248,7 +254,8 @@ def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit
 def pad_k(contraction: Contraction, group: int) -> Contraction:
     """Return the contraction with K's last digit (mixed-radix part) zero-padded to a multiple of `group` in A and B.
 
-    It is unchanged if `group` divides that digit, or if an operand has no dimension that is this digit alone.
+    The contraction is returned unchanged if `group` divides that digit, if A or B has no memory dimension that this
+    digit alone indexes, or if A or B is the same tensor as another operand.
     """
     last = contraction.depth[-1]
     if size(last) % group == 0:
@@ -270,9 +277,10 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with its memory dimension of digit `last` made as long as `padded_digit`.
+    """Return the operand with the memory dimension of digit `last` as long as `padded_digit`; None if it has none.
 
-    Digits are mixed-radix parts, `last` is K's last one. None if no memory dimension is indexed by `last` alone.
+    `last` is K's last digit (mixed-radix part), `padded_digit` the same digit with a larger extent. `last` must index
+    exactly one memory dimension, alone and in full.
     """
     positions = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
     if (
@@ -290,10 +298,10 @@ def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operan
 def over_joined(
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], merged_digit: Symbol
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
-    """Return the table of (program dimensions, their digits) after `digits` were merged into `merged_digit`.
+    """Return the table ((program dimensions, digits that stand for them), ...) after `digits` became `merged_digit`.
 
-    Digits are the mixed-radix parts that stand for the dimensions; entries that share a merged digit become one. `over`
-    is the table before.
+    Digits are mixed-radix parts of dimensions. `over` is the table before. Its entries with a digit in `digits` become
+    one entry, at the end; the last of `digits` is replaced by `merged_digit`, the others are deleted.
     """
     merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
     dims = tuple(d for entry in merged_entries for d in entry[0])
@@ -309,9 +317,10 @@ class NoContraction(Exception):
 def recognise(
     program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None = None
 ) -> Contraction | str:
-    """Return the contraction that a tile program computes, with the machine's accumulator type; or text why it is none.
+    """Return the Contraction that a tile program computes; or text: why the program is no single contraction.
 
-    Sizes are numbers, or expressions of symbols known only at the call; only extents of M may be such expressions.
+    `sizes` maps size symbols to numbers, or to expressions of symbols known only at the call; only extents of M may be
+    such expressions. The accumulator type is what `machine` uses for the MMA; without a machine, no atom is assumed.
     """
     try:
         return _Recogniser(program, sizes, machine).run()
@@ -331,7 +340,7 @@ class _Recogniser:
         self.images = Substitution(dict(sizes))
 
     def run(self) -> Contraction:
-        """Return the contraction that the program computes; raise NoContraction if it computes none."""
+        """Return the Contraction that the program computes; raise NoContraction if it computes none."""
         ops, (kept, rows, columns, added), start, sum_dtype = self.structure()
         dims = [*kept, *rows, *columns, *added]
         indices = {d: index(name, self.size(d)) for d, name in _digit_names(dims).items()}
@@ -339,7 +348,7 @@ class _Recogniser:
         digits = self.digits(indices, list(accesses.values()))
 
         def digits_of(dims: list[Expr]) -> tuple[Symbol, ...]:
-            """Return the digits (mixed-radix parts) of some dimensions, in the order of the dimensions."""
+            """Return the digits (mixed-radix parts) of `dims`, dimension by dimension, slowest digit first."""
             return tuple(s for d in dims for s in digits[indices[d]][0])
 
         summed = sorted(added, key=lambda d: _depth_order(indices[d], accesses[ops[0]]))
@@ -372,9 +381,9 @@ class _Recogniser:
     def structure(self) -> tuple[tuple[Op, ...], tuple[list[Expr], ...], float, DType]:
         """Return (accesses, dimensions, start, accumulator type) of the program's single MMA and its loop.
 
-        The accesses are the reads of A and B, the write, and the reads of the epilogue. The dimensions are those of
-        batch, M, N and K. `start` is the number that the accumulator starts from. Raise NoContraction if the program
-        has another form.
+        The accesses are the read of A, the read of B, the write, and the reads of the epilogue. The dimensions are four
+        lists: batch, M, N and K. `start` is the number that the accumulator starts from. Raise NoContraction if the
+        program is no single K loop of one MMA, with an elementwise epilogue and one write.
         """
         loops = [op for op in self.program.body.ops if op.name == "iterate"]
         products = [op for op in self.program.walk() if op.name == "mma"]
@@ -420,9 +429,9 @@ class _Recogniser:
         return ops, (batch, rows, columns, summed), float(start.attrs["value"]), summed_in(product, self.machine)
 
     def size(self, e: Expr) -> int | Expr:
-        """Return an expression of sizes as a number, or as an expression of symbols known only at the call.
+        """Return the number that `e` evaluates to, or an expression of symbols that are known only at the call.
 
-        Raise NoContraction if it has other symbols.
+        Raise NoContraction if a symbol in `e` is neither given nor known at the call.
         """
         value = self.images(e)
         if isinstance(value, Const):
@@ -432,9 +441,10 @@ class _Recogniser:
         return value
 
     def access(self, op: Op, indices: Mapping[Expr, Symbol]) -> Access:
-        """Return the access of a read or write over `indices`, which has the index of each dimension.
+        """Return an Access, the memory coordinates of the read or write `op` in terms of `indices`.
 
-        Raise NoContraction if its coordinates depend on data.
+        `indices` maps each dimension to its index symbol. Raise NoContraction if the coordinates depend on data, or if
+        the memory or the bounds have sizes that only data give.
         """
         memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
@@ -453,11 +463,11 @@ class _Recogniser:
     def digits(
         self, indices: Mapping[Expr, Symbol], accesses: list[Access]
     ) -> dict[Symbol, tuple[tuple[Symbol, ...], Expr]]:
-        """Return, for each index, (its digits, the index in terms of them), slowest digit first.
+        """Return {index: (its digits, slowest first, the index as a sum of stride * digit)}.
 
-        A digit is a mixed-radix part: i//56 and i%56 are digits of i. An index has the same digits in all accesses.
-        `indices` has the index of each dimension. Raise NoContraction if an access has no normal form, or if the
-        numbers that divide an index do not divide each other in some order.
+        A digit is a mixed-radix part: i//56 and i%56 are digits of i. An index has the same digits in all `accesses`.
+        `indices` maps each dimension to its index symbol. Raise NoContraction if an access has no normal form, or if
+        the numbers that divide an index cannot be ordered so that each divides the next.
         """
         steps: dict[Symbol, set[int | Expr]] = {axis: {1} for axis in indices.values()}
         for access in accesses:
@@ -486,10 +496,10 @@ class _Recogniser:
         return digits_of
 
     def operand(self, op: Op, access: Access, meanings: Substitution) -> Operand:
-        """Return the tensor that the read or write `op` accesses, with its coordinates in digits (mixed-radix parts).
+        """Return an Operand: the tensor that the read or write `op` accesses, with its coordinates in terms of digits.
 
-        `meanings` replaces each index by an expression of its digits. Raise NoContraction if a coordinate still
-        divides.
+        Digits are mixed-radix parts of dimensions; `meanings` replaces each index by an expression of its digits. Raise
+        NoContraction if a coordinate still divides.
         """
         coordinates = tuple(meanings(c) for c in access.coordinates)
         if any(has_division(c) for c in coordinates):
@@ -501,14 +511,17 @@ class _Recogniser:
     def extras(self, write: Op, result: Value) -> list[Op]:
         """Return the reads of the epilogue, which computes what `write` stores from the accumulator `result`.
 
-        [] if it reads nothing. Raise NoContraction if the epilogue is not elementwise, is longer than LONGEST steps,
-        has other dimensions than the accumulator, or does not use it.
+        It is [] if the epilogue reads nothing. Raise NoContraction if the epilogue is not elementwise, has more than
+        LONGEST (1000) steps, has a dimension that the accumulator lacks, or does not use the accumulator.
         """
         reads: list[Op] = []
         known: dict[Value, int] = {}
 
         def steps(value: Value) -> int:
-            """Return the number of operations that compute a value from the accumulator; repeats count."""
+            """Return the number of operations that compute a value from the accumulator, repeated ones counted again.
+
+            Raise NoContraction if one of the operations is not elementwise.
+            """
             if value is result:
                 known[result] = 1
             if value not in known:
@@ -530,7 +543,7 @@ class _Recogniser:
         return reads
 
     def require_elementwise(self, op: Op) -> None:
-        """Raise NoContraction unless an operation after the sum is elementwise or a read, with known constants."""
+        """Raise NoContraction unless the operation `op` of the epilogue is a read, elementwise, or a known constant."""
         if op.name in ("fill", "scalar"):
             value = op.attrs["value"]
             if isinstance(value, Expr) and not isinstance(self.images(value), Const):
@@ -547,7 +560,8 @@ class _Recogniser:
 def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
     """Return the sort key of a reduction dimension within K: filter taps (which slide) first, then memory order.
 
-    `axis` is the dimension's index, `access` the access of operand A.
+    `axis` is the dimension's index, `access` the access of operand A. The key is (True if the index is alone in its
+    coordinates, number of its first coordinate).
     """
     positions = [d for d, e in enumerate(access.coordinates) if axis in e.symbols]
     alone = all(access.coordinates[d].symbols == {axis} for d in positions)
@@ -555,8 +569,9 @@ def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
 
 
 def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
-    """Return [1, the divisors in `radices`, extent] sorted so that each divides
-    the next; None if there is no such order.
+    """Return [1, *radices, extent] sorted so that each number divides the next; None if there is no such order.
+
+    Numbers of `radices` that are `extent` or larger are left out.
 
     >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
     >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)
@@ -577,10 +592,10 @@ def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Exp
 
 
 def _digit_names(dims: list[Expr]) -> dict[Expr, str]:
-    """Return a unique name for each dimension: its symbol's in lower case, or `dim` for an expression.
+    """Return {dimension: unique name}: the symbol's name in lower case, or `dim` for an expression.
 
-    Digits (mixed-radix parts) are a name and a number, m_0, and nothing else in a block program's text is; `rows` and
-    `taps` are the names of merged digits.
+    Digits (mixed-radix parts) get this name and a number, such as m_0. The names `rows` and `taps` are not used: they
+    are names of merged digits.
 
     >>> from tilewright.lang import sym
     >>> list(_digit_names([sym.M, sym.m, sym.H * sym.W, sym.C * sym.R, sym.dim]).values())

@@ -18,10 +18,10 @@ from tilewright.plan.tiled import Depth, Tiled, Walk
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
-    """Return the contraction with lines and positions of M merged into one digit, if its blocking stages operand A.
+    """Return the contraction with image lines and positions of M merged into one digit, if its blocking stages A.
 
-    That digit (mixed-radix part of M) counts positions, with the padding between lines. The contraction is unchanged
-    without staging, or if M has one digit.
+    That digit (mixed-radix part of M) counts positions; positions of the padding between lines count too. The
+    contraction is returned unchanged if A is read in place, or if M has one digit.
     """
     walk = _staged_lines(contraction, blocking)
     if walk is None or len(contraction.rows) == 1:
@@ -31,7 +31,7 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
     images = Substitution({line: row_digit // walk.pitch, place: row_digit % walk.pitch})
 
     def over_lines(operand: Operand) -> Operand:
-        """Return an operand with its coordinates in terms of the merged digit of M."""
+        """Return an operand with its coordinates in terms of the merged digit, instead of line and position."""
         return replace(operand, coordinates=tuple(map(images, operand.coordinates)))
 
     a, out, *extras = map(over_lines, (contraction.a, contraction.out, *contraction.extras))
@@ -42,7 +42,7 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
 def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...]:
     """Return all digits (mixed-radix parts) of a contraction in the order of its program's tiles: batch, M, N, K.
 
-    A vectorised digit (one of the batch) stands after N instead, as the last digit of the result.
+    If the blocking vectorises a digit of the batch, this digit stands after N instead.
     """
     vectorised = (kept_digit(contraction),) if blocking.by_lanes else ()
     return (
@@ -55,10 +55,10 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 
 
 def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
-    """Return the lowering parameters that a blocking gives a contraction.
+    """Return Cuts, the lowering parameters that a blocking gives a contraction.
 
-    `product` is the mma of the contraction's program, rewritten over the digits (mixed-radix parts) that `in_lines`
-    leaves.
+    `product` is the mma of the contraction's program, rewritten over the digits (mixed-radix parts) of `in_lines`'s
+    result.
     """
     walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
     *lines, row = map(dimension, walked.rows if blocking.in_tiles or blocking.by_lanes else walked.rows[-2:])
@@ -111,7 +111,10 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
 
 
 def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
-    """Return the lines of A that a task (one core's tile) stages, and their pitch in positions; None if in place."""
+    """Return a Walk: the lines of A that a task (one core's tile) stages, and their pitch; None if A is read in place.
+
+    The pitch is the number of positions from one line to the next.
+    """
     if not blocking.stage:
         return None
     if len(contraction.rows) == 1:
@@ -122,9 +125,9 @@ def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
 
 
 def _tap_shifts(contraction: Contraction) -> dict[Expr, tuple[int, int]]:
-    """Return {dimension of a filter tap: (lines, positions) that the tap's next value reads further on in A}.
+    """Return {dimension of a filter tap: (lines, positions) by which the tap's next value reads further on in A}.
 
-    A is staged as lines, with padding between them.
+    A is staged as lines, with padding between them. The contraction must be a sliding window.
     """
     halo = halo_of(contraction)
     assert halo is not None

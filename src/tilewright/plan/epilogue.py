@@ -11,10 +11,11 @@ COMPUTED = {*ELEMENTWISE, "select"}
 
 
 def lane_cycles(op: Op, machine: Machine) -> float:
-    """Return the cycles of a core, with all lanes at work, for one element of an elementwise operation.
+    """Return the cycles of one core, with all lanes busy, for one element of the elementwise operation `op`.
 
-    For a function such as exp it is the larger of two times: that of the simple operations it is made of, and that of
-    one instruction of the machine's function unit. Casts, and operations that only move elements, count 0.
+    For a function such as exp it is the larger of two times: the simple operations that it is made of, at the rate of
+    the lanes, and one instruction of the machine's function unit. Any other arithmetic counts its simple operations
+    only. Casts, and operations that only move elements, count 0.
     """
     if op.name not in COMPUTED:
         return 0.0

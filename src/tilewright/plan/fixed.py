@@ -34,7 +34,7 @@ class Fixed:
     ) -> Iterator[tuple[int, int, tuple[str, str]]]:
         """Yield (extent along M, extent along N, order of its loops) of every task tile that the constraints allow.
 
-        A task is one core's tile, split into register tiles, over which the loops run. `register_tile` is (rows,
+        A task is one core's tile, split into register tiles, over which its loops run. `register_tile` is (rows,
         columns) of an accumulator tile and `row_blocks` the number of such tiles along M. `row_counts` and
         `column_counts` are the numbers of tasks along M and N to try. The extent along M is in image lines if M has
         several digits (mixed-radix parts), else in rows; the extent along N is in columns.
@@ -50,11 +50,12 @@ class Fixed:
     def _row_extents(
         self, contraction: Contraction, block_rows: int, row_blocks: int, row_counts: Collection[int]
     ) -> list[int]:
-        """Return the extents of a task (one core's tile) along M to try; [] if the author's constraint fits none.
+        """Return the extents of a task (one core's tile) along M to try; [] if the author's extent does not fit.
 
-        They are image lines if M has several digits (mixed-radix parts), else rows. `block_rows` are the rows of a
-        register tile, `row_blocks` the number of register tiles along M, and `row_counts` the numbers of tasks along M
-        to try.
+        Extents are in image lines if M has several digits (mixed-radix parts), else in rows. An extent from the author
+        is the only one; it must be whole register tiles, or whole image lines. Without it, there is one extent for each
+        number of tasks along M in `row_counts`. A register tile has `block_rows` rows, and M has `row_blocks` register
+        tiles.
         """
         single = len(contraction.rows) == 1
         if self.rows is None:
@@ -64,10 +65,11 @@ class Fixed:
         return [self.rows if single else self.rows // step] if self.rows % step == 0 else []
 
     def _column_extents(self, block_columns: int, column_blocks: int, column_counts: Collection[int]) -> list[int]:
-        """Return the extents of a task (one core's tile) along N to try, in columns; [] if the constraint fits none.
+        """Return the extents of a task (one core's tile) along N to try, in columns; [] if the author's does not fit.
 
-        They are whole register tiles of `block_columns` columns. `column_blocks` is the number of register tiles along
-        N, and `column_counts` the numbers of tasks along N to try.
+        An extent from the author is the only one; it must be whole register tiles. Without it, there is one extent for
+        each number of tasks along N in `column_counts`. A register tile has `block_columns` columns, and N has
+        `column_blocks` register tiles.
         """
         if self.columns is None:
             return sorted({-(-column_blocks // n) * block_columns for n in column_counts if n <= column_blocks})
@@ -78,17 +80,18 @@ FREE = Fixed()
 
 
 def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, int]) -> Fixed:
-    """Return the task and loop tiles that the author's constraints give a contraction; None where they give no number.
+    """Return Fixed, the task tiles of M and N and the loop tile of K that the author's constraints give a contraction.
 
-    `sizes` gives the numbers of size symbols.
+    A field is None if no constraint gives it a number. `sizes` maps size symbols to numbers.
     """
     tasks, loops = tiles_of(program, sizes)
     rows, columns, depth = contraction.dims
 
     def task(dims: tuple[str, ...], extent: int) -> int | None:
-        """Return the workgroup tile of M or N, at most `extent`; None if it has no constraint or is several dimensions.
+        """Return the workgroup tile of M or N in elements, at most `extent`; None if no constraint gives it.
 
-        `dims` are the program's dimensions of M or N, `extent` the product of their extents.
+        `dims` are the program's dimensions of M or N, `extent` the product of their extents. It is None too if there
+        are several dimensions.
         """
         widths = [tasks[d] for d in dims if d in tasks]
         return min(widths[0], extent) if len(dims) == 1 and widths else None
@@ -103,8 +106,8 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
 def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
     """Return {dimension: number of waves along it} into which the author's wave constraints split a workgroup's tile.
 
-    Dimensions without a workgroup tile, and wave tiles that are no positive number, are left out. `sizes` gives the
-    numbers of size symbols.
+    A dimension without a workgroup tile is left out, and so is a wave tile that evaluates to no positive number.
+    `sizes` maps size symbols to numbers.
     """
     images, (workgroups, _) = Substitution(dict(sizes)), tiles_of(program, sizes)
     parts = {}
@@ -119,7 +122,7 @@ def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
 def tiles_of(program: Program, sizes: Mapping[Symbol, int]) -> tuple[dict[str, int], dict[str, int]]:
     """Return (workgroup tiles, loop tiles) that the author's constraints give, each {dimension name: elements}.
 
-    Tiles that are no positive number for these sizes are left out.
+    A tile that evaluates to no positive number is left out. `sizes` maps size symbols to numbers.
     """
     images = Substitution(dict(sizes))
     tiles: dict[str, dict[str, int]] = {"workgroup": {}, "tiling": {}}

@@ -37,26 +37,26 @@ class Followed:
     is_grid: bool = False
 
     def notes(self) -> tuple[str, ...]:
-        """Return one line of text for each constraint, and each argument of one, that the plan does not follow."""
+        """Return one line of text for each constraint, or argument of a constraint, that this plan does not follow."""
         notes: list[str] = []
         for constraint in self.program.records:
             notes += _NOTES[constraint.name](self, constraint) if constraint.name in _NOTES else ()
         return tuple(dict.fromkeys(notes))
 
     def number(self, e: Expr | None) -> int | None:
-        """Return the value of an expression of sizes; None if `e` is None or a symbol in it has no value."""
+        """Return the number that `e` evaluates to; None if `e` is None or has a symbol without a number."""
         value = None if e is None else Substitution(dict(self.sizes))(e)
         return value.value if isinstance(value, Const) else None
 
     def text(self, e: Expr) -> str:
-        """Return an expression of sizes as text: its number, or the expression itself if a symbol has no value."""
+        """Return an expression of sizes as text: the number it evaluates to; `e` itself if a symbol has no number."""
         number = self.number(e)
         return str(e if number is None else number)
 
     def axis(self, dim: Expr) -> Axis | None:
-        """Return the plan's axis of a program dimension; None if the plan has none.
+        """Return the plan's Axis of the program dimension `dim`; None if the plan has none.
 
-        Of a plan for several kernels it is the axis of the first kernel that has one.
+        If the plan is for several kernels, it is the axis of the first kernel that has one.
         """
         name = self.axes.get(str(dim), str(dim))
         plan: Schedule | None = self.plan
@@ -69,9 +69,10 @@ class Followed:
 
     @property
     def waves(self) -> int:
-        """The number of waves that compute a task (one workgroup's tile) of this plan.
+        """The number of waves that compute one task (one workgroup's tile) of this plan.
 
-        With a pipeline these are the consumer waves, or half of them if two halves alternate (ping-pong).
+        With a pipeline it is the number of consumer waves, or half of that number if two halves alternate (ping-pong).
+        Otherwise it is the number in the plan's line `waves`.
         """
         roles = self.plan.pipeline
         if roles is None:
@@ -79,10 +80,11 @@ class Followed:
         return roles.consumer[0] // 2 if roles.pingpong else roles.consumer[0]
 
     def wave_splits(self) -> dict[str, int] | None:
-        """Return {dimension: number of waves along it} for a task (one workgroup's tile); {} for a single wave.
+        """Return {dimension: number of waves along it} for one task (one workgroup's tile); {} for a single wave.
 
-        None if the plan does not say: it has no pipeline, or its first accumulator tile is wider than the atom.
-        Otherwise waves split the atom's rows, which are M, or N if the MMA is transposed.
+        It is None if the plan does not tell: it has no pipeline, no MMA with an atom, or its first accumulator tile has
+        more columns than the atom. Otherwise all waves split the atom's rows, which are M, or N if the MMA is
+        transposed.
         """
         if self.machine.waves == 1 or self.waves == 1:
             return {}
@@ -105,11 +107,11 @@ def not_followed(
     contraction: Contraction | None = None,
     is_grid: bool = False,
 ) -> tuple[str, ...]:
-    """Return one line of text for each constraint of a program that a plan does not follow, with the reason.
+    """Return one line of text, with the reason, for each constraint of a program that a plan does not follow.
 
     `contraction` is given if the plan's axes are the rows, columns and depth of a CPU contraction. With `is_grid`,
-    workgroup tiles are part of the program's meaning, so that every plan follows them. `sizes` are the numbers of size
-    symbols that the plan was made for.
+    workgroup tiles are part of the program's meaning, so that every plan follows them. `sizes` maps size symbols to the
+    numbers that the plan was made for.
     """
     if contraction is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
@@ -126,7 +128,10 @@ def _extent(axis: Axis) -> int:
 
 
 def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note if a task of the plan has another extent than the workgroup tile of `constraint`; else nothing."""
+    """Yield a note if a task's extent in the plan is not the workgroup tile that `constraint` says; otherwise nothing.
+
+    Nothing is yielded for a tile without a number, or for a grid program (its plan always has these tiles).
+    """
     tile = followed.number(constraint.attrs["tile"])
     if tile is None or followed.is_grid:
         return
@@ -150,7 +155,10 @@ def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note if no loop of the plan has the loop tile that `constraint` says; else nothing."""
+    """Yield a note if no loop of the plan has the loop tile that `constraint` says; otherwise nothing.
+
+    Nothing is yielded for a tile without a number, or for a tile that covers the whole axis.
+    """
     tile = followed.number(constraint.attrs.get("tile"))
     axis = followed.axis(constraint.attrs["dim"])
     if tile is None:
@@ -163,7 +171,7 @@ def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note if waves do not split a task (one workgroup's tile) as `constraint` says; else nothing.
+    """Yield a note unless the plan's waves split a task (one workgroup's tile) as `constraint` says.
 
     A plan that does not determine the split gets a note too.
     """
@@ -184,7 +192,8 @@ def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 def _hardware_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note for each argument of the hardware `constraint` that the plan does not follow.
 
-    Arguments are the lanes of a wave, waves, MMA instruction, vector shapes, clusters, load width and service waves.
+    The arguments are the number of lanes of a wave, waves, MMA instruction, vector shapes, clusters, load width and
+    service waves. An MMA instruction, vector shapes, load width and service waves are never followed.
     """
     attrs, machine = constraint.attrs, followed.machine
     if (threads := attrs.get("threads")) is not None and threads != machine.lanes:
@@ -214,7 +223,7 @@ def _hardware_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _elements_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield the note that the plan, not `constraint`, chooses the elements per thread of a read, write or index."""
+    """Yield a note, always: the plan, not `constraint`, chooses the elements per thread of a read, write or index."""
     why = ONE_WORKER if followed.machine.waves == 1 else "what a lane reads and writes at a time follows from the plan"
     what = f"{constraint.attrs['what']} of {constraint.attrs['of']}"
     yield f"elements_per_thread {followed.text(constraint.attrs['count'])} of the {what} is left aside: {why}"

@@ -87,7 +87,7 @@ class Cuts:
 
     @property
     def summed(self) -> dict[Expr, Depth]:
-        """The outermost K loop of this kernel over each reduction dimension, by dimension."""
+        """{reduction dimension: the outermost K loop (Depth) over it} of this kernel."""
         return {s.dim: s for s in reversed(self.depth)}
 
 
@@ -115,7 +115,10 @@ class GeneralChoice:
     """The choices of its kernels, in order, where the program becomes more than one kernel."""
 
     def explain(self) -> str:
-        """Return this choice as text: the plan, its predicted time and roofline in microseconds, notes and refusals."""
+        """Return this choice as text: plan, predicted time and roofline in microseconds, bottleneck, notes, refusals.
+
+        If the program becomes two kernels, it is the sum of their times, and then the text of each kernel.
+        """
         predicted_us, bound_us = us(self.cycles, self.machine), us(self.bound, self.machine)
         if self.parts:
             parts_us = " + ".join(us(part.cycles, self.machine) for part in self.parts)
@@ -142,9 +145,9 @@ class GeneralChoice:
 
 
 def room_of(machine: Machine) -> Room:
-    """Return the goals for tasks (tiles of the grid) on a machine: how many, and how many elements of each.
+    """Return a Room, the goals for tasks (tiles of the grid) on a machine: the number of tasks, and elements per task.
 
-    They follow from the machine's number of cores and the sizes of its L1 and L2 caches.
+    The goals follow from the machine's number of cores and the sizes of its L1 and L2 caches.
     """
     limits = machine.limits
     least, most = limits.l1_bytes // 24, limits.l2_bytes // 128
@@ -153,11 +156,11 @@ def room_of(machine: Machine) -> Room:
 
 
 def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
-    """Return {N: ..., M: ..., batch: 1}: the loop tiles, outermost first, over which a task computes its single MMA.
+    """Return {N: columns, M: rows, batch dimension: 1}: the loop tiles, outermost first, of a task with a single MMA.
 
-    A task is one tile of the grid; its loop tiles are the accumulator tile, which stays in registers over K. `products`
-    has that MMA, `dims` are the dimensions that the grid splits, `width` gives a task's extent along one. {} if the MMA
-    has no atom, or if the grid does not split both M and N.
+    A task is one tile of the grid; M and N have the extents of the accumulator tile, which stays in registers over K.
+    `products` maps that MMA to its microkernel, `dims` are the dimensions that the grid splits. `width(d)` evaluates a
+    task's extent along a dimension d. {} if the MMA has no atom, or if M or N is not in `dims`.
     """
     ((op, microkernel),) = products.items()
     axes = axes_in(op, width)
@@ -171,13 +174,16 @@ def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...],
 
 
 def only_adds(loop: Op) -> bool:
-    """True if a loop's body has only reads, MMAs and the yield of what it carries, and so is a plain K loop."""
+    """True if a loop's body has only reads, MMAs and its yield, and so is a plain K loop."""
     (body,) = loop.blocks
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
 def dims_of(program: Program) -> list[Expr]:
-    """Return all dimensions of a program's tiles that are symbols, in the order in which they occur."""
+    """Return all dimensions of a program's tiles that are plain symbols, in the order in which they occur.
+
+    Dimensions that are expressions of sizes, such as 2*M, are left out.
+    """
     dims: dict[Expr, None] = {}
     for op in program.walk():
         for value in (*op.operands, *op.results):
@@ -211,9 +217,9 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
 def plan_over_dims(
     dims: Sequence[Expr], size: Size, splits: Mapping[Expr, tuple[Split, ...]], grid: Iterable[Expr]
 ) -> Schedule:
-    """Return a plan with an axis for each of `dims`, split as `splits` say, and a grid over the dimensions of `grid`.
+    """Return a Schedule (plan) with an axis for each of `dims`, split as `splits` say, and a grid over `grid`.
 
-    `size` gives the extent of a dimension. A dimension without an entry in `splits` stays whole.
+    A dimension without an entry in `splits` stays whole. `size(d)` evaluates the extent of a dimension d.
     """
     words = words_for(map(str, dims))
     axes = tuple(axis_of(words[str(d)], size(d), splits.get(d, ())) for d in dims)
@@ -221,5 +227,8 @@ def plan_over_dims(
 
 
 def axis_of(word: str, extent: int, splits: tuple[Split, ...]) -> Axis:
-    """Return a plan's axis named `word`, which is not divided into digits (mixed-radix parts), with its splits."""
+    """Return the plan's Axis named `word`, with one digit (it is not split into mixed-radix parts) and these splits.
+
+    An `extent` of 0 counts as 1.
+    """
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), splits)

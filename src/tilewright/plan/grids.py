@@ -71,15 +71,15 @@ class Grid:
         self.words = words_for([*self.tasks, *self.loops])
 
     def size(self, d: Expr) -> int:
-        """Return the extent of a dimension of this program, in elements; 1 if it is not known."""
+        """Return the extent of a dimension of this program, in elements; 1 if its extent is not known."""
         extent = self._bound(d)
         return max(1, extent.value if isinstance(extent, Const) else 1)
 
     def width(self, d: Expr) -> int:
-        """Return the extent of a dimension that is computed at a time, in elements.
+        """Return the extent of the dimension `d` that is computed at a time, in elements, at most its whole extent.
 
-        It is the workgroup tile, the loop tile if there is no workgroup tile, and otherwise the whole extent; never
-        more than that.
+        It is the workgroup tile; else the tile that the planner chose for a loop over `d`; else the author's loop tile;
+        else the whole extent.
         """
         loop_tile = next((n for op, n in self.tiles.items() if op.attrs["axis"] is d), None)
         return min(self.tasks.get(str(d)) or loop_tile or self.loops.get(str(d)) or self.size(d), self.size(d))
@@ -90,17 +90,18 @@ class Grid:
         return tuple(d for d in dims_of(self.program) if str(d) in self.tasks)
 
     def products(self, axis: Expr | None = None, tile: int = 0) -> dict[Op, Microkernel | None]:
-        """Return the microkernel (atom and accumulator tile) of every MMA; None for one that scalar loops compute.
+        """Return {mma: Microkernel (atom, accumulator tile), or None for scalar loops}, for every MMA of this program.
 
-        The loop over `axis` is taken to have tiles of `tile` elements; without `axis`, all loops have the tiles of this
-        grid.
+        If `axis` is given, dimension `axis` counts as `tile` elements in one task; all other dimensions have their
+        `width`.
         """
         return products_of(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
 
     def single_mma(self) -> Op | None:
-        """Return this program's only MMA if its accumulator may stay in registers over all of K; None otherwise.
+        """Return this program's only MMA if its accumulator may stay in registers over all of K; otherwise None.
 
-        All operations must treat the coordinates of a dimension alike.
+        It may if the program has one MMA, and all its operations are in ALIKE (they treat all coordinates of a
+        dimension alike).
         """
         products = list(names_of(self.program).values())
         is_single = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())
@@ -114,10 +115,11 @@ def plan_of_grid(
     free: Collection[Op] = (),
     opened: Collection[Expr] = (),
 ) -> GeneralChoice:
-    """Return the plan of a grid program, whose workgroup tiles are author's constraints and part of its meaning.
+    """Return a GeneralChoice with the plan of a grid program; no time is predicted, so that its cycles are 0.
 
-    `free` are the loops whose tile size does not change the result. For `opened` sizes (known only at the call) `sizes`
-    has typical numbers. No time is predicted: the choice has 0 cycles.
+    Workgroup tiles of a grid program are the author's constraints, and part of its meaning. `sizes` maps size symbols
+    to numbers, typical ones for `opened` sizes (known only at the call). `free` are the loops whose tile size does not
+    change the result.
     """
     grid = Grid(program, sizes, machine, free, opened)
     product = grid.single_mma()
@@ -128,10 +130,10 @@ def plan_of_grid(
 
 
 def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Schedule:
-    """Return the plan of a grid program: an axis for each workgroup tile and each loop, and its MMA lines.
+    """Return the Schedule (plan) of a grid program: an axis for each workgroup tile and each loop, and its MMA lines.
 
-    `blocks` are the loop tiles of an accumulator that stays in registers, {} if none does. `products` has the
-    microkernel of each MMA.
+    `blocks` maps dimensions to the loop tiles of an accumulator that stays in registers; {} if none does. `products`
+    maps each MMA to its microkernel.
     """
     register_tile = {str(d): n for d, n in blocks.items()}
     loop_tiles = {str(op.attrs["axis"]): n for op, n in grid.tiles.items()}
@@ -148,10 +150,10 @@ def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microker
 
 
 def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Return (True if the accumulator stays in registers over all of K, the microkernel of each MMA), the cheapest way.
+    """Return (True if the accumulator stays in registers over all of K, {mma: microkernel}) of the cheapest K tiling.
 
     `product` is the program's single MMA. If False, the accumulator lies in memory between K tiles, and the tile size
-    of the K loop is set in `grid.tiles`. True on a GPU, and without a K loop whose tile size is free.
+    of the K loop is set in `grid.tiles`. It is True on a GPU, and if no K loop has a free tile size.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)
@@ -176,11 +178,11 @@ def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel 
 def _gemm_cost(
     grid: Grid, op: Op, axes: Axes, microkernel: Microkernel | None, k: int, k_part: int = 0
 ) -> tuple[float, bool]:
-    """Return (cycles of one workgroup's MMA over all of K, True if the L2 cache holds what it reads for one K tile).
+    """Return (cycles of one core for one workgroup's MMA over all of K, True if L2 holds what it reads for one K tile).
 
-    `k` is the extent of K. `k_part` is the K tile between which accumulators lie in memory, 0 if they stay in
-    registers. An A that L2 does not hold is read from memory for every block of columns. The result is (0, True)
-    without a microkernel.
+    `k` is the extent of K. `k_part` is the K tile between which accumulators lie in memory; 0 if they stay in
+    registers. An A that the L2 cache does not hold is read from memory for every block of columns. The result is (0,
+    True) without a microkernel.
     """
     if microkernel is None:
         return 0.0, True

@@ -36,20 +36,20 @@ class SlidingWindow:
     """By coordinate: the halo, in elements from the first filter offset to the last."""
 
     def lines(self, extents: Sequence[int]) -> Walk:
-        """Return the lines of one image in a halo tile (a task's inputs with their surroundings), and their pitch.
+        """Return a Walk: the lines of one image in a halo tile (a task's inputs and surroundings), and their pitch.
 
-        The pitch is the line length plus the halo, in positions. `extents` are those of the digits (mixed-radix parts)
-        of M; the last two are the lines of an image and the positions in a line.
+        The pitch is the line length plus the halo, in positions. `extents` are the extents of the digits (mixed-radix
+        parts) of M; the last two are the lines of an image and the positions in a line.
         """
         *_, count, length = extents
         return Walk(count, count, length, length + self.reach[-1])
 
 
 def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
-    """Return how the read `a` of operand A slides over M; or text that says why no atom can read A from a halo tile.
+    """Return a SlidingWindow, how the read `a` of operand A slides over M; or text: why no halo tile can hold A.
 
     A halo tile holds a task's inputs with the elements around them. `axes` are M, N and K of the MMA, `digits` the
-    dimensions that stand for the mixed-radix parts of M. `size` gives the extent of a dimension.
+    dimensions that stand for the mixed-radix parts of M. `size(d)` evaluates the extent of a dimension d.
     """
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"
@@ -82,7 +82,7 @@ def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> S
 
 
 def operand_reads(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
-    """Return the reads (of A, of B) of the mma `op`; None if an operand is not read directly from memory.
+    """Return (read of A, read of B) of the mma `op`; None if A or B is not read directly from memory.
 
     `axes` say which operand of `op` is A.
     """
@@ -92,8 +92,9 @@ def operand_reads(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
 
 
 def image_rows(walk: Walk, microkernel: Microkernel) -> int:
-    """Return the accumulator rows of one image, padded to whole atoms, where rows run on from line to line.
+    """Return the number of accumulator rows of one image, rounded up to whole atoms.
 
-    The padding between lines, which `walk` describes, counts as rows too.
+    Rows run on from line to line: the positions of the padding between lines, which `walk` describes, count as rows
+    too.
     """
     return -(-walk.width // microkernel.atom.shape[0]) * microkernel.atom.shape[0]

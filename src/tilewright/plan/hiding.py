@@ -16,9 +16,9 @@ _Known = Value | float | None
 
 
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
-    """True if an iteration of `loop` changes none of the values that it carries, if `masked` gives `value` everywhere.
+    """True if an iteration of `loop` leaves all carried values unchanged when `masked` gives `value` everywhere.
 
-    `masked` is an operation of the loop's body. If `value` is None, `masked` is a select that gives its last operand
+    `masked` is an operation of the loop's body. If `value` is None, `masked` is a select, and gives its last operand
     everywhere. Values of which nothing is known are taken to be finite.
     """
     (body,) = loop.blocks
@@ -33,10 +33,10 @@ def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
 
 
 def last_maskable(loop: Op) -> Op | None:
-    """Return the last operation of a loop's body that may give -inf past the end of the loop's axis without any effect.
+    """Return the last operation of a loop's body that may give -inf past the end of the axis; None if there is none.
 
-    None if there is no such operation. A whole tile of -inf must change no value that the loop carries; then single
-    elements do not either.
+    The axis is the loop's. A result that is -inf everywhere must leave all values that the loop carries unchanged; then
+    single elements of -inf change nothing either. Only float results with the axis count.
     """
     float_ops = [
         inner
@@ -50,9 +50,10 @@ def last_maskable(loop: Op) -> Op | None:
 
 
 def _known_result(op: Op, operands: list[_Known]) -> _Known:
-    """Return what is known of an operation's result: a value that it equals, a number that all elements have, or None.
+    """Return what is known of the result of `op`: a Value that it equals, a number that all elements have, or None.
 
-    `operands` has the same knowledge of its operands; None: nothing is known, and elements are taken to be finite.
+    `operands` has the same knowledge of the operands of `op`. None means that nothing is known; such operands are taken
+    to be finite.
     """
     if op.name in ("fill", "scalar"):
         value = op.attrs["value"]

@@ -35,32 +35,32 @@ class KernelProgram:
 
     @cached_property
     def size(self) -> Callable[[Expr], int]:
-        """A function from a dimension to its extent, in elements; of one known only at the call, a typical number."""
+        """A function that evaluates a dimension's extent, in elements; a typical one if known only at the call."""
         return numbers_of({**self.sizes, **(self.typical or {})})
 
     @cached_property
     def dims(self) -> dict[str, Expr]:
-        """The dimensions of this program's tiles whose sizes are given, by their name in a plan."""
+        """{name in a plan: dimension} of this program's tiles; a dimension without a given size is left out."""
         known = [d for d in dims_of(self.program) if d.symbols <= set(self.sizes)]
         words = words_for(map(str, known))
         return {words[str(d)]: d for d in known}
 
     @cached_property
     def parallel(self) -> tuple[Expr, ...]:
-        """The dimensions of this program that the grid may split; none if elements must be computed in order."""
+        """The dimensions of this program that the grid may split; () if elements must be computed in order."""
         return () if self.ordered else cut_dims(self.program, self.size, self.logs, self.opened)
 
     @cached_property
     def loops(self) -> dict[Op, Expr]:
-        """The loops of this program, each with the dimension that it iterates over."""
+        """{loop operation: dimension that it iterates over}, for every loop of this program."""
         return {op: op.attrs["axis"] for op in self.program.walk() if op.name == "iterate"}
 
     @cached_property
     def stated(self) -> dict[str, int]:
-        """The loop tiles, in elements, that the author's constraints give, by dimension name."""
+        """{dimension name: loop tile in elements} that the author's constraints give."""
         return tiles_of(self.program, self.sizes)[1]
 
     @cached_property
     def products(self) -> dict[str, Op]:
-        """The MMAs of this program, by their name in a plan: mma, mma2 and so on."""
+        """{name in a plan (mma, mma2 and so on): mma operation}, for every MMA of this program."""
         return names_of(self.program)

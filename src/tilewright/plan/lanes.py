@@ -28,7 +28,10 @@ ALONE = 6
 
 
 def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
-    """Return the machine's SIMD unit for the contraction's accumulator type, with lanes and cycles per multiply-add."""
+    """Return a LaneUnit, the machine's SIMD unit for the contraction's accumulator type: type, lanes and cycles.
+
+    The lanes are the elements of a vector register; the cycles are for one multiply-add of vectors.
+    """
     dtype, costs = contraction.sum_dtype, machine.costs.lanes
     lanes = (machine.limits.vector_bytes or 0) // element_bytes(dtype)
     vector_atoms = (
@@ -39,7 +42,10 @@ def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
 
 
 def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
-    """Return why vectors cannot run along a digit that A, B and the result share, as text; None if they can."""
+    """Return text: why vectors cannot run along a digit that A, B and the result share; None if they can.
+
+    A digit is a mixed-radix part of a dimension.
+    """
     if not contraction.batch:
         return "no digit is in both operands and the result"
     digit = lane_digit(contraction)
@@ -62,9 +68,10 @@ def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
 
 
 def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
-    """Yield every blocking with vectors along a dimension that A, B and the result share, as far as registers hold it.
+    """Yield every Blocking with vectors along a digit that A, B and the result share, whose blocks fit the registers.
 
-    `fixed` are the author's constraints. Yields nothing without such a dimension.
+    A digit is a mixed-radix part of a dimension. `fixed` are the author's constraints. Nothing is yielded without such
+    a digit, or if the constraints split the columns.
     """
     if why_no_lanes(contraction, machine) is not None:
         return
@@ -83,17 +90,20 @@ def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FR
             break
         groups = -(-padded // width)
         for rows in range(1, line + 1):
-            if not _fits(contraction, rows, vectors, steps, machine):
+            if not _fits_registers(contraction, rows, vectors, steps, machine):
                 break
-            for strip in _strips(line, rows, workers, flat, fixed):
+            for strip in _line_extents(line, rows, workers, flat, fixed):
                 for task_groups in sorted({-(-groups // parts) for parts in (1, 2, workers) if parts <= groups}):
                     yield Blocking(unit, rows, width, strip, task_groups * width, BY_LANES, steps, tasks, "contiguous")
 
 
-def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine) -> bool:
-    """True if the vector registers hold a block of `rows` rows by `vectors` vectors.
+def _fits_registers(
+    contraction: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine
+) -> bool:
+    """True if the vector registers hold a block (accumulator tile) of `rows` rows by `vectors` vectors.
 
-    It takes accumulators, inputs that later filter taps read again, and filter values. `steps` are the splits of K.
+    Registers are needed for accumulators, for inputs that a later filter tap reads again, for partial products of
+    integers, and for filter values. `steps` are the splits of K.
     """
     kept_vectors = max(1, window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype))
     if any(contraction.rows[-1] in x.symbols for _, x in contraction.a.conditions):
@@ -104,11 +114,12 @@ def _fits(contraction: Contraction, rows: int, vectors: int, steps: tuple[Split,
     return (rows + kept_vectors + partial_products + 1) * vectors <= machine.limits.registers
 
 
-def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
-    """Return the extents of a task (one core's tile) along an image line of `line` positions to try; [] if none fits.
+def _line_extents(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
+    """Return the extents of a task (one core's tile) along an image line to try, in positions; [] if none fits.
 
-    It is the author's extent in `fixed`, if that is whole blocks of `rows` positions. Otherwise it is the whole line,
-    unless `flat` says that there is nothing else to split among the `workers` cores.
+    It is the author's extent in `fixed` if there is one: the whole line, or a multiple of `rows` (positions of a
+    block). Otherwise it is the whole line of `line` positions; if `flat` (nothing but the line can be split among the
+    `workers` cores) it is about a quarter of a core's share, in whole blocks.
     """
     if fixed.rows is not None:
         return [fixed.rows] if fixed.rows == line or (fixed.rows < line and fixed.rows % rows == 0) else []
@@ -117,10 +128,10 @@ def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> lis
 
 
 def default_steps(contraction: Contraction) -> tuple[Split, ...]:
-    """Return the splits of K: one filter tap at a time, in a loop or unrolled.
+    """Return the splits of K, one per digit, of one filter tap each: `unit` if the taps are unrolled, else `loop`.
 
-    Taps are unrolled where a bounds check depends on both tap and row, and so are up to WRITTEN of the last digit
-    (mixed-radix part) of K. Unrolled taps know which rows are out of bounds, and neighbouring rows share their loads.
+    A digit is a mixed-radix part of K. Its taps are unrolled if a bounds check depends on both the digit and the row,
+    or if it is the last digit and has at most WRITTEN (unroll limit) taps.
     """
     last = contraction.depth[-1]
     unrolled = [t for t in contraction.depth if t in contraction.coupled or (t is last and size(t) <= WRITTEN)]
@@ -128,7 +139,10 @@ def default_steps(contraction: Contraction) -> tuple[Split, ...]:
 
 
 def registers(rows: int, vectors: int) -> int:
-    """Return the vector registers of a block of `rows` rows: accumulators, a filter value per vector, and one input."""
+    """Return the number of vector registers of a block of `rows` rows by `vectors` vectors.
+
+    It is the sum of the accumulators, a filter value per vector, and one input.
+    """
     return (rows + 1) * vectors + 1
 
 
@@ -136,9 +150,9 @@ def registers(rows: int, vectors: int) -> int:
 
 
 def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return how many blocks at the (start, end) of an image line have a filter tap that may be out of bounds.
+    """Return (number of blocks at the start, number at the end) of an image line whose taps may be out of bounds.
 
-    `rows` is the number of positions in a block.
+    A block has `rows` positions of the line; its taps are the filter taps that it reads.
 
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand
@@ -155,7 +169,7 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
     lane = index("i", rows)
 
     def inside(block: int) -> bool:
-        """True if all filter taps of the block of this number are in bounds."""
+        """True if all filter taps are in bounds at all positions of the block number `block`."""
         images = Substitution({line: rows * block + lane})
         results = [images(x) for x in bounds_checks]
         return all(isinstance(x, Const) and x.value for x in results)
@@ -166,16 +180,17 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
 
 
 def own_rounds(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return how many blocks at the (start, end) of an image line are peeled: a filter tap may be out of bounds there.
+    """Return (number of blocks at the start, number at the end) of an image line to peel: taps may be out of bounds.
 
-    (0, 0) if both together are more than ALONE. `rows` is the number of positions in a block.
+    These are the numbers that `edges` returns; (0, 0) if their sum is above ALONE (limit of peeled blocks). A block has
+    `rows` positions.
     """
     edge_blocks = edges(contraction, rows)
     return edge_blocks if sum(edge_blocks) <= ALONE else (0, 0)
 
 
 def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
-    """Return the number of unrolled taps of K's last digit (mixed-radix part); 1 if it stays a loop.
+    """Return the number of filter taps of K's last digit (mixed-radix part) that are unrolled; 1 if it stays a loop.
 
     `steps` are the splits of K.
     """
@@ -184,10 +199,11 @@ def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
 
 
 def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
-    """Return (inputs that `rows` positions read for all unrolled taps, the most inputs waiting for a later tap).
+    """Return (number of inputs that `rows` positions read over all unrolled taps, most inputs kept for a later tap).
 
-    Waiting inputs are held in registers. Positions are along an image line, the last digit (mixed-radix part) of M;
-    `steps` are the splits of K. Without linear coordinates nothing is shared: (rows * taps, 0).
+    An input that two taps read counts once, and is kept in a register between them. Positions are along an image line,
+    the last digit (mixed-radix part) of M; `steps` are the splits of K. If coordinates are not linear, nothing is
+    shared: (rows * taps, 0).
     """
     line, tap = contraction.rows[-1], contraction.depth[-1]
     taps = written_taps(contraction, steps)
@@ -216,9 +232,9 @@ def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tup
 
 
 def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the predicted cycles of the busiest core, by cause, for a blocking with vectors along a shared digit.
+    """Return a Cost, the predicted cycles of the busiest core by cause, for vectors along a shared digit.
 
-    All of A, B and the result have that digit (mixed-radix part of a dimension).
+    A, B and the result all have that digit (mixed-radix part of a dimension).
     """
     limits, workers = machine.limits, cores(machine)
     line, padded = size(contraction.rows[-1]), round_up(size(kept_digit(contraction)), blocking.atom.shape[1])
@@ -234,7 +250,7 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     busiest = -(-tasks // workers)
 
     def blocks(rows: int) -> float:
-        """Return the cycles of a core for a block of `rows` rows of a line, over all vectors of the shared digit."""
+        """Return the cycles of one core for one block of `rows` rows of a line, over all vectors of the digit."""
         full_groups = groups * _block_cycles(contraction, blocking, machine, rows, blocking.vectors) if groups else 0.0
         return full_groups + (_block_cycles(contraction, blocking, machine, rows, rest) if rest else 0.0)
 
@@ -264,9 +280,9 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
     """Return the cycles of one core for one block of `rows` rows by `vectors` vectors, over all of K.
 
-    They are the sum over all iterations of the tap loops, and the stores. An iteration computes its unrolled taps: the
-    larger of the cycles of their multiply-adds and of their loads, plus half of the smaller, or the exposed latency if
-    that is more.
+    It is the sum over all iterations of the tap loops, plus the stores. An iteration computes its unrolled taps. It
+    takes the larger of the cycles of multiply-adds and of loads, plus half of the smaller; or the exposed latency if
+    that is more; plus the loop's own cycles.
     """
     unrolled_taps, costs = written_taps(contraction, blocking.steps), machine.costs.lanes
     loads = window(contraction, rows, blocking.steps)[0]
@@ -292,10 +308,10 @@ def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine
 def _instructions(
     contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int, vectors: int, parted: bool
 ) -> int:
-    """Return the estimated number of instructions of the program: all unrolled taps of all peeled and looped blocks.
+    """Return the estimated number of instructions of the whole program: unrolled taps times peeled and looped blocks.
 
-    `full_blocks` and `tail` are the whole blocks of an image line and the rows after them, `vectors` is the number of
-    vectors in all groups of columns; `parted` says that tasks split lines.
+    An image line has `full_blocks` whole blocks and a last block of `tail` rows. `vectors` is the number of vectors of
+    a full and of a last group of columns. If `parted` (tasks split lines) no block is peeled.
     """
     unrolled = 1
     for s in blocking.steps:

@@ -19,9 +19,10 @@ from tilewright.plan.schedule import DELAYED, ORDERED, Axis, Pipeline, ProductUn
 
 
 def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
-    """Raise an error for register counts or stages that no pipeline of the machine can have.
+    """Raise an error if the machine cannot run the pipeline at all.
 
-    Raise one too if the machine has no asynchronous copies to shared memory.
+    The machine must have asynchronous copies to shared memory. Registers per lane of both roles must be in the
+    machine's range and unit, and stages and epilogue stages must be at least 1.
     """
     register_file = machine.register_file
     unit, least, most = register_file.role_unit, register_file.role_least, machine.limits.registers
@@ -37,11 +38,12 @@ def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
 
 
 def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
-    """Return the number of consumer wave groups that compute a task (one workgroup's tile).
+    """Return the number of consumer wave groups that compute one task (one workgroup's tile).
 
-    A group is the waves of one atom. `line` is the plan's line of the MMA and `products` the number of MMAs. With
-    ping-pong, half of the groups compute a task. Raise an error if waves of a role are no whole groups (one producer
-    wave is allowed) or too many for a workgroup, and if the atom rules out ping-pong or a single group.
+    A wave group is the waves that one atom spans. With ping-pong, half of the consumer groups compute a task. `line` is
+    the plan's line of the MMA, and `products` the number of MMAs. Raise an error if the consumer waves are no whole
+    groups, if the producer waves are neither 1 nor one group, if all waves are too many for a workgroup, or if the atom
+    rules out ping-pong or a single consumer group.
     """
     assert machine.lanes is not None
     waves_per_atom = atom.c.lanes // machine.lanes
@@ -64,7 +66,7 @@ def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine
 def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkernel) -> None:
     """Raise an error if the wave groups of a microkernel cannot split its accumulator tile into whole atoms.
 
-    The error quotes the MMA's `line` and the pipeline.
+    A wave group is the waves that one atom spans. The error quotes `line` (the MMA's line) and the pipeline.
     """
     m, n, _ = microkernel.atom.shape
     across = microkernel.columns // n if microkernel.groups > 1 and microkernel.blocks == 1 else 1
@@ -81,7 +83,8 @@ def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkerne
 def check_blocks(line: ProductUnit, microkernel: Microkernel, n: int, k: int) -> None:
     """Raise an error, which quotes `line`, if the atom cannot multiply each block of a block-diagonal B by itself.
 
-    `n` and `k` are the extents of B. Nothing is raised if B has one block.
+    `n` and `k` are the extents of the whole B, in elements. The MMA must not be transposed, and its tile must have all
+    `n` columns. Nothing is raised if B has one block.
     """
     if microkernel.blocks == 1:
         return
@@ -103,9 +106,9 @@ def check_registers(
 ) -> None:
     """Raise an error if the register file is too small for all waves, or a lane's registers for its accumulators.
 
-    `lines` are the plan's MMA lines, which the error quotes, and `products` has the microkernel of each MMA. Without a
-    loop around the MMAs `held` is None, and a lane needs the largest of their accumulators. With one it needs the sum
-    of all accumulators, and `held` registers for operands that stay in registers over the loop.
+    `lines` are the plan's MMA lines, which the error quotes; `products` maps each MMA to its microkernel. If no loop is
+    around the MMAs, `held` is None, and a lane needs the maximum of the accumulators of all MMAs. Otherwise a lane
+    needs the sum of the accumulators, plus `held` registers for operands that stay in registers over the loop.
     """
     microkernel = next(iter(products.values()))
     file_bytes, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
@@ -127,10 +130,10 @@ def check_registers(
 
 
 def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, row_elements: int) -> int:
-    """Return the number of rows of shared memory that a K step of `k_step` elements has, with `row_elements` in a row.
+    """Return the number of rows of shared memory, of `row_elements` elements each, in a K step of `k_step` elements.
 
-    Raise an error, which quotes `axis` and `line`, if it is no whole number of rows. Raise one too for more rows than
-    all of K (`k_extent` elements) needs.
+    Raise an error, which quotes `axis` and `line`, if the K step is no whole number of rows. Raise an error, which
+    quotes `axis`, if the K step is longer than K (`k_extent` elements), rounded up to whole rows.
     """
     if k_step % row_elements:
         why = f"a K step of {k_step} is no multiple of a row of shared memory, {row_elements}"
@@ -145,8 +148,8 @@ def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, ro
 def check_raster(plan: Schedule, rows: str) -> None:
     """Raise an error for a raster group (neighbouring tasks that run together) that the plan's grid cannot have.
 
-    A grid of one axis has none. With dynamic order, the number of tasks along the axes before M must be a multiple of
-    it; `rows` is the name of M's axis.
+    A grid of one axis has no raster group. With dynamic order, the number of tasks along the axes before M must be a
+    multiple of the group; `rows` is the name of M's axis.
     """
     if plan.raster > 1 and len(plan.grid) < 2:
         raise refused((tasks_line(plan), raster_line(plan)), "a group is of the last two axes with a task; here is one")
@@ -164,18 +167,18 @@ def check_raster(plan: Schedule, rows: str) -> None:
 
 
 def check_loop_tile(axis: Axis, tile: int, extent: int, unit: int) -> None:
-    """Raise an error if a loop tile of `tile` elements is longer than its axis.
+    """Raise an error, which quotes `axis`, if a loop tile of `tile` elements is longer than the axis.
 
-    The axis has `extent` elements, padded to a multiple of `unit`.
+    The axis has `extent` elements, rounded up to a multiple of `unit`.
     """
     if tile > -(-extent // unit) * unit:
         raise refused(axis, f"`loop {tile}` is longer than the axis: it has {extent}")
 
 
 def lines_of_stages(plan: Schedule) -> tuple[str, ...]:
-    """Return the lines of a plan that determine how much shared memory its pipeline stages take, for an error to quote.
+    """Return the lines of a plan that determine how much shared memory its stages take, for an error to quote.
 
-    These are the axes without a task level (K steps), the MMAs with their accumulator tiles, and the pipeline.
+    They are the axes without a task level (K steps), the MMAs with their accumulator tiles, and the pipeline.
     """
     loops = [axis for axis in plan.axes if not any(cut.level == "task" for cut in axis.splits)]
     return tuple(map(str, (*loops, *plan.products, *([plan.pipeline] if plan.pipeline else []))))
@@ -184,9 +187,9 @@ def lines_of_stages(plan: Schedule) -> tuple[str, ...]:
 def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkernel]) -> None:
     """Raise an error if the plan's line `overlap` does not fit a kernel with a pipeline; a delayed store never does.
 
-    It needs a loop around two or more MMAs, each with all of its K in shared memory at once, and operands that are not
-    handed over jointly; `ordered` needs two wave groups. `looped` says that the kernel has a loop besides K loops;
-    `products` has the microkernel of each MMA.
+    An overlap needs a loop around two or more MMAs (`looped` says whether there is one), each MMA with all of its K in
+    shared memory at once, and a pipeline that is not `joint`. The overlap `ordered` also needs two wave groups.
+    `products` maps each MMA to its microkernel.
     """
     if plan.overlap == "none":
         return

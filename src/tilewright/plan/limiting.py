@@ -30,9 +30,10 @@ Predicted = Callable[[Machine], float]
 
 
 def with_only_resource(machine: Machine, resource: str | None) -> Machine:
-    """Return the machine with `resource` (a key of RATES, or PRODUCTS) as its only limit; None: nothing takes time.
+    """Return a Machine on which only `resource` takes time; if `resource` is None, nothing takes time.
 
-    Rates of other resources become infinite, and their cycles 0.
+    `resource` is a key of RATES (memories and lanes) or PRODUCTS (the MMAs). Rates of the other resources become
+    infinite, and their cycles 0.
     """
     limits: dict[str, Any] = {name: inf for other, names in RATES.items() if other != resource for name in names}
     limits |= {name: 0 for name, other in TIMES.items() if other != resource}
@@ -45,7 +46,8 @@ def with_only_resource(machine: Machine, resource: str | None) -> Machine:
 def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
     """Return {resource: cycles of the plan if only this resource takes time}, the longest first.
 
-    `predicted` gives the plan's cycles on a machine. Cycles that no resource causes are subtracted.
+    `predicted(machine)` evaluates the plan's cycles on a machine. The cycles that the plan takes on a machine on which
+    nothing takes time are subtracted from each.
     """
     idle = predicted(with_only_resource(machine, None))
     cycles_of = {resource: predicted(with_only_resource(machine, resource)) - idle for resource in (PRODUCTS, *RATES)}
@@ -53,9 +55,9 @@ def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
 
 
 def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
-    """Return (tasks of the grid, rounds with one task on each core, the fraction of cores that the last round uses).
+    """Return (number of tasks, number of rounds with one task per core, fraction of cores that the last round uses).
 
-    A task is one workgroup's tile.
+    A task is one workgroup's tile of the grid. The fraction is above 0 and at most 1.
     """
     tasks, cores = prod(plan.axis(name).tasks for name in plan.grid), machine.limits.cores or 1
     waves = ceil(tasks / cores)
@@ -63,10 +65,10 @@ def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
 
 
 def limiting(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
-    """Return two lines of text for `explain`: the time of each resource alone, and how full the last round is.
+    """Return two lines of text for `explain`: the microseconds of each resource alone, and how full the last round is.
 
-    The first line begins with the bottleneck. A round has one task (workgroup's tile) on each core. `predicted` gives
-    the plan's cycles on a machine.
+    The first line begins with the bottleneck. A round has one task (workgroup's tile) on each core.
+    `predicted(machine)` evaluates the plan's cycles on a machine.
     """
     (bottleneck, longest), *rest = cycles_alone(machine, predicted).items()
     others = ", ".join(f"{resource} {us(cycles, machine)}" for resource, cycles in rest)

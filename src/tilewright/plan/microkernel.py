@@ -53,7 +53,7 @@ class Microkernel:
 
     @property
     def waves(self) -> tuple[int, int]:
-        """(wave groups along the rows of this accumulator tile, wave groups along its columns).
+        """(number of wave groups along the rows of this accumulator tile, number of wave groups along its columns).
 
         A wave group is the waves (warps) that one atom spans.
         """
@@ -62,25 +62,25 @@ class Microkernel:
 
     @property
     def sums(self) -> int:
-        """The registers of one lane that this accumulator tile takes; its wave groups have equal parts of it."""
+        """The number of registers per lane that this accumulator tile takes; wave groups split the tile evenly."""
         m, n, _ = self.atom.shape
         return self.atom.c.values * (self.rows // m) * (self.columns // n) // self.groups
 
     @property
     def held_a(self) -> bool:
-        """True if this atom takes A from registers and B from shared memory."""
+        """True if this microkernel's atom takes A from registers and B from shared memory."""
         return isinstance(self.atom.a, RegisterOperand) and isinstance(self.atom.b, MemoryOperand)
 
     @property
     def slab(self) -> int | None:
-        """The elements in one row of shared memory as this atom reads it; None if it reads no operand there."""
+        """The number of elements per row of shared memory, as this atom reads it; None if it reads no shared memory."""
         return self.atom.slab
 
     def k_step_elements(self, k: int) -> int:
-        """Return the elements of K that are in shared memory at once (one K step), of `k` elements in all.
+        """Return the number of elements of K in shared memory at once (one K step); K has `k` elements.
 
-        With `at_once` it is all of K, padded to whole rows of shared memory, or to whole atoms if no rows run along K.
-        Otherwise it is the elements of `slabs` rows of shared memory.
+        With `at_once` it is `k` rounded up to whole rows of shared memory, or to whole atoms if no operand's rows run
+        along K. Otherwise it is the number of elements of `slabs` rows of shared memory.
         """
         row = self.slab or 1
         unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
@@ -90,32 +90,32 @@ class Microkernel:
     def along_k(self) -> tuple[bool, bool]:
         """(True if rows of A in shared memory run along K, True if rows of B do); other rows run along M or N.
 
-        An operand in registers counts as True.
+        An operand that the atom takes from registers counts as True.
         """
         a, b = self.atom.forms
         return a is None or a[0], b is None or b[0]
 
     @property
     def whole(self) -> bool:
-        """True if this atom has several rows: its operands are loaded to registers before it, as tiles or fragments.
+        """True if this atom has several rows, so that whole tiles or fragments of A and B are loaded to registers.
 
-        An atom with one row multiplies vectors instead, which are loaded one by one.
+        False if it has one row: it multiplies vectors, which are loaded one by one.
         """
         return self.atom.shape[0] > 1
 
     @property
     def group(self) -> int:
-        """The elements along K that packed B stores next to each other for each element of N, as this atom reads it."""
+        """The number of elements along K that packed B stores side by side for each column, as this atom reads B."""
         m, _, k = self.atom.shape
         return k // m if isinstance(self.atom.c, OpaqueOperand) else k
 
     @property
     def tile(self) -> tuple[int, int]:
-        """(rows, columns) of C in this accumulator tile: the fields `rows` and `columns`, exchanged if transposed."""
+        """(rows, columns) of this accumulator tile in C: the fields `rows` and `columns`, exchanged if transposed."""
         return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
 
     def oriented(self, axes: Axes) -> Axes:
-        """Return the dimensions `axes` of an MMA as this atom sees them: with M and N exchanged if it is transposed."""
+        """Return the Axes of an MMA as this atom sees them: with M and N exchanged if the microkernel is transposed."""
         return axes.transposed if self.transposed else axes
 
     def __str__(self) -> str:
@@ -151,29 +151,29 @@ class Axes:
     swapped: bool
 
     def sizes(self, width: Size) -> tuple[int, int, int]:
-        """Return the extents (M, N, K) of this MMA; `width` gives the extent of a dimension."""
+        """Return the extents (M, N, K) of this MMA, in elements; `width(d)` evaluates the extent of a dimension d."""
         return width(self.m), width(self.n), width(self.k)
 
     def factors(self, op: Op) -> tuple[Value, Value]:
-        """Return (A, B) of the mma `op`: the operand with M and the operand with N.
+        """Return (A, B) of the mma `op`: A is the operand with M, B is the operand with N.
 
-        They are its first two operands, exchanged if `swapped`.
+        These are the first two operands of `op`, exchanged if `swapped`.
         """
         a, b, _ = op.operands
         return (b, a) if self.swapped else (a, b)
 
     @property
     def transposed(self) -> Axes:
-        """The dimensions of the transposed MMA: M and N are exchanged, and so are A and B."""
+        """The Axes of the transposed MMA: M and N are exchanged, and so are A and B."""
         return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
 
 
 def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
-    """Return M, N, K and the other dimensions of an MMA; or text that says why it has no accumulator tile.
+    """Return Axes (M, N, K and the other dimensions of an MMA); or text: why the MMA has no accumulator tile.
 
-    `a`, `b` and `c` are the dimensions of its operands and of its result. `width` gives the extent of a dimension in
-    one task (tile of the grid). N is the last dimension of C, along which vectors and tiles lie; the operand that has
-    it is B.
+    `a`, `b` and `c` are the dimensions of its two operands and of its result. N is the last dimension of the result;
+    the operand that has N is B. M and K are the last dimensions with more than one element. `width(d)` evaluates the
+    extent of a dimension d in one task (tile of the grid).
     """
     if not c:
         return "its sum is a single number"
@@ -194,27 +194,27 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
 
 
 def axes_in(op: Op, width: Size) -> Axes | str:
-    """Return M, N, K and the other dimensions of the mma `op`; or text that says why it has no accumulator tile.
+    """Return Axes (M, N, K and the other dimensions of the mma `op`); or text: why `op` has no accumulator tile.
 
-    `width` gives the extent of a dimension, such as in one task (tile of the grid). M and K are the last dimensions of
-    more than one element.
+    M and K are the last dimensions with more than one element. `width(d)` evaluates the extent of a dimension d, such
+    as in one task (tile of the grid).
     """
     a, b, c = (v.type.dims for v in op.operands)
     return axes_of(a, b, c, width)
 
 
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
-    """Return the dimension that tiles split: the last one with more than one element, or the last if all have one.
+    """Return the dimension of `dims` that tiles split: the last with more than one element; else the last.
 
-    `width` gives the extent of a dimension, such as in one task (tile of the grid).
+    `width(d)` evaluates the extent of a dimension d, such as in one task (tile of the grid).
     """
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
 
 def types_of(op: Op, swapped: bool, machine: Machine | None) -> tuple[DType, DType, DType]:
-    """Return the element types (A, B, accumulator) of the mma `op`; the accumulator's as `machine` accumulates.
+    """Return the element types (A, B, accumulator) of the mma `op`; the accumulator type is the machine's for `op`.
 
-    `swapped` says that A is the second operand of `op`. Without a machine, no atom is assumed.
+    `swapped` says that A is the second operand of `op`. If `machine` is None, no atom is assumed.
     """
     a, b, _ = (v.type.dtype for v in op.operands)
     accumulator = summed_in(op, machine)
@@ -222,7 +222,7 @@ def types_of(op: Op, swapped: bool, machine: Machine | None) -> tuple[DType, DTy
 
 
 def names_of(program: Program) -> dict[str, Op]:
-    """Return the MMAs of a program by their name in a plan: mma, mma2 and so on, in program order."""
+    """Return {name in a plan: mma operation} of a program's MMAs, in program order: mma, mma2 and so on."""
     products = [op for op in program.walk() if op.name == "mma"]
     return {f"mma{n + 1 if n else ''}": op for n, op in enumerate(products)}
 
@@ -235,12 +235,12 @@ def products_of(
     opened: Collection[Expr] = (),
     lanes: int | None = None,
 ) -> dict[Op, Microkernel | None]:
-    """Return the microkernel of every MMA of a program; None for an MMA that runs as scalar loops.
+    """Return {mma: Microkernel, or None if it runs as scalar loops}, for every MMA of a program.
 
-    `width` gives the extent of a dimension in one task (tile of the grid), `size` in the whole program. `lanes` is the
-    number of lanes that every atom must span; None for any. All atoms of a program span the same number of lanes: if
-    the fastest ones do not, every MMA gets an atom of one wave (warp). So does an MMA whose K is `opened` (known only
-    at the call).
+    `width(d)` evaluates the extent of a dimension d in one task (tile of the grid), `size(d)` in the whole program.
+    `lanes` is the number of lanes that every atom must span; None allows any number. If the fastest atoms of a GPU
+    program span different numbers of lanes, every MMA gets an atom of one wave (warp) instead. An MMA whose K is in
+    `opened` (known only at the call) always gets an atom of one wave.
     """
     microkernels: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
@@ -270,10 +270,10 @@ def products_of(
 
 
 def row_stride_of_a(program: Program, op: Op, axes: Axes, size: Size) -> int:
-    """Return the bytes between neighbouring rows of A, along M, of the mma `op` in memory.
+    """Return the number of bytes in memory between neighbouring rows of A, along M, of the mma `op`; 0 if not known.
 
-    0 if A is computed (its tile is then stored with padded rows), has no M, or if the stride is no single number.
-    `size` gives the extent of a dimension.
+    It is 0 if A is computed (its tile is then stored with padded rows), if A has no M, or if the stride is no single
+    number. `size(d)` evaluates the extent of a dimension d.
     """
     value, _ = axes.factors(op)
     read = program.makers().get(value)
@@ -290,7 +290,10 @@ def row_stride_of_a(program: Program, op: Op, axes: Axes, size: Size) -> int:
 
 
 def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[ProductUnit, ...]:
-    """Return the plan's statements `mma by ...` for the microkernels of a program, in program order."""
+    """Return the statements `mma by ...` of a plan (ProductUnit) that say these microkernels, in program order.
+
+    `products` maps every MMA of the program to its microkernel, or to None for scalar loops.
+    """
     return tuple(
         ProductUnit(name, None)
         if microkernel is None
@@ -300,9 +303,9 @@ def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tupl
 
 
 def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
-    """Return (registers that an accumulator tile and the operands of one K step take, registers available).
+    """Return (number of registers that an accumulator tile and the operands of one K step take, number available).
 
-    Depending on the atom, these are tile registers, vector registers, or registers of one lane. Operands that an atom
+    Depending on the atom, these are tile registers, vector registers, or registers per lane. Operands that an atom
     reads from shared memory take none.
     """
     m, n, _ = microkernel.atom.shape
@@ -324,11 +327,11 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
 
 
 def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | None = None) -> list[MultiplyAtom]:
-    """Return the atoms of kernels without a pipeline that take operands of types `a` and `b` and accumulate in `c`.
+    """Return the atoms, for kernels without a pipeline, that take operands of types `a` and `b` and accumulate in `c`.
 
-    If no atom has exactly these types, they are the atoms whose operands have the type `c` too, provided that `c` holds
-    both types losslessly. Atoms that round operands count only if `precision` names their rounding. [] if there are
-    none.
+    If no atom has exactly these types, the result is the atoms whose operands and accumulator all have the type `c`,
+    provided that `c` holds `a` and `b` losslessly. An atom that rounds operands is left out unless `precision` names
+    its rounding. [] if no atom is left.
     """
     fitting = [x for x in _usable_atoms(machine) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
@@ -345,14 +348,14 @@ def precision_of(op: Op) -> str | None:
 
 @lru_cache
 def _usable_atoms(machine: Machine) -> tuple[MultiplyAtom, ...]:
-    """Return the atoms that kernels without a pipeline can use.
+    """Return the machine's atoms that kernels without a pipeline can use.
 
     All their operands are in registers (as vectors, tiles or fragments), or A and B are in shared memory with K
     contiguous.
     """
 
     def is_usable(atom: MultiplyAtom) -> bool:
-        """True if all operands are in registers, or A and B in shared memory with K contiguous."""
+        """True if all operands are in registers, or if A and B are in shared memory with K contiguous."""
         in_registers = all(isinstance(operand, RegisterOperand) for operand in (atom.a, atom.b, atom.c))
         single = Microkernel(atom, *atom.shape[:2])
         return in_registers or (single.slab is not None and not single.held_a and all(single.along_k))
@@ -368,10 +371,11 @@ def shared_atoms(
     precision: str | None,
     held_a: bool = False,
 ) -> tuple[MultiplyAtom, ...]:
-    """Return the atoms of these types that read A and B from shared memory; with `held_a`, A comes from registers.
+    """Return the atoms of these types that read A and B from shared memory; with `held_a`, A from registers instead.
 
-    `types` are the types of A, B and the accumulator. `along_k` says for A and for B whether rows in shared memory run
-    along K; otherwise they run along M or N. Atoms that round operands count only if `precision` names their rounding.
+    `types` are the types of A, B and the accumulator. `along_k` is (True if rows of A in shared memory run along K,
+    True if rows of B do); other rows run along M or N. An atom that rounds operands is left out unless `precision`
+    names its rounding.
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
     candidates = [
@@ -385,10 +389,11 @@ def shared_atoms(
 
 
 def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool:
-    """True if an atom can multiply each diagonal block of a block-diagonal B (N x K, `blocks` blocks) separately.
+    """True if an atom can multiply each diagonal block of a block-diagonal B separately, or if there is one block.
 
-    The N of a block must be the atom's N. The K of a block must be a multiple of the atom's K, and either divide a row
-    of shared memory or be whole rows. Always true for a single block.
+    B has `n` x `k` elements in all and `blocks` blocks. The N of a block must be the atom's N. The K of a block must be
+    a multiple of the atom's K, and must divide a row of shared memory or be whole rows. All of K must fit one row or be
+    whole rows.
     """
     if blocks == 1:
         return True
@@ -407,16 +412,17 @@ def microkernel(
     row_stride: int = 0,
     is_part: bool = False,
 ) -> Microkernel | None:
-    """Return the microkernel with the fewest predicted cycles for an MMA; None if no atom takes its types.
+    """Return the Microkernel with the fewest predicted cycles for an MMA; None if no atom takes its types.
 
     `types` are the types of A, B and the accumulator, `sizes` the extents M, N and K. On GPUs only atoms that span
-    `lanes` lanes count, unless it is None. `row_stride` is the bytes between rows of A. `is_part` says that N is a part
-    of a longer dimension. Atoms that round operands count only if `precision` names their rounding.
+    `lanes` lanes are tried, unless it is None. `row_stride` is the number of bytes between rows of A. `is_part` says
+    that N is a part of a longer dimension. An atom that rounds operands is left out unless `precision` names its
+    rounding.
     """
     m, n, _ = sizes
 
     def sort_key(candidate: Microkernel) -> tuple[float, int, int]:
-        """Return (cycles, less the elements of the MMA in a tile, elements of the tile) of a candidate."""
+        """Return (cycles, minus the MMA's elements in a tile, elements of a tile) of a candidate; least is best."""
         stride = row_stride if candidate.atom.a.dtype is types[0] else 0  # panels keep rows clear
         return (
             round(cycles(machine, candidate, sizes, stride, is_part), 3),
@@ -429,13 +435,16 @@ def microkernel(
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
-    """Return the waves (warps) of a workgroup with these microkernels: the most that one takes; 1 without any."""
+    """Return the number of waves (warps) of a workgroup: the maximum over the microkernels; 1 on CPUs, 1 for none."""
     lanes = [microkernel.atom.c.lanes * microkernel.groups for microkernel in products if microkernel is not None]
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
 
 def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
-    """Yield the microkernels of an atom, one for each accumulator tile that fits the registers."""
+    """Yield a Microkernel of an atom for each accumulator tile to try that fits the machine's registers.
+
+    An atom that reads shared memory has one such tile, of the atom's shape.
+    """
     m, n, _ = atom.shape
     if isinstance(atom.c, OpaqueOperand):
         limit = machine.limits.tile_registers
@@ -463,11 +472,11 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
 def cycles(
     machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0, is_part: bool = False
 ) -> float:
-    """Return the cycles of one core for an MMA: for all accumulator tiles, ragged ones too, and for packing B.
+    """Return the cycles of one core for a whole MMA: the sum over all accumulator tiles, and the packing of B.
 
-    `sizes` are M, N and K, `row_stride` is the bytes between rows of A. B is packed once if the atom needs it packed.
-    If `is_part` (N is a part of a longer dimension) and N is no whole number of tiles, B is packed again for every row
-    of tiles.
+    `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. B is packed once if the
+    atom needs it packed. If `is_part` (N is a part of a longer dimension) and N is no whole number of tiles, B is
+    packed again for every row of tiles.
     """
     m, n, k = sizes
     total = 0.0
@@ -480,7 +489,7 @@ def cycles(
 
 
 def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
-    """Return {tile size: number of tiles} that cover `size`: whole tiles of `block`, and a tail padded to `unit`.
+    """Return {tile size: number of tiles} that cover `size` elements: tiles of `block`, and a tail padded to `unit`.
 
     `unit` is the extent of one atom.
 
@@ -498,8 +507,8 @@ def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
 def _tile_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns: int, k: int, row_stride: int) -> float:
     """Return the cycles of one core for one accumulator tile of `rows` x `columns` elements, over all of K.
 
-    Each K step takes the larger of the cycles of its MMAs and of the loads that feed them. Loading and storing C is
-    added. `row_stride` is the bytes between rows of A.
+    Each K step takes the larger of the cycles of its MMAs and the cycles of the loads that feed them. Loading and
+    storing C is added once. K has `k` elements; `row_stride` is the number of bytes between rows of A.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

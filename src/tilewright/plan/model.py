@@ -43,11 +43,11 @@ class Cost:
 
     @property
     def cycles(self) -> float:
-        """The predicted cycles of the busiest worker, over all causes."""
+        """The predicted cycles of the busiest worker: the sum over all causes."""
         return self.products + self.memory + self.staging + self.storing + self.launch
 
     def parts(self) -> dict[str, float]:
-        """Return the predicted cycles of the busiest worker by cause: products, memory, staging, storing, launch."""
+        """Return {cause: predicted cycles of the busiest worker}: products, memory, staging, storing and launch."""
         return {f.name: getattr(self, f.name) for f in fields(self)[:5]}
 
 
@@ -66,30 +66,30 @@ class Roofline:
 
 
 def element_bytes(dtype: DType) -> int:
-    """Return the bytes of one element of a type; a type of less than a byte counts as one byte."""
+    """Return the number of bytes of one element of a type; an element of less than a byte counts as one byte."""
     return max(1, dtype.bits // 8)
 
 
 def operand_bytes(operand: Operand) -> int:
-    """Return the bytes of the whole tensor that an operand is read from, or a result written to."""
+    """Return the number of bytes of the whole tensor that an operand is read from, or that a result is written to."""
     return prod((element_bytes(operand.dtype), *operand.shape))
 
 
 def l1(limits: Limits) -> float:
-    """Return the usable bytes of the L1 cache: a fixed share of its capacity."""
+    """Return the number of bytes of the L1 cache that data of a kernel can use: the share L1_SHARE of its capacity."""
     return L1_SHARE * limits.l1_bytes
 
 
 def l2(limits: Limits) -> float:
-    """Return the usable bytes of the L2 cache: a fixed share of its capacity."""
+    """Return the number of bytes of the L2 cache that data of a kernel can use: the share L2_SHARE of its capacity."""
     return L2_SHARE * limits.l2_bytes
 
 
 def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
-    """True if `rows` rows of `row_bytes`, each `stride_bytes` after the one before, stay in the L1 cache together.
+    """True if `rows` rows of `row_bytes` bytes each, with a stride of `stride_bytes`, stay in the L1 cache together.
 
     Cache lines whose addresses differ by a multiple of a large power of two compete for one set. Rows of 64 bytes with
-    a stride of 256 use a quarter of the sets; rows with a stride of all sets use one set.
+    a stride of 256 use a quarter of the sets; rows whose stride is that of all sets use one set.
     """
     line = limits.line_bytes
     lines_per_row, lines_between = -(-row_bytes // line), max(1, stride_bytes // line)
@@ -107,8 +107,8 @@ def cores(machine: Machine) -> int:
 def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between: float) -> float:
     """Return the cycles of one core for reading the same `read_bytes` bytes `passes` times.
 
-    Between two passes it reads `bytes_between` other bytes. If L2 holds both amounts, a pass reads from L2, otherwise
-    from memory. Passes after the first are free if L1 holds both amounts.
+    Between two passes the core reads `bytes_between` other bytes. If L2 holds the sum of both, each pass reads from L2,
+    otherwise from memory. If L1 holds the sum of both, only the first pass takes time.
     """
     reuse_bytes = read_bytes + bytes_between
     rate = limits.l2_rate if reuse_bytes <= l2(limits) else limits.far_rate
@@ -119,9 +119,10 @@ def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between:
 
 
 def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -> float:
-    """Return the cycles that all cores together take to move `moved_bytes` between memory and cores.
+    """Return the cycles for all cores together to move `moved_bytes` between memory and cores.
 
-    If L2 could hold all the bytes, they move at its higher rate, unless `from_memory` says that they come from DRAM.
+    Bytes move at the rate of DRAM; at the higher rate of the L2 cache if L2 could hold all the bytes and `from_memory`
+    is False.
     """
     limits = machine.limits
     caches = 1 if machine.lanes is not None else limits.cores or 1  # cores of a CPU have an L2 cache each
@@ -132,7 +133,7 @@ def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = F
 def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> float:
     """Return the cycles, launch included, of a kernel on all cores that copies the tensor `source` to `target`.
 
-    The two may differ in type and padding.
+    `source` and `target` may differ in type and padding.
     """
     limits, workers = machine.limits, cores(machine)
     moved = operand_bytes(source) + operand_bytes(target)
@@ -141,10 +142,10 @@ def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> fl
 
 
 def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[MultiplyAtom | LaneUnit]) -> Roofline:
-    """Return the lower bounds of a contraction's cycles on all cores: for its multiply-adds, and for its bytes.
+    """Return a Roofline, lower bounds of a contraction's cycles on all cores: for its multiply-adds, and for its bytes.
 
-    Multiply-adds count at the rate of the fastest of `atoms`; bytes at the rate of L2 if the L2 caches hold all
-    tensors, otherwise at the rate of memory.
+    Multiply-adds count at the rate of the fastest of `atoms`. Bytes count at the rate of L2 if the L2 caches of all
+    cores hold all tensors, otherwise at the rate of memory.
     """
     fastest_atom = min(atoms, key=_cycles_of_product)
     workers = cores(machine)
@@ -155,16 +156,16 @@ def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[Multipl
 
 
 def _cycles_of_product(atom: MultiplyAtom | LaneUnit) -> float:
-    """Return the cycles of one core for one multiply-add, if the core runs the atom without a pause."""
+    """Return the cycles of one core per multiply-add, if the core issues the atom without a pause."""
     m, n, k = atom.shape
     return atom.cycles / (m * n * k)
 
 
 def microseconds(cycles: float, machine: Machine) -> float:
-    """Return cycles as microseconds, at the machine's clock."""
+    """Return the number of microseconds that `cycles` take at the machine's clock."""
     return cycles / machine.limits.clock_ghz / 1000
 
 
 def us(cycles: float, machine: Machine) -> str:
-    """Return cycles as text: microseconds at the machine's clock with one decimal, without the unit."""
+    """Return cycles as text: the number of microseconds at the machine's clock, with one decimal and no unit."""
     return f"{microseconds(cycles, machine):.1f}"

@@ -23,9 +23,10 @@ def quote_lines(
 ) -> ArgumentError:
     """Return the error `refusal` with the statements of the given plan that it is about quoted at its end.
 
-    They are the axes that the error names; if it names none, the statements that `chosen_plan` (the search's own plan)
-    does not have. An error that quotes a statement already is unchanged. `known` has the names that exist: with it, a
-    misspelt name gets a suggestion, and a plan for other sizes gets an error that says so instead.
+    The statements are the axes that the error names; if it names none, the statements that `chosen_plan` (the plan that
+    the search chose) does not have. An error that quotes a statement already is returned unchanged. With `known` (the
+    names that exist) and `chosen_plan`, a misspelt name gets a suggestion, and a plan for other sizes gets an error
+    that says so instead.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan = parse_plan("axis m = (m 8): task 3; axis n = (n 9): whole; grid m")
@@ -57,11 +58,11 @@ class Known:
 
 
 def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str, int]) -> str:
-    """Return the refusal of a plan that was made for other sizes than the program's, as text; empty if it was not.
+    """Return text: the refusal of a plan that was made for other sizes than the program's; empty if it was not.
 
-    `sizes` are the program's. The plan's extent of a dimension is right if it is the program's, or that of
-    `chosen_plan`, which may be padded. Plans that repack other operands than `chosen_plan` are not compared: the result
-    is empty.
+    `sizes` maps the program's dimensions to their extents. An extent in the given plan is right if it equals the
+    program's, or the extent in `chosen_plan`, which may be padded. The result is empty, too, if the given plan repacks
+    other operands than `chosen_plan`: their extents are not compared.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis rows = (m_1 4, m_0 {n}): whole") for n in (128, 125))
@@ -100,7 +101,7 @@ def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[
 
 
 def _digits_text(digits: Mapping[str, int], names: Iterable[str]) -> str:
-    """Return the digits (mixed-radix parts of a dimension) in `names` as text: each name and its extent.
+    """Return text: the name and the extent of each digit (mixed-radix part of a dimension) in `names`.
 
     `digits` maps the name of a digit to its extent.
     """
@@ -121,10 +122,10 @@ def _dim_of(digit: str) -> str:
 
 
 def near_name_hints(given_plan: Schedule, chosen_plan: Schedule, known: Known) -> str:
-    """Return the end of an error message: for each name of the plan that does not exist, a similar one that does.
+    """Return text for the end of an error message: for each unknown name of the given plan, a similar name that exists.
 
-    Names of axes, digits and MMAs exist if `chosen_plan` has them, arguments and atoms if `known` has them. Empty text
-    if no name needs a hint, or has a similar one.
+    Names of axes, digits and MMAs exist if `chosen_plan` has them, arguments and atoms if `known` has them. The text is
+    empty if every name exists, or if no unknown name has a similar one.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis {name} = (n 9): whole") for name in ("colums", "columns"))

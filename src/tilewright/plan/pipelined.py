@@ -18,10 +18,11 @@ from tilewright.plan.model import Size
 
 
 def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
-    """Return why producer and consumer waves (warps) cannot compute a program, as text; empty text if they can.
+    """Return text: why producer and consumer waves (warps) cannot compute a program; empty if the waves can.
 
-    They can if it is a single MMA, and the grid may split both M and N. `size` gives the extent of a dimension; `free`
-    are the loops whose tile size does not change the result.
+    The program must have a single MMA with an accumulator tile, its loops must be in `free` (their tile size does not
+    change the result), no write may be atomic or depend on data, and the grid must be able to split both M and N.
+    `size(d)` evaluates the extent of a dimension d.
     """
     product = product_of(program, size, free)
     if isinstance(product, str):
@@ -32,10 +33,10 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
 
 
 def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
-    """Return (a program's single mma, its M, N and K); or text why producer and consumer waves cannot compute it.
+    """Return (a program's single mma, its Axes M, N, K); or text: why producer and consumer waves cannot compute it.
 
-    `free` are the loops whose tile size does not change the result; a program with another loop is refused. `size`
-    gives the extent of a dimension.
+    `free` are the loops whose tile size does not change the result; a program with a loop outside `free` is refused.
+    `size(d)` evaluates the extent of a dimension d.
     """
     products = names_of(program)
     if len(products) != 1:
@@ -50,9 +51,9 @@ def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, 
 
 
 def why_no_overrun(program: Program) -> str:
-    """Return why tasks (tiles of the grid) at an edge must not compute elements past it; empty text if they may.
+    """Return text: why tasks (tiles of the grid) at an edge must not compute elements past it; empty if tasks may.
 
-    They must not if the program has atomic updates, or writes at positions that data give.
+    Tasks must not if the program has atomic updates, or a write at coordinates that depend on data.
     """
     if any(op.name in WRITES and (op.name != "write" or op.attrs.get("lookups")) for op in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
@@ -60,10 +61,10 @@ def why_no_overrun(program: Program) -> str:
 
 
 def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid of the kernel of mma `op` may split, those of its accumulator last.
+    """Return the dimensions that the grid of the kernel of mma `op` may split, the accumulator's dimensions last.
 
-    Dimensions of the accumulator with extent 1 are included. `size` gives extents; typical ones for `opened` sizes
-    (known only at the call).
+    Dimensions of the accumulator with extent 1 are included. `size(d)` evaluates the extent of a dimension d; for
+    `opened` sizes (known only at the call) it is a typical number.
     """
     parallel = cut_dims(program, size, opened=opened)
     accumulator: tuple[Expr, ...] = op.operands[2].type.dims
@@ -72,10 +73,10 @@ def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) ->
 
 
 def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[MultiplyAtom, ...] | str:
-    """Return the atoms that read the operands of mma `op` from shared memory; A from registers if it is computed.
+    """Return the atoms that can read the operands of mma `op` from shared memory; or text: why no atom can.
 
-    Return text that says why if there are none, if B is computed, or if A is not computed element by element. `axes`
-    are its M, N and K.
+    If A is computed elementwise, the result is atoms that take A from registers. It is text too if B is computed, or if
+    A is computed but not elementwise. `axes` are M, N and K of `op`.
     """
     types, (a, b) = types_of(op, axes.swapped, machine), axes.factors(op)
     k_contiguous = is_contiguous_along(a, axes.k, program), is_contiguous_along(b, axes.k, program)
@@ -93,9 +94,9 @@ def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[Mu
 
 
 def is_contiguous_along(operand: Value, k: Expr, program: Program) -> bool:
-    """True if the K dimension `k` is in the innermost memory coordinate of an operand's read.
+    """True if the index of the K dimension `k` is in the innermost memory coordinate of the read of an operand.
 
-    Also true if the operand is computed, as it is then stored so, or is a single number.
+    True too if the operand is computed (it is then stored with K contiguous), or is a single number.
     """
     op = program.makers().get(operand)
     if op is None or op.name != "read":

@@ -37,7 +37,7 @@ class Candidate:
 
     @cached_property
     def plan(self) -> Schedule:
-        """The plan (schedule) that has this candidate's blocking."""
+        """The Schedule (plan) whose lines say this candidate's blocking."""
         return plan_of(self.contraction, self.blocking)
 
 
@@ -65,20 +65,23 @@ class Choice:
 
     @property
     def best(self) -> Candidate | None:
-        """The candidate with the least predicted time; None if no plan is legal."""
+        """The Candidate with the fewest predicted cycles; None if no plan is legal."""
         return self.candidates[0] if self.candidates else None
 
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:
-        """The alternatives to the best plan with reasons: illegal neighbours, slower plans, atoms that do not fit."""
+        """A Refusal for each alternative to the best plan: illegal variants, slower plans, atoms that do not fit.
+
+        If no plan is legal, only the atoms that do not fit.
+        """
         if self.best is None:
             return self.unfit
         return (*_illegal_neighbours(self.best, self.machine), *_slower_kinds(self), *self.unfit)
 
     def explain(self) -> str:
-        """Return this choice as text: the plan, its predicted time and roofline, plans about as fast, and refusals.
+        """Return this choice as text: the best plan, its predicted time, the roofline, plans as fast, and refusals.
 
-        Times are in microseconds.
+        Times are in microseconds. If no plan is legal, it is the refusals only.
         """
         best, bound, machine = self.best, self.bound, self.machine
         if best is None or bound is None:
@@ -102,9 +105,9 @@ class Choice:
 
 
 def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
-    """Return the legal plans of a contraction on a CPU, ranked by predicted time; no candidates if none is legal.
+    """Return a Choice: the legal plans of a contraction on a CPU, ranked by predicted time, perhaps none.
 
-    All follow the author's constraints (`fixed`); if no plan can, the constraints are ignored.
+    All candidates follow the author's constraints (`fixed`). If no plan can follow them, the constraints are ignored.
     """
     contraction = merge_rows(contraction)
     if len(contraction.columns) != 1:
@@ -134,10 +137,10 @@ def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> C
 
 
 def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
-    """Return the contraction as an atom takes it.
+    """Return the contraction as an atom computes it: with the last filter tap and the channels merged, or unchanged.
 
-    For an atom of tile registers with a K at least twice the channels, channels and filter taps are merged to one K
-    dimension. Otherwise it is unchanged.
+    Tap and channels are merged into one digit (mixed-radix part) of K if the atom uses tile registers, and the atom's K
+    is at least twice the number of channels.
     """
     has_few_channels = isinstance(atom.c, OpaqueOperand) and 2 * size(contraction.depth[-1]) <= atom.shape[2]
     return merge_taps(contraction) if has_few_channels else contraction
@@ -146,9 +149,9 @@ def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
 def _candidates(
     contraction: Contraction, atoms: list[MultiplyAtom], machine: Machine, fixed: Fixed
 ) -> Iterator[Candidate]:
-    """Yield the legal blockings of every atom and of the SIMD unit, with their predicted costs.
+    """Yield a Candidate for each legal blocking of every atom and of the SIMD unit, with its predicted cost.
 
-    They follow the author's constraints `fixed`.
+    Blockings follow the author's constraints `fixed`. Blockings that stage too much or have too long code are left out.
     """
     listed = []
     for atom in atoms:
@@ -169,12 +172,12 @@ def _candidates(
 
 
 def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
-    """Yield refusals of variants of the best plan that the machine's limits forbid, one for each kind of reason.
+    """Yield a Refusal for variants of the best plan that the machine forbids, one for each kind of reason.
 
-    Variants have a larger accumulator tile, stage A in another way, or unroll all of K.
+    Variants have a larger accumulator tile; for tile registers, also another way to stage A, or all of K unrolled.
     """
     blocking, contraction = best.blocking, best.contraction
-    neighbours = [x for more in range(1, MORE) for x in _larger(blocking, contraction, more)]
+    neighbours = [x for more in range(1, MORE) for x in _larger_tiles(blocking, contraction, more)]
     if blocking.in_tiles:
         neighbours += [replace(blocking, stage=s) for s in ("", "strip") if s != blocking.stage]
         neighbours.append(replace(blocking, steps=_all_unrolled(blocking.steps)))
@@ -191,8 +194,11 @@ def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
             yield Refusal(plan.difference(best.plan), why, plan)
 
 
-def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
-    """Yield the blocking with `extra` more atoms of rows in the accumulator tile, then with `extra` more of columns."""
+def _larger_tiles(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
+    """Yield two blockings: the first with `extra` atoms more along the tile's rows, the second along its columns.
+
+    The tile is the accumulator tile of `blocking`. A task's extent is rounded up to whole tiles.
+    """
     m, n, _ = blocking.atom.shape
     rows, columns = blocking.rows + extra * m, blocking.columns + extra * n
     in_lines = blocking.strip >= size(contraction.rows[-1]) if blocking.by_lanes else len(contraction.rows) > 1
@@ -203,16 +209,18 @@ def _larger(blocking: Blocking, contraction: Contraction, extra: int) -> Iterato
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
     """Return the splits `steps` of K with every loop unrolled.
 
-    If the digit (mixed-radix part) of the first split is split twice, its first split is dropped.
+    If the first of `steps` splits a digit (mixed-radix part of K) that a second split also splits, the first is
+    deleted.
     """
     inner = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, level="unit") for s in inner)
 
 
 def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
-    """Yield the plans of other kinds that are predicted to be clearly slower than the best, at most SHOWN of each kind.
+    """Yield a Refusal for plans that are predicted clearly slower than the best, at most SHOWN (2) for each kind.
 
-    A kind is an atom, an accumulator tile, a number of tasks, or a way to stage A.
+    A plan is of a new kind if it has an atom, an accumulator tile, a number of tasks, or a staging of A that no faster
+    plan has.
     """
     best = choice.best
     assert best is not None
@@ -229,7 +237,10 @@ def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
 
 
 def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
-    """Return (name, value) pairs of what distinguishes plans: atom, accumulator tile, task count, staging of A."""
+    """Return [(name, value)] of the properties that distinguish plans: atom, accumulator tile, task count, staging.
+
+    The staging is left out without tile registers.
+    """
     blocking = candidate.blocking
     block = blocking.rows, blocking.columns
     kinds: list[tuple[str, object]] = [("atom", blocking.atom.name), ("block", block), ("tasks", candidate.cost.tasks)]
@@ -237,7 +248,7 @@ def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
 
 
 def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
-    """Return why the plan `other` is slower than the best, as text: the cause whose predicted cycles grew most."""
+    """Return text: the time of the plan `other`, and the cause whose predicted cycles grew most over the best plan."""
     best_parts, other_parts = best.cost.parts(), other.cost.parts()
     cause = max(other_parts, key=lambda name: other_parts[name] - best_parts[name])
     times = (

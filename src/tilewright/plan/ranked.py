@@ -20,10 +20,11 @@ from tilewright.plan.vectors import vector_blockings, vector_cost
 def rank_vector_blockings(
     program: Program, op: Op, parallel: Collection[Expr], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
-    """Return (extents of a task, loop tiles, microkernel) of the mma `op` with the fewest predicted cycles.
+    """Return ({dimension: extent of a task}, {dimension: loop tile}, Microkernel) of the fastest blocking of `op`.
 
-    None if no vector atom takes its types, or if its tiles split a dimension that is not in `parallel`. `size` gives
-    the extent of a dimension.
+    A task is one core's tile. None if no vector atom takes the types of `op`, if `op` has no accumulator tile or an
+    extent of 0, or if a dimension with a loop tile is not in `parallel` (the dimensions that the grid may split).
+    `size(d)` evaluates the extent of a dimension d.
     """
     axes = axes_in(op, size)
     if isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
@@ -64,22 +65,22 @@ def rank_vector_blockings(
 def _contraction(
     program: Program, op: Op, axes: Axes, dims: tuple[list[Expr], list[Expr]], size: Size, machine: Machine
 ) -> Contraction:
-    """Return the mma `op` as a contraction for the cost model; `dims` are its (row dimensions, batch dimensions).
+    """Return the mma `op` as a Contraction for the cost model; `dims` is (its row dimensions, its batch dimensions).
 
-    It has the extents and bytes of the MMA and the row stride of A, but no coordinates. `axes` are its M, N and K.
-    `size` gives the extent of a dimension.
+    It has the extents and bytes of the MMA and the row stride of A, but no other coordinates. `axes` are M, N and K of
+    `op`. `size(d)` evaluates the extent of a dimension d.
     """
     rows, batch = dims
     makers = program.makers()
 
     def digits(dims: list[Expr]) -> tuple[Symbol, ...]:
-        """Return an index symbol with the dimension's extent for each dimension."""
+        """Return one index symbol for each of `dims`, with the extent of the dimension."""
         return tuple(index(f"d_{n}_{d}" if isinstance(d, Symbol) else f"d_{n}", size(d)) for n, d in enumerate(dims))
 
     def operand(value: Value) -> Operand:
-        """Return an operand with the type of `value` and as many elements as the tensor that it is read from.
+        """Return an Operand with the type of `value` and the number of elements of the tensor it is read from.
 
-        A computed value has the elements of its tile.
+        If `value` is computed, it has the number of elements of its tile.
         """
         read = makers.get(value)
         memory = read.operands[0].type if read is not None and read.name == "read" else None

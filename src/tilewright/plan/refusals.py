@@ -9,9 +9,9 @@ from tilewright.plan.schedule import Schedule
 
 
 def refused(lines: object, why: str) -> ArgumentError:
-    """Return the error that refuses one statement of a plan, or a tuple of statements that break a rule together.
+    """Return an ArgumentError that quotes one statement of a plan, or a tuple of statements, and says the broken rule.
 
-    `why` is the rule that they break.
+    `lines` are the statements, `why` is the rule that they break together.
 
     >>> print(refused("grid M", "there are tasks of N"))
     plan: `grid M`: there are tasks of N
@@ -23,9 +23,9 @@ def refused(lines: object, why: str) -> ArgumentError:
 
 
 def refusal_of(step: Callable[[], None]) -> str:
-    """Call `step`, which binds or lowers a plan; return why it refuses the plan, or empty text if it succeeds.
+    """Call `step`, which binds or lowers a plan; return text: why it refuses the plan, or empty if it succeeds.
 
-    Errors that are no ArgumentError or ProgramError are not caught.
+    Only an ArgumentError or a ProgramError counts as a refusal; other errors pass through.
 
     >>> def step():
     ...     raise refused("grid M", "there are tasks of N")
@@ -40,13 +40,13 @@ def refusal_of(step: Callable[[], None]) -> str:
 
 
 def tasks_line(plan: Schedule) -> str:
-    """Return the plan's statement `grid`, to quote in a refusal; if it has none, the statement of its last axis."""
+    """Return the plan's statement `grid` as text, to quote in a refusal; else the statement of its last axis."""
     return plan.line("grid") or plan.lines()[len(plan.axes) - 1]
 
 
 def raster_line(plan: Schedule) -> str:
-    """Return the plan's statement `raster` (grouping and order of tasks), to quote in a refusal.
+    """Return the plan's statement `raster` (grouping and order of tasks) as text, to quote in a refusal.
 
-    If it has none, it is the statement `grid`; without that, the statement of the last axis.
+    If the plan has none, it is the statement `grid`; else the statement of the last axis.
     """
     return plan.line("raster") or tasks_line(plan)

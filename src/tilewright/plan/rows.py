@@ -31,11 +31,11 @@ FEW, ROUNDS = 1.5, 4
 def rows_and_waves(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (extent of a task along each parallel dimension, waves of a task) for a program without MMAs.
+    """Return ({parallel dimension: extent of a task}, number of waves per task) for a program without MMAs.
 
-    A task is one tile of the grid; waves are warps. `widths` has the parallel dimensions, with the largest extent that
-    a task of an elementwise program may have of each. The number of waves is halved as long as lanes would have too few
-    elements. `size` gives the extent of a dimension.
+    A task is one tile of the grid; waves are warps. `widths` maps each parallel dimension to the largest extent of a
+    task of an elementwise program. The number of waves is halved while a lane would have fewer elements than the
+    machine's minimum. `size(d)` evaluates the extent of a dimension d.
     """
     task_widths, waves = _choose_widths(program, widths, size, machine)
     row_tasks = machine.row_tasks
@@ -46,9 +46,9 @@ def rows_and_waves(
 
 
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the elements in the program's longest row: the part of a tile along dimensions not in `widths`.
+    """Return the number of elements in the program's longest row: the part of a tile along dimensions not in `widths`.
 
-    `widths` has the dimensions that the grid may split. `size` gives the extent of a dimension.
+    The keys of `widths` are the dimensions that the grid may split. `size(d)` evaluates the extent of a dimension d.
     """
     tiles = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
     return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)
@@ -57,11 +57,12 @@ def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> in
 def _choose_widths(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (extent of a task along each dimension in `widths`, waves of a task) before idle waves are dropped.
+    """Return ({dimension of `widths`: extent of a task}, number of waves per task), before idle waves are dropped.
 
-    A task is one tile of the grid; waves are warps. A task has several rows if they are short. A long row gets as many
-    waves as hold it in registers. If memory is contiguous across rows, a task has a cache line or more of neighbouring
-    rows. `size` gives the extent of a dimension.
+    A task is one tile of the grid; waves are warps; a row is the part of a tile that the grid does not split. Rows of
+    one element: as `_elementwise_widths` says. Else, if memory is contiguous across rows: a task has a cache line or
+    more of neighbouring rows, and the most waves. Else: several short rows, or one long row with as many waves as hold
+    it in registers. `size(d)` evaluates the extent of a dimension d.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     max_waves = min(machine.waves, tasks.most_waves)
@@ -87,11 +88,11 @@ def _choose_widths(
 def _contiguous_row_widths(
     machine: Machine, row_elements: int, wave_elements: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
-    """Return (extent of a task along each parallel dimension, waves of a task) for rows that are contiguous in memory.
+    """Return ({parallel dimension: extent of a task}, number of waves per task) for rows that are contiguous in memory.
 
-    A task is one tile of the grid; waves are warps, and some may be idle. A row has `row_elements` elements, a wave
-    holds `wave_elements` in registers. `traffic` is the bytes (read, written) per element. `extents` has the whole
-    extent of each parallel dimension.
+    A task is one tile of the grid; waves are warps, of which some may be idle. A row has `row_elements` elements, and a
+    wave holds `wave_elements` elements in registers. `traffic` is (bytes read, bytes written) per element. `extents`
+    maps each parallel dimension to its whole extent.
     """
     tasks, (read_bytes, written_bytes) = machine.row_tasks, traffic
     max_waves = min(machine.waves, tasks.most_waves)
@@ -115,11 +116,11 @@ def _contiguous_row_widths(
 def widths_of_rows(
     machine: Machine, row_elements: int, element_size: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
-    """Return (extent of a task along each parallel dimension, waves of a task) for rows that are contiguous in memory.
+    """Return ({parallel dimension: extent of a task}, number of waves per task) for rows that are contiguous in memory.
 
-    A task is one tile of the grid; waves are warps, without idle ones. A row has `row_elements` elements.
-    `element_size` is the bytes of the smallest element, `traffic` the bytes (read, written) per element. `extents` has
-    the whole extent of each parallel dimension.
+    A task is one tile of the grid; waves are warps, and their number is halved while lanes would be idle. A row has
+    `row_elements` elements. `element_size` is the number of bytes of the smallest element, `traffic` is (bytes read,
+    bytes written) per element. `extents` maps each parallel dimension to its whole extent.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     register_bytes = word if traffic[1] and row_elements > 1 and row_elements * element_size % word else element_size
@@ -133,10 +134,11 @@ def widths_of_rows(
 
 
 def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) -> int:
-    """Return the waves (warps) of a task: the machine's lower number if such a task moves enough bytes, else its usual.
+    """Return the number of waves (warps) per task: the machine's lower number if a task moves enough bytes.
 
-    A task is one tile of the grid. Enough are bytes whose transfer takes LONGER times as long as starting a workgroup.
-    A wave has `wave_elements` elements, each with `element_traffic` bytes of reads and writes.
+    Otherwise it is the machine's usual number. A task is one tile of the grid. It moves enough bytes if their transfer
+    takes at least LONGER (3) times as long as starting a workgroup. A wave has `wave_elements` elements, each with
+    `element_traffic` bytes of reads and writes.
     """
     start_bytes = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
     tasks = machine.row_tasks
@@ -148,9 +150,9 @@ def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) 
 
 
 def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
-    """Return the bytes (read, written) per element of the largest tile that the program reads or writes.
+    """Return (bytes read, bytes written) per element, summed over the tiles with the most elements.
 
-    Smaller tiles do not count. `size` gives the extent of a dimension.
+    Reads and writes of smaller tiles are left out. `size(d)` evaluates the extent of a dimension d.
     """
     accesses: dict[tuple[Value, bool], tuple[int, int]] = {}
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
@@ -169,10 +171,10 @@ def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
 
 
 def _rows_per_task(size: int, most: int) -> int:
-    """Return how many of the `size` rows along a dimension a task (tile of the grid) has, at most `most`.
+    """Return the number of rows of a task (tile of the grid) along a dimension of `size` rows, at most `most`.
 
-    It is the largest power of two, as lanes are, if that divides `size` or there are at least MANY tasks; or half of it
-    if that divides `size`; otherwise about the largest divisor.
+    With p the largest power of two up to `most`, it is p if p divides `size` or `size` is at least MANY (8) times p;
+    else p/2 if that divides `size`; else `dividing_width(size, most)`.
 
     >>> [_rows_per_task(size, 16) for size in (65536, 83886, 12, 24)], _rows_per_task(100, 40)
     ([16, 16, 12, 8], 25)
@@ -186,11 +188,12 @@ def _rows_per_task(size: int, most: int) -> int:
 def widths_across_rows(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine, tasks_per_core: float = FEW
 ) -> dict[Expr, int]:
-    """Return the extent of a task along each dimension if memory is contiguous across rows; {} if it is not.
+    """Return {dimension: extent of a task along it} if memory is contiguous across rows; {} if it is not.
 
-    A task (tile of the grid) has as much of the contiguous dimension as a wave (warp) loads at once. If that gives
-    fewer than `tasks_per_core` tasks per core, it has less, but at least a cache line. `widths` has the dimensions that
-    the grid may split; `size` gives the extent of a dimension.
+    A row is the part of a tile that the grid does not split. A task (tile of the grid) has as much of the contiguous
+    dimension as one load of a wave (warp) covers. This is halved while there are fewer than `tasks_per_core` tasks per
+    core, down to a cache line. Other dimensions have extent 1. `widths` has the dimensions that the grid may split;
+    `size(d)` evaluates the extent of a dimension d.
     """
     contiguous = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     element_size, line, vector = (
@@ -210,10 +213,10 @@ def widths_across_rows(
 
 
 def _even_width(size: int, most: int, word_elements: int) -> int:
-    """Return an extent of tasks (tiles of the grid) of about `most` elements that divides `size`: all are equal.
+    """Return an extent of tasks (tiles of the grid) of about `most` elements; if possible it divides `size`.
 
-    It is a multiple of `word_elements` if `size` is. If no such extent is near `most`, it is all of `size` if that is
-    at most twice as much, otherwise `most`, and the last task is smaller.
+    It is a multiple of `word_elements` if `size` is. If no such extent is near `most`, it is all of `size` if `size` is
+    at most twice `most`; else `most`, and the last task is smaller.
 
     >>> _even_width(3000, 64, 8), _even_width(8192, 256, 8), _even_width(333, 256, 8), _even_width(333, 128, 8)
     (64, 256, 333, 111)
@@ -225,32 +228,36 @@ def _even_width(size: int, most: int, word_elements: int) -> int:
 
 
 def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the number of tasks (tiles) of the grid; `widths` has the extent of one along each dimension it splits.
+    """Return the number of tasks (tiles) of the grid; `widths` maps each dimension that it splits to a task's extent.
 
-    `size` gives the whole extent of a dimension.
+    `size(d)` evaluates the whole extent of a dimension d.
     """
     return prod(-(-size(d) // n) for d, n in widths.items())
 
 
 def elements_per_line(program: Program, extent: int, machine: Machine) -> int:
-    """Return how many elements of the smallest type of a program's arguments one cache line holds, at most `extent`."""
+    """Return the number of elements per cache line, at most `extent`.
+
+    The elements have the smallest type among the program's tensor arguments.
+    """
     return min(extent, machine.lane_access.line_bytes // smallest_element_bytes(program))
 
 
 def smallest_element_bytes(program: Program) -> int:
-    """Return the bytes of one element of the smallest type among a program's tensor arguments."""
+    """Return the number of bytes of the smallest element type among a program's tensor arguments."""
     return min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
 
 
 def _elementwise_widths(
     program: Program, widths: Mapping[Expr, int], size: Size, element_size: int, wave_elements: int, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return (extent of a task along each dimension, waves of a task) of an elementwise program.
+    """Return ({dimension: extent of a task}, number of waves per task) of an elementwise program.
 
-    A task is one tile of the grid; waves are warps. `widths` has the largest extents, `element_size` is the bytes of
-    the smallest element, and a wave holds `wave_elements` in registers. A task has as many elements as its lanes hold
-    at once, or fewer, so that every core has a task. If the program transposes, a task is a tile along both contiguous
-    dimensions. `size` gives the extent of a dimension.
+    A task is one tile of the grid; waves are warps. If accesses are contiguous along different dimensions (a
+    transpose), a task is a tile along these dimensions. Otherwise a task has as many elements as its lanes hold at
+    once, or fewer, so that every core has a task. `widths` has the largest extents, `element_size` is the number of
+    bytes of the smallest element, and a wave holds `wave_elements` in registers. `size(d)` evaluates the extent of a
+    dimension d.
     """
     tasks, word, tile_bytes = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
     max_waves, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1
@@ -290,10 +297,10 @@ def _elementwise_widths(
 
 
 def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
-    """Return the dimensions along which accesses of tiles with rows are contiguous in memory, each once.
+    """Return the dimensions along which the reads and writes of tiles with rows are contiguous in memory, each once.
 
-    A tile has rows if it has a dimension of several elements that is not in `widths` (the grid does not split it).
-    `size` gives the extent of a dimension.
+    A tile has rows if a dimension with several elements is not in `widths` (the dimensions that the grid splits).
+    `size(d)` evaluates the extent of a dimension d.
     """
     contiguous: list[Expr] = []
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
@@ -309,15 +316,16 @@ def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: 
 
 
 def _has_unit_stride(e: Expr, axis: Symbol) -> bool:
-    """True if a step along `axis` is a step of 1 in the coordinate `e`; also if `e` is not linear in it."""
+    """True if the coordinate `e` grows by 1 with the index `axis`, or if `e` is not linear in `axis`."""
     form = linear_form(e, [axis])
     return form is None or form[0].get(axis) is ONE
 
 
 def dividing_width(size: int, most: int, word_elements: int = 1) -> int:
-    """Return the largest divisor of `size` up to `most`, or `most` itself if that divisor is at most half of it.
+    """Return the largest divisor of `size` that is above half of `most` and at most `most`; if there is none, `most`.
 
-    The result is a multiple of `word_elements` if `size` is.
+    `most` is first clamped to `size`. If `size` is a multiple of `word_elements`, the result is too, unless `most` is
+    smaller.
 
     >>> [dividing_width(size, most) for size, most in ((4096, 20), (97, 16), (3, 16), (2072, 30))]
     [16, 16, 3, 28]

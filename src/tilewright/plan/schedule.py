@@ -137,7 +137,7 @@ class Split:
 
     @property
     def is_unrolled(self) -> bool:
-        """True if the iterations of this split are unrolled; otherwise a loop, or the grid, iterates over its tiles."""
+        """True if the iterations over the tiles of this split are unrolled: its level is `unit`."""
         return self.level == "unit"
 
 
@@ -157,9 +157,9 @@ class Axis:
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
 
     def split(self, level: str, digit: str | None = None) -> Split | None:
-        """Return the first split of this axis at a level, such as "task"; None if there is none.
+        """Return the first Split of this axis at a level, such as "task"; None if there is none.
 
-        With `digit`, only splits of that digit (mixed-radix part of the axis) count.
+        With `digit`, only splits that name this digit (mixed-radix part of the axis) are looked at.
         """
         return next(
             (split for split in self.splits if split.level == level and (digit is None or split.digit == digit)), None
@@ -167,16 +167,19 @@ class Axis:
 
     @property
     def walked(self) -> int:
-        """The padded extent of this axis in elements: the product of the padded extents of its digits."""
+        """The padded extent of this axis in elements: the product of the padded extents of its digits.
+
+        Digits are the mixed-radix parts of the axis.
+        """
         return prod(d.walked for d in self.digits)
 
     @property
     def tasks(self) -> int:
         """The number of tasks (tiles of the grid) along this axis.
 
-        If task splits name digits (mixed-radix parts), tasks are boxes (rectangles) of these digits, and digits without
-        such a split do not count. Otherwise tasks are runs of the whole axis; without any task split, one for each
-        element.
+        If task splits name digits (mixed-radix parts), tasks are boxes (rectangles) of these digits; a digit without a
+        task split counts as one task. Otherwise tasks are runs of the flat axis. Without any task split there is one
+        task for each element.
         """
         boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}
         if boxes:
@@ -351,7 +354,7 @@ class Schedule:
         return f"parse_plan({str(self)!r})"
 
     def axis(self, name: str) -> Axis:
-        """Return the axis of this plan with that name; raise an ArgumentError if there is none."""
+        """Return the Axis of this plan named `name`; raise an ArgumentError if there is none."""
         axis = next((a for a in self.axes if a.name == name), None)
         if axis is None:
             names = [a.name for a in self.axes]
@@ -361,7 +364,7 @@ class Schedule:
         return axis
 
     def operand(self, name: str) -> ValuePlacement:
-        """Return the placement of the value `name` in this plan; raise an ArgumentError if no statement says it."""
+        """Return the ValuePlacement of the value `name`; raise an ArgumentError if no statement places it."""
         placement = next((p for p in self.values if p.name == name), None)
         if placement is None:
             names = [p.name for p in self.values]
@@ -376,15 +379,15 @@ class Schedule:
         return frozenset(d.name for a in self.axes for d in a.digits if d.open)
 
     def with_open(self, names: Collection[str]) -> Schedule:
-        """Return the plan in which exactly the digits named in `names` are open: their extents are known at the call.
+        """Return the plan with exactly the digits in `names` marked open: their extents are known only at the call.
 
-        Digits are the mixed-radix parts of an axis.
+        Digits are the mixed-radix parts of an axis; digits that are not in `names` are marked as known.
         """
         axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
         return replace(self, axes=tuple(axes))
 
     def line(self, word: str) -> str:
-        """Return the statement that begins with `word`; empty text if the plan has none.
+        """Return the statement of this plan that begins with `word`, as text; empty if the plan has none.
 
         `word` is `grid`, `raster`, `loops`, `overlap`, `split`, `parts`, `waves`, `atom` or `launch`.
 
@@ -395,9 +398,9 @@ class Schedule:
         return self._statements().get(word, "")
 
     def _statements(self) -> dict[str, str]:
-        """Return {first word: statement} of the statements that a plan has at most once, if this plan has them.
+        """Return {first word: statement as text} of the statements of this plan that a plan has at most once.
 
-        Left out are axes, values, MMAs, the pipeline, lanes and the occupancy.
+        Axes, values, MMAs, the pipeline, lanes and the occupancy are left out, and so are statements of default values.
         """
         raster = [*([str(self.raster)] if self.raster > 1 else []), *([self.order] if self.order != CYCLIC else [])]
         rest_of = {
@@ -414,7 +417,7 @@ class Schedule:
         return {word: f"{word} {rest}" for word, rest in rest_of.items() if rest}
 
     def lines(self) -> list[str]:
-        """Return all statements of this plan in the order in which they are printed; its second kernel's come last."""
+        """Return all statements of this plan as texts, in print order; statements of a second kernel follow `then`."""
         statements = self._statements()
         order_lines = [statements.pop(word) for word in ("grid", "raster", "loops") if word in statements]
         lines = [*map(str, self.axes), *order_lines, *map(str, self.values), *map(str, self.products)]
@@ -429,9 +432,9 @@ class Schedule:
         return "; ".join(self.lines())
 
     def difference(self, other: Schedule) -> str:
-        """Return the statements of this plan that `other` does not have, as text; empty if there are none.
+        """Return text: the statements of this plan that `other` does not have, joined by "; "; empty if there are none.
 
-        `overlap none` is among them, although it is never printed, if only `other` overlaps.
+        If only `other` overlaps, `overlap none` is among the statements, although it is never printed.
 
         >>> from tilewright.plan.text import parse_plan
         >>> one = parse_plan("axis m = (m 8): task 4; grid m")

@@ -22,7 +22,7 @@ class Slide:
 
     @property
     def reach(self) -> int:
-        """The distance from the first filter tap of this coordinate to the last, in elements; 0 without a tap."""
+        """The distance in elements from the first filter tap of this coordinate to the last; 0 without a tap."""
         return 0 if self.tap is None else (size(self.tap) - 1) * self.step
 
 
@@ -45,7 +45,7 @@ def lane_digit(contraction: Contraction) -> Symbol | None:
 
 
 def rows_apart(contraction: Contraction) -> int | None:
-    """Return the elements between neighbouring rows of A in memory; None if the stride is no single number.
+    """Return the number of elements in memory between neighbouring rows of A; None if the stride is no single number.
 
     Rows are neighbours along the last digit (mixed-radix part) of M.
     """
@@ -60,9 +60,10 @@ def rows_apart(contraction: Contraction) -> int | None:
 def step_along(
     symbol: Symbol, at: Sequence[Expr], shape: Sequence[Any], strides: Sequence[int] | None = None
 ) -> int | None:
-    """Return the stride of a tensor along an index `symbol`, in elements; None if it is not one number.
+    """Return the stride of a tensor along the index `symbol`, in elements; None if the stride is no single number.
 
-    `at` are the tensor's coordinates in terms of the index, `shape` its extents. Without `strides` it is contiguous.
+    `at` are the tensor's coordinates in terms of the index, `shape` its extents. Without `strides` the tensor is
+    contiguous, with the last dimension innermost.
 
     >>> from tilewright.algebra.expr import index
     >>> p, c = index("p", 14), index("c", 64)
@@ -81,9 +82,9 @@ def step_along(
 
 
 def halo_of(contraction: Contraction) -> Halo | None:
-    """Return the sliding window of a contraction whose last two digits of M slide over an image; None if they do not.
+    """Return a Halo, the sliding window of a contraction over an image; None if the last two digits of M do not slide.
 
-    Digits are the mixed-radix parts of a dimension.
+    Digits are the mixed-radix parts of a dimension. The result is cached in the contraction.
     """
     if "halo" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["halo"] = _compute_halo(contraction)
@@ -92,10 +93,10 @@ def halo_of(contraction: Contraction) -> Halo | None:
 
 
 def _compute_halo(contraction: Contraction) -> Halo | None:
-    """Return the sliding window of a contraction, as `halo_of` does, but without its cache; None if there is none.
+    """Return a Halo, the sliding window of a contraction over an image, as `halo_of` without its cache; else None.
 
-    Each of the last two digits (mixed-radix parts) of M must have a coordinate of A to itself, with at most one filter
-    tap.
+    Each of the last two digits (mixed-radix parts) of M must be in exactly one coordinate of A, with stride 1 and at
+    most one filter tap. All filter taps must be in these two coordinates.
     """
     if len(contraction.rows) < 2:
         return None
@@ -122,10 +123,10 @@ def _compute_halo(contraction: Contraction) -> Halo | None:
 
 
 def _line_pitch(slide: Slide, image_width: int) -> int:
-    """Return the positions from the start of one staged line to the start of the next.
+    """Return the number of positions from the start of one staged line to the start of the next.
 
-    Zeros that end a line also begin the next. `slide` is the coordinate along a line, `image_width` the extent of the
-    tensor there.
+    The zeros after one line are also the zeros before the next. `slide` is the coordinate along a line, `image_width`
+    the extent of the tensor along it.
     """
     window_width, left_padding = size(slide.digit) + slide.reach, max(0, -slide.shift)
     right_padding = max(0, window_width - left_padding - image_width)
@@ -133,10 +134,10 @@ def _line_pitch(slide: Slide, image_width: int) -> int:
 
 
 def is_direct(contraction: Contraction, k_step: int) -> bool:
-    """True if tile registers can load A in place.
+    """True if tile registers can load A in place, in K steps of `k_step` elements.
 
-    A must be contiguous along K in whole steps of `k_step`, need no bounds checks, and M must be one digit (mixed-radix
-    part).
+    A must be contiguous along K, need no bounds checks, and K's last digit (mixed-radix part) must be whole K steps. M
+    must be one digit.
     """
     last = contraction.depth[-1]
     inner = contraction.a.coordinates[-1]

@@ -11,11 +11,10 @@ from tilewright.machine import Machine
 
 
 def summed_in(op: Op, machine: Machine | None) -> DType:
-    """Return the accumulator type of the mma `op` on a machine.
+    """Return the accumulator type of the mma `op` on a machine; None for `machine` means that no atom is used.
 
-    It is f16 if `op` asks for that and the machine has an atom with f16 operands and accumulator. Otherwise it is f64
-    if A or B is f64, and else follows from C: f32 for floats, i32 for integers, or the 64-bit type if C has 64 bits.
-    `machine` None means that no atom is used.
+    It is f16 if `op` asks for that and the machine has an atom with f16 operands and accumulator; else f64 if A or B is
+    f64; else it follows from the type of C: f32 for floats, i32 for integers, or the 64-bit type if C has 64 bits.
     """
     a, b, c = (v.type.dtype for v in op.operands)
     if op.attrs.get("accumulate") == dtypes.f16.name and machine is not None and _has_f16_accumulator(machine):
@@ -25,9 +24,9 @@ def summed_in(op: Op, machine: Machine | None) -> DType:
 
 
 def f16_accumulator_note(program: Program, machine: Machine) -> Iterator[str]:
-    """Yield a note for `explain` if the program asks for f16 accumulators and the machine has no atom for them.
+    """Yield a note for `explain` if the program asks for f16 accumulators and the machine has no atom with f16 ones.
 
-    It yields nothing otherwise.
+    Nothing is yielded otherwise.
     """
     if not _has_f16_accumulator(machine) and any(
         op.name == "mma" and "accumulate" in op.attrs for op in program.walk()

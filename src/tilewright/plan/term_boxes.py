@@ -56,57 +56,64 @@ class Terms:
 
     @property
     def along_rows(self) -> bool:
-        """True if neighbouring lanes have neighbouring rows of M; otherwise they have vectors of a shared dimension.
+        """True if neighbouring lanes have neighbouring rows of M.
 
-        A shared dimension is one that A, B and the result have.
+        False if neighbouring lanes have neighbouring vectors along a dimension that A, B and the result share.
         """
         return self.values == 1
 
     @property
     def schedule(self) -> str:
-        """The order in which workgroups take tasks: "contiguous" ranges if lanes have boxes of results, else "cyclic".
+        """The order in which workgroups take tasks: "contiguous" if lanes have boxes of results, else "cyclic".
 
-        Boxes are rectangles. Input windows of neighbouring boxes overlap, so that contiguous tasks share what is in
+        Boxes are rectangles. Input windows of neighbouring boxes overlap, so that contiguous tasks share data in the
         cache.
         """
         return "contiguous" if self.box else "cyclic"
 
     @property
     def results(self) -> int:
-        """The number of results in a lane's box (rectangle), for each element of its vector; 1 without boxes."""
+        """The number of results in one lane's box (rectangle), per element of the lane's vector; 1 without boxes."""
         return prod(self.sizes)
 
     @property
     def positions_per_load(self) -> int:
-        """The positions of a lane's input window that one vector load of the lane reads."""
+        """The number of positions of a lane's input window that one vector load of the lane reads."""
         return gcd(self.beside, self.vector // self.each)
 
     @property
     def accumulator_registers(self) -> int:
-        """The registers of one lane that the accumulators of its box (rectangle) of results take."""
+        """The number of registers per lane that the accumulators of the lane's box (rectangle) of results take."""
         return ceil(self.results * self.values * self.wide / self.word)
 
     @property
     def window_registers(self) -> int:
-        """The registers of one lane that the input window of its box (rectangle) of results takes in one K step."""
+        """The number of registers per lane that the input window of the lane's box takes in one K step.
+
+        A box is a rectangle of results; its window is all inputs that these results read.
+        """
         return ceil(self.window * self.values * self.each / self.word)
 
     @property
     def live_registers(self) -> int:
-        """The registers of one lane in use at once: accumulators, as many for the widened operand, and the window."""
+        """The number of registers per lane in use at once.
+
+        It is the sum of the accumulators, as many registers for the widened operand, and the input window.
+        """
         return 2 * self.accumulator_registers + self.window_registers
 
 
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
-    """Return `terms` with the window of input positions that a lane's box (rectangle) of results reads in one K step.
+    """Return Terms with the number of input positions that a lane's box (rectangle) of results reads in one K step.
 
-    `read` is the read of operand A; `digits` are the mixed-radix parts of M, along which boxes extend. If lanes run
-    along rows, the stride between the reads of neighbouring lanes is set too. `size` gives the extent of a dimension.
+    `read` is the read of operand A; `digits` are the dimensions of the mixed-radix parts of M, along which boxes
+    extend. If lanes run along rows, the number of contiguous positions, and the byte stride between the reads of
+    neighbouring lanes, are set too. `size(d)` evaluates the extent of a dimension d.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
     def coordinates(*at: object) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-        """Return the memory coordinates of the read for the indices `at`: one for each digit of M, then one for K."""
+        """Return an array for each memory coordinate of the read, at the indices `at`: digits of M, then K."""
         known: dict[Symbol, object] = dict.fromkeys(iterators.values(), 0)
         known |= {iterators[d]: n for d, n in zip((*digits, terms.summed), at, strict=True)}
         values = ({s: known[s] if s in known else size(s) for s in e.symbols} for e in read.attrs["at"])
@@ -124,11 +131,11 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
 
 
 def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) -> int:
-    """Return how many waves (warps) run on one core at a time, in whole workgroups of `workgroup_waves` waves.
+    """Return the number of waves (warps) that run on one core at a time, in workgroups of `workgroup_waves` waves.
 
-    Each lane takes `lane_registers` registers and half of the machine's working registers, which hold addresses. It is
-    0 if the register file is too small for one workgroup. A machine that does not give its register file gets one
-    workgroup.
+    Each lane takes `lane_registers` registers, plus half of the machine's working registers for addresses. The result
+    is 0 if the register file is too small for one workgroup. It is one workgroup if the machine does not give its
+    register file.
     """
     file_bytes = machine.spaces["register"].bytes
     if file_bytes is None:
@@ -141,11 +148,12 @@ def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) 
 
 
 def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine) -> tuple[dict[Expr, int], int]:
-    """Return (extent of a task along each dimension, waves of a task) if every lane has one box of one vector.
+    """Return ({dimension: extent of a task}, number of waves per task) if every lane has one box of one vector.
 
     A task is one tile of the grid; waves are warps. A box is a rectangle of neighbouring results, each a vector.
-    Neighbouring lanes read vectors of one cache line; `element_size` is the bytes of the smallest element of an
-    argument. Tasks get fewer waves until every core has one. `size` gives the extent of a dimension.
+    Neighbouring lanes read vectors of one cache line; `element_size` is the number of bytes of the smallest element of
+    an argument. The number of waves is halved while there are fewer tasks than cores. `size(d)` evaluates the extent of
+    a dimension d.
     """
     access, tasks = machine.lane_access, machine.row_tasks
     vector = access.vector_bytes // element_size
@@ -168,10 +176,10 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
 
 
 def _vectors_per_row(vectors: int, line_vectors: int) -> int:
-    """Return how many of a row's `vectors` vectors one task gives to neighbouring lanes, at most those of a cache line.
+    """Return the number of vectors of a row that one task (tile of the grid) gives to neighbouring lanes.
 
-    It is the largest number, of those that are at least 3/8 of a cache line, that keeps nearly as many lanes busy as
-    the best. A cache line has `line_vectors` vectors. A task is one tile of the grid.
+    It is at least 3/8 of a cache line (or the whole row) and at most a cache line: the largest such number that keeps
+    at least 0.9 as many lanes busy as the best such number. A row has `vectors` vectors, a cache line `line_vectors`.
 
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]
@@ -182,16 +190,16 @@ def _vectors_per_row(vectors: int, line_vectors: int) -> int:
 
 
 def _padded_lanes(vectors: int) -> int:
-    """Return the number of lanes reserved for `vectors` vectors: the next power of two."""
+    """Return the number of lanes reserved for `vectors` vectors: `vectors` rounded up to a power of two."""
     return 1 << (vectors - 1).bit_length()
 
 
 def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """Return how many K steps (of `terms.tile` elements each) may be unrolled; 0 if not even one.
+    """Return the largest number of K steps (of `terms.tile` elements each) to unroll; 0 if not even one.
 
-    Without boxes (rectangles of results per lane), the loads of all unrolled steps must fit a lane's registers, for
-    tasks (tiles of the grid) of extents `widths` on `waves` waves (warps). With boxes, the unrolled code must stay
-    short. The machine's costs give both limits.
+    With boxes (rectangles of results per lane), the machine's limit of unrolled multiply-adds decides. Without boxes,
+    its limit of loaded values per lane decides, for tasks (tiles of the grid) of extents `widths` on `waves` waves
+    (warps).
     """
     costs = machine.costs.terms
     if terms.box:

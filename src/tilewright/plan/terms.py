@@ -37,10 +37,10 @@ class TermProduct:
 def product_by_terms(
     program: Program, free: Collection[Op], size: Size, numbers: Substitution, machine: Machine
 ) -> TermProduct | str:
-    """Return a program's single MMA if lanes can compute it without MMA atoms (SIMT); or text that says why not.
+    """Return a TermProduct, a program's single MMA if lanes can compute it without MMA atoms (SIMT); or text: why not.
 
-    `free` are the loops whose tile size does not change the result. `size` gives the extent of a dimension, `numbers`
-    replaces sizes in expressions by their values.
+    `free` are the loops whose tile size does not change the result. `size(d)` evaluates the extent of a dimension d,
+    `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(names_of(program).values())
@@ -75,9 +75,10 @@ def product_by_terms(
 
 
 def _contiguous_dim(read: Op, numbers: Substitution) -> Expr | None:
-    """Return the dimension along which a read is contiguous in memory; None if there is none, or more than one.
+    """Return the dimension along which a read has stride 1 in memory; None if there is none.
 
-    `numbers` replaces sizes in expressions by their values.
+    It is None too if the innermost coordinate has several indices. `numbers(e)` replaces the sizes in an expression e
+    by numbers.
     """
     dims = read.result.type.dims
     if not read.operands[0].type.dims:

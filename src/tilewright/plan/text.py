@@ -110,9 +110,9 @@ _SECOND = ("in", "at", *FORMS, PACKED, "kept", "computed", "by")
 
 
 def as_plan(plan: object) -> Schedule | None:
-    """Return the plan that a caller gives as `plan=`, a text or a Schedule; None if a plan is to be chosen.
+    """Return the Schedule that a caller gives as `plan=`, as a text or as a Schedule; None if `plan` is None.
 
-    Anything else raises an ArgumentError, and so does an illegal text.
+    None means that a plan is to be chosen. An illegal text raises an ArgumentError, and so does any other type.
 
     >>> as_plan(5)
     Traceback (most recent call last):
@@ -129,9 +129,9 @@ def as_plan(plan: object) -> Schedule | None:
 
 
 def parse_plan(text: str) -> Schedule:
-    """Return the plan that a text has; raise an ArgumentError for an illegal one.
+    """Return the Schedule (plan) that a text says; raise an ArgumentError for an illegal text.
 
-    Statements stand on lines of their own, or between semicolons. Those behind `then` are of a second kernel.
+    Statements stand on separate lines, or between semicolons. Statements behind `then` are the plan of a second kernel.
 
     >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; grid m; loops m; x in place; atom a.b"
     >>> str(parse_plan(text)) == text
@@ -157,9 +157,10 @@ Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupanc
 
 
 def _parse_kernel(statements: list[str]) -> Schedule:
-    """Return the plan of one kernel from its statements; raise an ArgumentError for an illegal or repeated one.
+    """Return the Schedule (plan) of one kernel from its statements; raise an ArgumentError for an illegal one.
 
-    Also for a plan without an axis, for a pipeline without an MMA, and for `raster` without `grid`.
+    Raise one too for a repeated statement, a plan without an axis, a pipeline without an MMA line, `raster` without
+    `grid`, and an unknown axis in `grid`, `loops` or a copy point.
     """
     axes: dict[str, Axis] = {}
     values: dict[str, ValuePlacement] = {}
@@ -222,7 +223,8 @@ def _parse_kernel(statements: list[str]) -> Schedule:
 def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
     """Raise an ArgumentError if `grid`, `loops` or a copy point names an axis or a loop that the plan does not have.
 
-    `lines` maps the first word of a statement to its text, which the error quotes.
+    A copy point is the moment when a value is copied. `lines` maps the first word of a statement to its text, which the
+    error quotes.
     """
     axes = {axis.name: axis for axis in plan.axes}
     for value in (v for v in plan.values if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
@@ -245,7 +247,8 @@ def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
 def _parse_or_suggest(statement: str) -> list[Statement]:
     """Return the parts of a plan that one statement says; for an illegal statement, raise an error with a suggestion.
 
-    It suggests the nearest legal statement that differs in one word, if there is one, in version 2 of the language.
+    The error suggests the most similar legal statement that differs in one word, if there is one, as written in version
+    2 of the plan language.
     """
     try:
         return _parse_statement(statement)
@@ -259,12 +262,18 @@ def _parse_or_suggest(statement: str) -> list[Statement]:
 
 
 def _parse_statement(statement: str) -> list[Statement]:
-    """Return the parts of a plan that one statement says: one part, or two for some statements of version 1."""
+    """Return the parsed parts of a plan that one statement says: one part, or two for some statements of version 1.
+
+    Raise an ArgumentError for an illegal statement.
+    """
     return [_parse_part(part) for part in as_version_2(statement) or [statement]]
 
 
 def _parse_part(statement: str) -> Statement:
-    """Return the part of a plan that one statement of version 2 says; raise an ArgumentError for an illegal one."""
+    """Return the data of one version-2 statement: Axis, ValuePlacement, ProductUnit, Pipeline, LaneTile or Occupancy.
+
+    For any other statement return (first word, its arguments as texts). Raise an ArgumentError for an illegal one.
+    """
     if match := _AXIS.fullmatch(statement):
         return _parse_axis(*match.group(1, 2, 3))
     for pattern, value_of in _VALUES:
@@ -289,9 +298,9 @@ def _parse_part(statement: str) -> Statement:
 
 
 def _notation_for(statement: str) -> str:
-    """Return how the statement that a wrong one resembles is written, for an error message.
+    """Return text for an error message: the notation of the statement that the illegal `statement` resembles.
 
-    If it resembles none, it is the list of words that begin statements.
+    If it resembles none, it is the list of words that statements begin with.
     """
     first, second, *_ = *statement.split(), "", ""
     word = second if second in (*_SECOND, "staged") else first
@@ -303,19 +312,20 @@ def _notation_for(statement: str) -> str:
 
 
 def _parse_in_place(match: re.Match[str]) -> ValuePlacement:
-    """Return the placement that a statement `VALUE in place` says, as `_IN_PLACE` matched it."""
+    """Return the ValuePlacement that a statement `VALUE in place` says, as `_IN_PLACE` matched it."""
     return ValuePlacement(match[1], None, "", match[3] or HINTS[0], (), match[2] is not None)
 
 
 def _parse_between(match: re.Match[str]) -> ValuePlacement:
-    """Return the placement of a value between two MMAs, such as `p kept in register`, as `_BETWEEN` matched it."""
+    """Return the ValuePlacement of a value between two MMAs, such as `p kept in register`, as `_BETWEEN` matched it."""
     return ValuePlacement(match[1], None, match[2], match[4] or HINTS[0], (), match[3] is not None)
 
 
 def _parse_copied(match: re.Match[str]) -> ValuePlacement:
-    """Return the placement of a copied value, such as `x tile at task`, as `_COPIED` matched it.
+    """Return the ValuePlacement of a copied value, such as `x tile at task`, as `_COPIED` matched it.
 
-    Raise an ArgumentError if it has neither a point (when it is copied) nor a route (by which copies).
+    Raise an ArgumentError if the statement has neither a point (when the value is copied) nor a route (by which
+    copies).
     """
     name, form, at, hops, reuse, hint = match.groups()
     if form is None:
@@ -327,7 +337,10 @@ def _parse_copied(match: re.Match[str]) -> ValuePlacement:
 
 
 def _parse_repacked(match: re.Match[str]) -> ValuePlacement:
-    """Return the placement of an operand that a kernel of its own repacks first, as `_REPACKED` matched it."""
+    """Return the ValuePlacement of an operand that a separate kernel copies first, as `_REPACKED` matched it.
+
+    Raise an ArgumentError for a number of blocks that is too long.
+    """
     if match[2].startswith(DIAGONAL):
         _parse_size(match[2].split()[1], match[0])
     return ValuePlacement(match[1], LAUNCH, match[2], match[4] or HINTS[0], (), match[3] is not None)
@@ -342,9 +355,9 @@ _VALUES = (
 
 
 def _parse_hop(text: str, statement: str) -> Hop:
-    """Return one copy on a value's route from its text, such as `by async.16 to shared 3`.
+    """Return a Hop, one copy on a value's route, from its text, such as `by async.16 to shared 3`.
 
-    Raise an ArgumentError, which quotes `statement`, for an unknown memory.
+    Raise an ArgumentError, which quotes `statement`, for an unknown memory or a number of buffers below 1.
     """
     match = _HOP.fullmatch(text)
     assert match is not None
@@ -356,7 +369,7 @@ def _parse_hop(text: str, statement: str) -> Hop:
 
 
 def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
-    """Return the producers, consumers and stages of a pipeline statement, as `_PIPELINE` matched it.
+    """Return the Pipeline (producers, consumers, stages) of a statement `producer ...`, as `_PIPELINE` matched it.
 
     Raise an ArgumentError, which quotes `statement`, for an unknown, repeated or missing part.
     """
@@ -389,9 +402,9 @@ def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
 
 
 def _parse_occupancy(statement: str) -> Occupancy:
-    """Return how workgroups share cores, from a statement `occupancy ...`.
+    """Return the Occupancy (how workgroups share cores) that a statement `occupancy ...` says.
 
-    Raise an ArgumentError for an unknown or repeated part.
+    Raise an ArgumentError for an unknown or repeated part, or for a count below 1.
     """
     counts: dict[str, int] = {}
     persistent = False
@@ -406,16 +419,17 @@ def _parse_occupancy(statement: str) -> Occupancy:
 
 
 def _add_once(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
-    """Add `value` to `known` under `name`; raise an ArgumentError, which quotes `statement`, if the name is there."""
+    """Add `value` to `known` under `name`; raise an ArgumentError, which quotes `statement`, if `known` has `name`."""
     if name in known:
         raise ArgumentError(f"plan: {name} is said twice; in `{shown(statement, SHOWN)}`")
     known[name] = value
 
 
 def _parse_axis(name: str, digits: str, splits: str) -> Axis:
-    """Return an axis from its name and the texts of its digits (mixed-radix parts) and splits.
+    """Return the Axis with this name from the texts of its digits (mixed-radix parts) and of its splits.
 
-    Raise an ArgumentError if a split names no digit of it, or if a box has another number of sides than it has digits.
+    Raise an ArgumentError for an illegal digit or split, for a split that names no digit of the axis, and for a box
+    whose number of sides is not the number of digits.
     """
     peel = _PEEL.fullmatch(splits)
     peeled = (_parse_size(peel[2], splits), _parse_size(peel[3], splits)) if peel else (0, 0)
@@ -431,9 +445,9 @@ def _parse_axis(name: str, digits: str, splits: str) -> Axis:
 
 
 def _parse_digits(text: str) -> tuple[Digit, ...]:
-    """Return the digits (mixed-radix parts) of an axis from their text; raise an ArgumentError for an illegal one.
+    """Return the Digits (mixed-radix parts) of an axis from their text; raise an ArgumentError for an illegal one.
 
-    `p 7, q 9 of 8` is p of extent 7, and q of extent 8 padded to 9.
+    In `p 7, q 9 of 8` the digit p has extent 7, and q has extent 8, padded to 9.
     """
     digits = []
     for part in text.split(", "):
@@ -449,9 +463,9 @@ def _parse_digits(text: str) -> tuple[Digit, ...]:
 
 
 def _parse_splits(text: str) -> tuple[Split, ...]:
-    """Return the splits of an axis from their text, such as `task 64, loop 16`; () for `whole`.
+    """Return the Splits of an axis from their text, such as `task 64, loop 16`; () for `whole`.
 
-    Raise an ArgumentError for an illegal one.
+    Raise an ArgumentError for an illegal split, a size below 1, and a box whose sides do not multiply to the size.
     """
     if text == "whole":
         return ()
@@ -473,9 +487,9 @@ def _parse_splits(text: str) -> tuple[Split, ...]:
 
 
 def _parse_box(text: str, part: str) -> tuple[int, ...]:
-    """Return the extents of a box (rectangle) from their text, such as `4x48`; () for empty text.
+    """Return the extents of the sides of a box (rectangle) from their text, such as `4x48`; () for empty text.
 
-    Errors quote `part`.
+    Raise an ArgumentError, which quotes `part`, for a side below 1.
     """
     return tuple(_parse_count(side, part) for side in text.split("x")) if text else ()
 

@@ -29,7 +29,7 @@ class Walk:
 
     @property
     def width(self) -> int:
-        """The positions of M from the start of one task to the start of the next, padding included.
+        """The number of positions of M from the start of one task to the start of the next, padding included.
 
         A task is one tile of the grid.
         """
@@ -37,19 +37,22 @@ class Walk:
 
     @property
     def walked(self) -> int:
-        """The positions of M that one task computes: from the start of its first line to the end of its last.
+        """The number of positions of M that one task computes: from the start of its first line to the end of its last.
 
-        A task is one tile of the grid.
+        A task is one tile of the grid. The padding between lines counts, the padding after the last line does not.
         """
         return self.width - self.pitch + self.length
 
     @property
     def extent(self) -> int:
-        """The positions of M in all tasks (tiles of the grid), with padding; the last may run past the last line."""
+        """The number of positions of M in all tasks, padding included; the last task may run past the last line.
+
+        A task is one tile of the grid.
+        """
         return -(-self.of // self.lines) * self.width
 
     def valid_position(self) -> Expr:
-        """Return a symbolic position of M that ranges over all positions within lines, and none of the padding."""
+        """Return an expression for a position of M that ranges over all positions within lines, and over no padding."""
         return self.pitch * index("line", self.of) + index("place", self.length)
 
 

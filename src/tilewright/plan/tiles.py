@@ -22,9 +22,9 @@ WRITTEN = 72
 def tile_blockings(
     contraction: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE
 ) -> Iterator[Blocking]:
-    """Yield the blockings of a contraction to try with an atom of tile registers.
+    """Yield each Blocking of a contraction to try with an atom of tile registers.
 
-    They follow the author's constraints `fixed`.
+    Each follows the author's constraints `fixed`.
     """
     workers, height = cores(machine), size(contraction.rows[-1])
     lines = size(contraction.rows[-2 if len(contraction.rows) > 1 else -1])
@@ -44,9 +44,9 @@ def tile_blockings(
 
 
 def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
-    """Yield (rows, columns), in elements, of the accumulator tiles to try: those with the most MMAs per load.
+    """Yield (rows, columns), in elements, of each accumulator tile to try that fits the tile registers.
 
-    They fit the tile registers. A tile with fewer MMAs per load is yielded too if it has all columns.
+    They are the tiles with the most MMAs per load, and the tiles whose columns are all of N.
     """
     m, n, _ = atom.shape
     tile_registers = machine.limits.tile_registers
@@ -61,14 +61,15 @@ def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Ma
 
 
 def registers(rows: int, columns: int) -> int:
-    """Return the tile registers of a block of `rows` x `columns` register tiles: accumulators, A and B."""
+    """Return the number of tile registers of a block of `rows` x `columns` register tiles: accumulators, A and B."""
     return rows * columns + rows + columns
 
 
 def stages(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
-    """Return the ways in which tile registers can read A: in place (""), staged lines ("strip"), im2col ("panel").
+    """Return the ways in which tile registers can read A: "" (in place), "strip" (staged lines) or "panel" (im2col).
 
-    If A can be read in place, that is the only way.
+    It is [""] if A can be read in place; else ["strip", "panel"] if A is a sliding window over an image; else
+    ["panel"].
     """
     if is_direct(contraction, atom.shape[2]):
         return [""]
@@ -76,9 +77,12 @@ def stages(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
 
 
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
-    """Return the splits of K, outermost first: all unrolled if they are at most WRITTEN steps, else with loops.
+    """Return the splits of K, outermost first.
 
-    `fixed` may give the size of the outer loop.
+    If the author's K tile in `fixed` fits, a loop of that tile is outermost, and the rest is unrolled. Else all is
+    unrolled if there are at most WRITTEN (72) K steps. Else all are loops if the filter taps alone are more, or if
+    there is one K step per tap. Else a loop over channels is outermost, and at most WRITTEN steps within it are
+    unrolled.
     """
     last, depth = contraction.depth[-1], atom.shape[2]
     chunks, taps = -(-size(last) // depth), contraction.extent(contraction.depth[:-1])
@@ -99,10 +103,11 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 def _streamed_operand(
     contraction: Contraction, atom: MultiplyAtom, rows: int, columns: int, order: tuple[str, str], machine: Machine
 ) -> str:
-    """Return the operand ("a" or "b") whose loads bypass the L1 cache.
+    """Return "a" or "b": the operand whose loads bypass the L1 cache.
 
-    It is the operand that changes in the inner loop if L1 holds a block's part of the other operand, else that other
-    one. `rows` and `columns` are the elements of a block, `order` are the loops over blocks, outermost first.
+    It is the operand that changes in the inner loop over blocks, if L1 holds a block's part of the operand that stays;
+    otherwise it is the operand that stays. `rows` and `columns` are the elements of a block, `order` are the loops over
+    blocks, outermost first.
     """
     outer_is_b = order[0] == COLUMNS
     kept_elements = (
@@ -115,9 +120,9 @@ def _streamed_operand(
 
 
 def rows_of(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int]:
-    """Return (tasks along M, rows that the largest task computes, bytes that it stages) of a blocking.
+    """Return (number of tasks along M, number of rows that the largest task computes, bytes that one task stages).
 
-    The bytes are 0 if A is read in place.
+    A task is one tile of the grid. The bytes are 0 if A is read in place.
     """
     last, element_size = contraction.rows[-1], element_bytes(contraction.a.dtype)
     k_padded = round_up(size(contraction.depth[-1]), blocking.atom.shape[2])
@@ -139,7 +144,7 @@ def rows_of(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int
 
 
 def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the predicted cost of a blocking in tile registers, in cycles of the busiest worker."""
+    """Return a Cost, the predicted cycles of the busiest worker by cause, of a blocking in tile registers."""
     limits, costs, atom = machine.limits, machine.costs.tiles, blocking.atom
     assert isinstance(atom, MultiplyAtom)
     m, n, k = atom.shape
@@ -218,7 +223,11 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 
 
 def _iterations(contraction: Contraction, split: Split, blocking: Blocking) -> int:
-    """Return the number of iterations (or unrolled steps) of the split `split` of K, within the splits around it."""
+    """Return the number of iterations (or of unrolled steps) of the split `split` of K.
+
+    If K's last digit (mixed-radix part) is split twice, it is the number per iteration of the other split of that
+    digit.
+    """
     last = contraction.depth[-1]
     if split.digit != last.name:
         return size(contraction.summed(split.digit))

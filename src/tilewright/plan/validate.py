@@ -18,7 +18,7 @@ from tilewright.plan.sliding import halo_of, is_direct
 
 
 def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
-    """Return why an atom cannot compute a contraction under any plan, as text; None if it can."""
+    """Return text: why an atom cannot compute a contraction under any plan; None if it can."""
     if (atom.a.dtype, atom.b.dtype) != (contraction.a.dtype, contraction.b.dtype):
         return (
             f"it multiplies {atom.a.dtype} by {atom.b.dtype}, here are {contraction.a.dtype} and {contraction.b.dtype}"
@@ -33,18 +33,18 @@ def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the predicted cost of a blocking, in cycles of the busiest worker, by the model of its unit.
+    """Return a Cost, the predicted cycles of the busiest worker by cause, by the model of the blocking's unit.
 
-    The unit is tile registers, vectors along N, or vectors along a shared dimension.
+    The unit is vectors along a dimension that A, B and the result share, tile registers, or vectors along N.
     """
     cost = lanes.lane_cost if blocking.by_lanes else tiles.tile_cost if blocking.in_tiles else vectors.vector_cost
     return cost(contraction, blocking, machine)
 
 
 def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
-    """Return why a blocking is illegal on a machine, as text; None if it is legal.
+    """Return text: why a blocking is illegal on a machine; None if it is legal.
 
-    The size of staged memory and of the code is checked by `why_too_large`.
+    The bytes that a task stages, and the length of the code, are not checked here: `why_too_large` does.
     """
     if blocking.by_lanes:
         return _why_bad_lanes(contraction, blocking, machine)
@@ -54,7 +54,10 @@ def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def why_too_large(cost: Cost, machine: Machine) -> str | None:
-    """Return why a blocking stages too much memory or has too long code, as text; None if its size is fine."""
+    """Return text: why a blocking stages too many bytes, or has too many instructions; None if neither is the case.
+
+    `cost` is the predicted cost of the blocking.
+    """
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
     if cost.scratch > room:
@@ -65,12 +68,15 @@ def why_too_large(cost: Cost, machine: Machine) -> str | None:
 
 
 def _are_not_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
-    """True unless `steps` has exactly one split, of size 1, for each of `digits` (mixed-radix parts of K)."""
+    """True if some digit in `digits` has no split or several in `steps`, or if a split in `steps` has a size above 1.
+
+    Digits are mixed-radix parts of K. A split of a digit that is not in `digits` makes it True too.
+    """
     return sorted(s.digit or "" for s in steps) != sorted(d.name for d in digits) or any(s.size != 1 for s in steps)
 
 
 def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
-    """Return why tasks are not whole accumulator tiles, or why the splits of K are illegal, as text; None if legal."""
+    """Return text: why tasks are not whole accumulator tiles, or why the splits of K are illegal; else None."""
     if blocking.task_columns % blocking.columns:
         return f"a task's {blocking.task_columns} columns are no whole blocks of {blocking.columns}"
     if len(contraction.rows) == 1 and blocking.strip % blocking.rows:
@@ -92,7 +98,7 @@ def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
 
 
 def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
-    """Return why a blocking in tile registers is illegal; None if it is legal."""
+    """Return text: why a blocking in tile registers is illegal (registers, staging of A, splits of K); else None."""
     m, _, depth = blocking.atom.shape
     last, row_tiles, column_tiles = contraction.depth[-1], blocking.rows // m, blocking.vectors
     needed, available = tiles.registers(row_tiles, column_tiles), machine.limits.tile_registers
@@ -113,7 +119,7 @@ def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machin
 
 
 def _why_bad_vectors(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
-    """Return why a blocking by vectors of columns is illegal; None if it is legal."""
+    """Return text: why a blocking by vectors along N is illegal (registers, rows, hints, splits of K); else None."""
     column_vectors, atom = blocking.vectors, blocking.atom
     assert isinstance(atom, MultiplyAtom)
     needed, available = vectors.registers(blocking.rows, column_vectors, atom), machine.limits.registers
@@ -139,7 +145,10 @@ def _why_bad_vectors(contraction: Contraction, blocking: Blocking, machine: Mach
 
 
 def _why_bad_lanes(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
-    """Return why a blocking by vectors along a shared dimension is illegal; None if it is legal."""
+    """Return text: why a blocking by vectors along a shared dimension is illegal; None if it is legal.
+
+    A, B and the result share that dimension. Tasks, splits of K, registers and rows are checked.
+    """
     line = size(contraction.rows[-1])
     if blocking.task_columns % blocking.columns:
         return f"a task's {blocking.task_columns} lanes are no whole blocks of {blocking.columns}"
@@ -156,7 +165,10 @@ def _why_bad_lanes(contraction: Contraction, blocking: Blocking, machine: Machin
 
 
 def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
-    """Return the atom or SIMD unit that a plan names; raise an ArgumentError if it cannot compute the contraction."""
+    """Return the MultiplyAtom that a plan names, or the LaneUnit (SIMD unit) for a name that begins with `lanes.`.
+
+    Raise an ArgumentError for an unknown name, and if it cannot compute the contraction.
+    """
     atom: MultiplyAtom | LaneUnit
     if name.startswith(f"{LANES}."):
         why = lanes.why_no_lanes(contraction, machine)
@@ -175,7 +187,11 @@ def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> Multi
 
 
 def validate(plan: Schedule, contraction: Contraction, machine: Machine) -> Blocking:
-    """Return the blocking that a plan says; raise an ArgumentError with the reason if it is illegal on the machine."""
+    """Return the Blocking that a plan says for a contraction; raise an ArgumentError if the plan is illegal.
+
+    The error says why: a line of the plan breaks a rule, the plan names no atom, or the blocking is illegal on the
+    machine or too large for it.
+    """
     if plan.open:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")
     if plan.atom is None:

@@ -27,9 +27,9 @@ WIDE = (1, 2, 3, 4)
 def vector_blockings(
     contraction: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE
 ) -> Iterator[Blocking]:
-    """Yield the blockings of a contraction to try with a vector atom, under the author's constraints `fixed`.
+    """Yield each Blocking of a contraction to try with a vector atom, under the author's constraints `fixed`.
 
-    It yields nothing if the atom cannot compute the contraction.
+    Nothing is yielded if the atom cannot compute the contraction.
     """
     if why_no_vectors(contraction, atom) is not None:
         return
@@ -53,7 +53,11 @@ def vector_blockings(
 
 
 def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
-    """Return why a vector atom cannot compute a contraction, as text; None if it can."""
+    """Return text: why a vector atom cannot compute a contraction; None if it can.
+
+    If the atom adds several neighbours along K, their number must divide K's last digit (mixed-radix part), and a
+    bounds check of A must not depend on that digit.
+    """
     last, group = contraction.depth[-1], atom.shape[2]
     if size(last) % group:
         return f"it adds {group} neighbours at once, which do not divide the {size(last)} of {last.name}"
@@ -63,24 +67,24 @@ def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
-    """Return the vector registers of a block of `rows` rows by `vectors` vectors: accumulators, B, and elements of A.
+    """Return the number of vector registers of a block of `rows` x `vectors`: accumulators, B, and elements of A.
 
-    If the atom picks an element of A by lane, every row has a register of A, and B of the next K step has registers
-    too.
+    An atom that broadcasts one element of A needs one register for it. An atom that picks an element of A by its lane
+    number needs one register of A per row, and B of the next K step has registers too.
     """
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
 
 def most_picked(atom: MultiplyAtom) -> int:
-    """Return the most rows of a block for an atom that picks elements of A by lane; 0 if only registers limit them.
+    """Return the largest number of rows of a block for an atom that picks A from few registers; 0 if not limited.
 
-    Rows of A for the next K step are loaded while those of this one are in use.
+    Half of these registers are loaded for the next K step while the atom picks from the other half.
     """
     return atom.picks_from // 2
 
 
 def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
-    """True if the registers hold a block of `rows` rows by `vectors` vectors, and the atom can pick so many rows."""
+    """True if the vector registers hold a block of `rows` x `vectors` vectors, and the atom can pick so many rows."""
     return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (most_picked(atom) or rows)
 
 
@@ -89,10 +93,10 @@ def step_cycles(
 ) -> float:
     """Return the cycles of one core for one K step of a block of `rows` rows by `vectors` vectors.
 
-    It is the largest of: the cycles of its multiply-adds, the cycles of the loads that feed them, and the latency if
-    there are too few accumulators to hide it. `row_stride` is the bytes between rows of A: if L1 does not keep a line
-    of each row, A and B are read from L2 in each step. B is read from memory if L2 does not hold a block's B for a K of
-    `k_extent`; None: that is counted elsewhere.
+    It is the largest of: the cycles of multiply-adds, the cycles of the loads that feed them, and the latency if there
+    are too few accumulators to hide it. `row_stride` is the number of bytes between rows of A: if L1 does not keep one
+    cache line of each row, loads of A and B count at the rate of L2. If L2 does not hold B of the block for a K of
+    `k_extent` elements, B counts at the rate of memory; this is left out if `k_extent` is None.
     """
     limits, (_, lanes, group) = machine.limits, atom.shape
     busy = max(rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles)
@@ -106,9 +110,9 @@ def step_cycles(
 
 
 def _row_choices(line: int, most_rows: int) -> list[int]:
-    """Return the numbers of rows of a block to try: `most_rows`, and those that divide `line` rows almost evenly.
+    """Return the numbers of rows of a block to try: `most_rows`, and numbers that split `line` rows almost evenly.
 
-    They are tried for the fewest blocks possible, and for up to three more.
+    The latter give the fewest blocks per line that are possible, or one, two or three blocks more.
     """
     most_rows = max(1, min(line, most_rows))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}
@@ -116,9 +120,11 @@ def _row_choices(line: int, most_rows: int) -> list[int]:
 
 
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
-    """Return the splits of K, outermost first: taps one by one, then a loop over channels of a few unrolled atom steps.
+    """Return the splits of K, outermost first: one per filter tap, then a loop over channels, then the atom's K.
 
-    `fixed` may give the size of that loop. Taps are unrolled instead of looped over if few.
+    The loop over channels has the size that `fixed` gives; else up to four atom steps, or as many as one load of A
+    feeds. A tap is unrolled if a bounds check depends on it and on the row, and if at most WRITTEN (16) K steps are
+    unrolled; otherwise it is a loop.
     """
     last, group = contraction.depth[-1], atom.shape[2]
     unroll_limit = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
@@ -131,7 +137,7 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 
 
 def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return the predicted cost of a blocking by vectors along N, in cycles of the busiest worker."""
+    """Return a Cost, the predicted cycles of the busiest worker by cause, of a blocking by vectors along N."""
     limits, atom = machine.limits, blocking.atom
     assert isinstance(atom, MultiplyAtom)
     group, vectors = blocking.atom.shape[2], blocking.vectors
@@ -157,7 +163,7 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
     busiest = -(-tasks // cores(machine))
 
     def block(rows: int) -> float:
-        """Return the cycles of one core for a block of `rows` rows, over all of K."""
+        """Return the cycles of one core for one block of `rows` rows, over all of K."""
         return depth / group * step_cycles(machine, atom, rows, vectors, row_stride) + machine.costs.vectors.block
 
     line_cycles = full_blocks * block(blocking.rows) + (block(tail) if tail else 0)
@@ -195,7 +201,7 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def _instructions(contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int) -> int:
-    """Return the estimated number of instructions of the generated code, with its unrolled K steps.
+    """Return the estimated number of instructions of the whole generated code, unrolled K steps included.
 
     An image line has `full_blocks` whole blocks of rows, and a last block of `tail` rows.
     """

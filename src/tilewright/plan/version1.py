@@ -34,7 +34,7 @@ SUCCESSORS = {"tasks": "grid", "order": "loops", "roles": "producer", "apart": "
 
 
 def as_version_2(statement: str) -> list[str] | None:
-    """Return the version-2 statements that a version-1 statement stands for; None if it is not of version 1.
+    """Return the version-2 statements, as texts, that a version-1 statement stands for; None if it is another one.
 
     >>> as_version_2("tasks M, N group 8 dynamic")
     ['grid M, N', 'raster 8, dynamic']
@@ -62,12 +62,12 @@ def as_version_2(statement: str) -> list[str] | None:
 
 
 def _hint_text(word: str) -> str:
-    """Return the text that appends the cache hint `word` to a statement; empty for `keep`, which is the default."""
+    """Return the text that adds the cache hint `word` to a statement; empty for `keep`, the default."""
     return "" if word == "keep" else f", {word}"
 
 
 def _pipeline_statement(match: re.Match[str]) -> str:
-    """Return version 1's statement `roles ...`, as `_ROLES` matched it, as version 2's statement `producer ...`."""
+    """Return version 2's statement `producer ...` as text, for version 1's `roles ...` as `_ROLES` matched it."""
     producer, consumer, stages, joint, halo, resident, epilogue, per_group, pingpong = match.groups()
     parts = [
         f"producer {producer}",

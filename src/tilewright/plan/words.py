@@ -29,7 +29,8 @@ LONGEST = 400
 def near_statement(statement: str, read: Callable[[str], object]) -> str | None:
     """Return the most similar statement that differs in one word and that `read` accepts; None if there is none.
 
-    `read` parses a statement, and raises an ArgumentError for an illegal one. Very long statements get no suggestion.
+    `read` parses a statement, and raises an ArgumentError for an illegal one. A statement of more than LONGEST (400)
+    characters gets None.
 
     >>> def read(statement: str) -> None:
     ...     if statement != "parts K 4":

@@ -33,7 +33,7 @@ class AccessFacts:
 
     @cached_property
     def steps(self) -> dict[str, int]:
-        """The stride of this access along each dimension of its tile, in elements of the memory."""
+        """{dimension of the tile: stride of this access along it}, in elements of the memory."""
         steps: dict[str, int] = {}
         for form, stride in zip(self.coords, self.strides, strict=False):
             for dim, coefficient in form:
@@ -52,21 +52,21 @@ class AccessFacts:
 
     @cached_property
     def row(self) -> LinearForm:
-        """The innermost coordinate of this access, as pairs (dimension, coefficient) that add up; () if it has none."""
+        """The innermost memory coordinate of this access: pairs (dimension, coefficient) that add up; () for none."""
         return self.coords[-1] if self.coords else ()
 
     @cached_property
     def pitch(self) -> int:
-        """The byte stride between rows of this memory: the greatest common divisor of its strides but the innermost.
+        """The number of bytes between rows of this memory: the greatest common divisor of its outer strides.
 
-        It is the bytes of the whole tensor if the memory has one dimension, and 0 if it has none.
+        It is the number of bytes of the whole tensor if the memory has one dimension, and 0 if it has none.
         """
         rows = gcd(*self.strides[:-1]) if len(self.strides) > 1 else self.shape[-1] if self.shape else 0
         return rows * self.bytes
 
     @cached_property
     def windows(self) -> tuple[Dims, ...]:
-        """The sliding windows of this access: for each memory coordinate such as p + r, the set of its dimensions.
+        """The dimensions of each memory coordinate that adds up several (sliding window), such as {p, r} for p + r.
 
         It is () if no coordinate adds up several dimensions.
         """
@@ -74,19 +74,19 @@ class AccessFacts:
 
     @cached_property
     def rows_overlap(self) -> bool:
-        """True if a row of this memory starts within the row before it: a row stride is less than a row's length."""
+        """True if the stride of an outer dimension of this memory is less than a row's length, so that rows overlap."""
         row_strides = [stride for stride, extent in zip(self.strides[:-1], self.shape, strict=False) if extent > 1]
         return bool(row_strides) and min(row_strides) < self.shape[-1]
 
     @property
     def elements(self) -> int:
-        """The elements that this memory spans, from the first to the last of its tensor; gaps between rows count."""
+        """The number of elements from the first to the last of this memory's tensor; gaps between rows count."""
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     def run(self, tile: Mapping[str, int]) -> int:
         """Return the number of elements in the longest contiguous run of memory within a tile; 1 if no stride is 1.
 
-        `tile` has the tile's extent along each dimension; a dimension that it does not have counts as 1.
+        `tile` maps dimensions to the tile's extents; a dimension that it lacks has extent 1.
         """
         if self.contiguous is None:
             return 1
@@ -100,19 +100,19 @@ class AccessFacts:
     def is_plain_coordinate(self, dim: str) -> bool:
         """True if one memory coordinate of this access is the dimension `dim` alone, with coefficient 1.
 
-        A bulk copy can then load a tile that runs past the end of `dim`.
+        A bulk copy may then load a tile that runs past the end of `dim`.
         """
         return any(form == ((dim, 1),) for form in self.coords)
 
     def rows_run_along(self, k: Dims) -> bool:
-        """True if one of the K dimensions `k` is in this access's innermost memory coordinate, or has stride 1.
+        """True if a K dimension in `k` is in this access's innermost memory coordinate, or has stride 1.
 
-        Also true if the access is a single element. Otherwise rows of memory run along M or N.
+        True too if the access is a single element. If False, rows of memory run along M or N.
         """
         return not self.dims or any(dim in k for dim, _ in self.row) or self.contiguous in k
 
     def renamed(self, names: Mapping[str, str]) -> AccessFacts:
-        """Return this access with its dimensions renamed; `names` maps every old name to its new one."""
+        """Return AccessFacts with the dimensions renamed; `names` maps every old name to its new one."""
         coords = tuple(tuple((names[dim], c) for dim, c in form) for form in self.coords)
         return AccessFacts(
             self.memory, self.bytes, coords, self.shape, self.strides, self.can_leave, self.linear, self.is_open

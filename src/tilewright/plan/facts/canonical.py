@@ -44,11 +44,12 @@ def facts_of(
     logs: bool = False,
     in_order: bool = False,
 ) -> Facts:
-    """Return the facts of a program in canonical form (see the module's docstring), for these sizes.
+    """Return Facts: a program's tile values as a graph, in a form that is equal for programs of equal meaning.
 
-    `free` are the loops whose tile size does not change the result. `opened` are sizes known only at the call; `sizes`
-    has typical numbers for them. With `logs`, results of debug_log are kept. With `in_order`, one task (tile of the
-    grid) computes all elements in order.
+    Dimensions of extent 1 are dropped, divided dimensions are split into digits (mixed-radix parts), loops that only
+    accumulate become reductions, and equal reads are merged. `sizes` maps size symbols to numbers, typical ones for
+    `opened` sizes (known only at the call). `free` are the loops whose tile size does not change the result. With
+    `logs`, results of debug_log are kept. With `in_order`, one task (tile of the grid) computes all elements in order.
     """
     builder = _Builder(program, sizes, free, opened or {})
     cut = () if in_order else cut_dims(program, builder.size, logs, builder.opened)
@@ -56,12 +57,12 @@ def facts_of(
 
 
 def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
-    """Return the digits (name, stride, extent) of every dimension that accesses divide, as in [i//56, i%56].
+    """Return {dimension: its digits (name, stride, extent), outermost first} of dimensions that accesses divide.
 
-    Digits are the mixed-radix parts of a flattened dimension, outermost first. Left out are dimensions whose
-    coordinates an operation does not treat alike (such as a reduction, a scan or a gather), axes of loops that are not
-    `free` (their tile size changes the result), dimensions of which accesses use quotients only, and those whose
-    divisors form no chain.
+    Digits are mixed-radix parts, as in [i//56, i%56]. A dimension is left out if an operation does not treat all its
+    coordinates alike (a reduction, a scan, a gather), if it is the axis of a loop that is not in `free` (its tile size
+    changes the result), if accesses use only its quotients, or if its divisors cannot be ordered so that each divides
+    the next.
     """
     numbers = Substitution(sizes)
     stuck: set[Expr] = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free}
@@ -87,9 +88,9 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
 
 
 def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
-    """True if the read or write `op` uses the remainder of dividing the dimension `dim`, not only the quotient.
+    """True if the read or write `op` uses the remainder of a division of the index of `dim`.
 
-    `numbers` replaces sizes by their values.
+    False if it uses only quotients, or does not divide. `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
@@ -100,10 +101,10 @@ def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
 
 
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
-    """Return the numbers by which the read or write `op` divides the dimension `dim`; empty if it does not divide it.
+    """Return the numbers by which the read or write `op` divides the index of `dim`; empty if it does not divide it.
 
-    It is {0} if `op` divides more than the plain index, such as a sum: no chain of divisors contains 0. `numbers`
-    replaces sizes by their values.
+    It is {0} if `op` divides something else with this index in it, such as a sum: `chain` then finds no order.
+    `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
@@ -138,11 +139,11 @@ class _Builder:
         self.equal_reads: dict[tuple[AccessFacts, Dims], int] = {}
 
     def size(self, e: Expr) -> int:
-        """Return the extent of a dimension; 1 for the axis of a while loop, which no size tells."""
+        """Return the extent of a dimension, in elements; 1 if a size in it is not given, as for a while loop's axis."""
         return self._number(e) if e.symbols <= self.sizes.keys() else 1
 
     def facts(self, cut: tuple[Expr, ...]) -> Facts:
-        """Return the facts of the program. `cut` are the dimensions of the program that the grid may split."""
+        """Return Facts of the program; `cut` are the dimensions of the program that the grid may split."""
         self._add_block(self.program.body)
         parallel = [name for d in cut for name in self._digit_names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
@@ -165,9 +166,10 @@ class _Builder:
         )
 
     def _online_loops(self) -> dict[str, LoopFacts]:
-        """Return {axis: loop} for each axis along which the program computes a whole softmax between MMAs.
+        """Return {axis: LoopFacts} for each axis along which the program computes a whole softmax between MMAs.
 
-        The program has no such loop, but could have one: it would compute the softmax tile by tile (online softmax).
+        The program has no loop over such an axis, but could have one that computes the softmax tile by tile (online
+        softmax).
         """
         ops = self.program.body.ops
         dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_chain() else set()
@@ -180,14 +182,13 @@ class _Builder:
         return sum(n.op == "mma" for n in self.nodes) > 1
 
     def _digit_names(self, dim: Expr) -> tuple[str, ...]:
-        """Return the names of a dimension's digits (mixed-radix parts), outermost first; its own name if not split."""
+        """Return the names of the digits (mixed-radix parts) of `dim`, outermost first; (name of `dim`,) if none."""
         return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)
 
     def _canonical_dims(self, dims: Collection[Expr]) -> Dims:
-        """Return the names of a tile's dimensions, split into digits (mixed-radix parts), without those of extent 1.
+        """Return the names of a tile's dimensions, split into digits (mixed-radix parts); extents of 1 are left out.
 
-        `dims` are the tile's dimensions in the program. The extents of the returned ones are recorded in
-        `self.extents`.
+        `dims` are the tile's dimensions in the program. The extent of each returned name is stored in `self.extents`.
         """
         names = set()
         for dim in dims:
@@ -199,9 +200,10 @@ class _Builder:
         return frozenset(names)
 
     def _add_node(self, op: str, dims: Dims, dtype: DType, args: tuple[int, ...] = (), **more: Any) -> int:
-        """Add a node to the graph and return its number; a read equal to an earlier one gets that one's number.
+        """Add a node (value) to the graph and return its number; a read equal to an earlier one gets that number.
 
-        `args` are the node numbers of its operands, `more` further fields of ValueFacts. A gather is never merged.
+        `args` are the node numbers of its operands, `more` further fields of ValueFacts. A gather (a read with
+        operands) is never merged with another read.
         """
         key = (more["access"], dims) if op == "read" and not args else None
         if key is not None and key in self.equal_reads:
@@ -212,7 +214,7 @@ class _Builder:
         return self.nodes[-1].id
 
     def _add_block(self, block: Block) -> tuple[int, ...]:
-        """Add a node for each operation of a block; return the node numbers that it yields, () if it yields nothing."""
+        """Add nodes for all operations of a block; return the node numbers that it yields, () if nothing."""
         for op in block.ops:
             if op.name == "yield":
                 return tuple(self.node_of[v] for v in op.operands)
@@ -236,9 +238,9 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _add_computation(self, op: Op) -> None:
-        """Add the node of an op that is no read, write, loop or yield, with the dimensions that it reduces.
+        """Add the node of an op that is no read, write, loop or yield; an op whose result is no tile is left out.
 
-        The node also has the loops whose state it depends on. An op whose result is no tile is left out.
+        The node says which dimensions the op reduces, and which loops carry a value that it depends on.
         """
         args = tuple(self.node_of[v] for v in op.operands if v in self.node_of)
         result = op.results[0].type if op.results else None
@@ -255,7 +257,8 @@ class _Builder:
     def _add_loop(self, op: Op) -> None:
         """Add the nodes of a loop's body; a loop that is not free also gets a STATE node for each carried value.
 
-        A free loop (its tile size does not change the result) leaves no trace: its body then works on whole dimensions.
+        A loop is free if its tile size does not change the result. It gets no node and no LoopFacts: its body then
+        works on whole dimensions.
         """
         (body,) = op.blocks
         if op in self.free:
@@ -280,10 +283,10 @@ class _Builder:
     # -- accesses ---------------------------------------------------------------------------------------------
 
     def _access_facts(self, op: Op) -> AccessFacts:
-        """Return the memory coordinates, shape, strides and bounds checks of the read or write `op`.
+        """Return AccessFacts of the read or write `op`: memory coordinates, shape, strides and bounds checks.
 
-        If a coordinate is not linear, or is gathered, one coordinate that lists all dimensions of the tile stands for
-        all.
+        If a coordinate is not linear, or depends on data (a gather), a single coordinate that lists all dimensions of
+        the tile stands for all coordinates.
         """
         memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
@@ -301,14 +304,15 @@ class _Builder:
         return AccessFacts(name, element_bytes(kind.dtype), coords, shape, tuple(strides), leaves, linear, is_open)
 
     def _coordinates(self, op: Op, tile: TileType, kind: MemoryType) -> tuple[tuple[tuple[str, int], ...], ...] | None:
-        """Return each memory coordinate of the read or write `op` as a linear form over canonical dimensions.
+        """Return each memory coordinate of the read or write `op` as pairs (dimension, coefficient) that add up.
 
-        None if one is not linear, or is gathered. `tile` is the type of its tile, `kind` the type of its memory.
+        None if a coordinate is not linear, or depends on data (a gather). `tile` is the type of its tile, `kind` the
+        type of its memory.
         """
         names: dict[Symbol, str] = {}
 
         def index_by_digits(dim: Expr) -> Expr:
-            """Return the index of a dimension as a sum of stride * index over its digits (mixed-radix parts).
+            """Return the index of a dimension as the sum of stride * index over its digits (mixed-radix parts).
 
             Digits with one element are left out, as their index is 0.
             """

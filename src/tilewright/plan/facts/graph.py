@@ -64,7 +64,7 @@ class Facts:
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
 
     def size(self, dims: Iterable[str]) -> int:
-        """Return the number of elements over `dims`: the product of their extents; 1 for none."""
+        """Return the number of elements over `dims`: the product of their extents; 1 for no dimensions."""
         return prod(self.extents[d] for d in dims)
 
     @cached_property
@@ -83,26 +83,26 @@ class Facts:
 
     @cached_property
     def writes(self) -> tuple[ValueFacts, ...]:
-        """The nodes that write memory, atomic updates among them, in program order."""
+        """The nodes that write memory, in program order; atomic updates are such nodes too."""
         return tuple(n for n in self.nodes if n.op == "write")
 
     @cached_property
     def products(self) -> tuple[ProductFacts, ...]:
-        """All MMAs of the program, in program order."""
+        """The ProductFacts of all MMAs of the program, in program order."""
         return products_of(self.nodes)
 
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
         """Yield the numbers of the node `value` and of all nodes that it is computed from, each once.
 
-        Nodes of operations named in `stop_at` are yielded, but the nodes that they are computed from are not.
+        A node whose operation is in `stop_at` is yielded, but its operands are not followed.
         """
         return behind(self.nodes, value, stop_at)
 
     @cached_property
     def moved_bytes(self) -> float:
-        """The distinct bytes of memory that the whole program reads and writes.
+        """The number of distinct bytes of memory that the whole program reads and writes, summed over all tensors.
 
-        Each tensor counts the elements of all its reads and writes together, but at most its own size.
+        A tensor counts the elements of all its reads and writes, but at most its size in memory.
         """
         touched: dict[str, tuple[int, int]] = {}
         for n in (*self.reads, *self.writes):
@@ -119,17 +119,17 @@ class Facts:
 
     @cached_property
     def passes(self) -> dict[str, int]:
-        """The number of passes over the tiles of each dimension that a task needs, by dimension; 1 if one suffices.
+        """{dimension: number of passes over its tiles that a task needs}; 1 if one pass suffices.
 
         A task is one tile of the grid.
         """
         return {d: self._passes(d) for d in self.extents}
 
     def _passes(self, dim: str) -> int:
-        """Return how many passes over the tiles of `dim` a task (tile of the grid) needs.
+        """Return the number of passes over the tiles of `dim` that a task (tile of the grid) needs.
 
-        It is one, plus the reductions along `dim` that a value with this dimension depends on one after the other.
-        Reductions of a loop whose states merge, and those of an online softmax, need no pass of their own.
+        It is one, plus the largest number of reductions along `dim` that a value with this dimension depends on, one
+        after the other. A reduction in a loop whose states merge, or in an online softmax, adds no pass.
         """
         level: dict[int, int] = {}
         loop = self.loops.get(dim)
@@ -155,7 +155,8 @@ class Facts:
     def lane_cycles(self, n: ValueFacts, machine: Machine) -> float:
         """Return the cycles that the ALUs of one core take per element of the value `n`, with all lanes busy.
 
-        It is 0 for values that no ALU computes: reads, writes, MMAs, constants, and elements that are only renamed.
+        It is 0 for values that no ALU computes: reads, writes, MMAs, constants, casts, and elements that are only
+        renamed.
         """
         if n.op in REDUCTIONS or n.op in SCANS:
             return 1 / machine.limits.lane_rate
@@ -165,7 +166,7 @@ class Facts:
 
     @cached_property
     def masks(self) -> dict[str, tuple[Op, ...]]:
-        """The masks of each loop, by axis: selects that leave the loop's state unchanged if they mask a whole tile.
+        """{loop axis: its masks}; a mask is a select that, if it masks a whole tile, leaves the loop's state unchanged.
 
         Loops that the program does not have, but could have, are left out.
         """
@@ -173,16 +174,16 @@ class Facts:
 
     @cached_property
     def masked_dims(self) -> Dims:
-        """The dimensions that the conditions of the masks depend on, of all loops together."""
+        """The dimensions of the masks' conditions, of all loops together."""
         mask_dims = (d for ops in self.masks.values() for op in ops for d in op.operands[0].type.dims)
         return frozenset(map(str, mask_dims))
 
     def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
-        """Return {(iterations with any unmasked element, those of them with a masked element too): number of tasks}.
+        """Return {(iterations with an unmasked element, how many of these also have a masked one): number of tasks}.
 
-        They are iterations of the loop over `axis`, of which each covers `tile` elements. A task is one tile of the
-        grid; `tiles` has its extent along each dimension, 1 where it has none. Only tasks along dimensions of the masks
-        are counted. If no mask depends on `axis`, there is one entry, for one task with all iterations.
+        The iterations are of the loop over `axis`; each covers `tile` elements. A task is one tile of the grid; `tiles`
+        maps dimensions to a task's extents, and a dimension that it lacks has extent 1. Only tasks along dimensions of
+        the masks are counted. If no mask depends on `axis`, there is one entry, for one task with all iterations.
         """
         masks = self.masks.get(axis, ())
         dims: list[Expr] = list(dict.fromkeys(d for op in masks for d in op.operands[0].type.dims))
@@ -197,9 +198,9 @@ class Facts:
 
     @cached_property
     def unmasked_shares(self) -> dict[str, float]:
-        """The share (0 to 1) of each loop's elements that masks leave to be computed, by axis.
+        """{loop axis: share (0 to 1) of the loop's elements that masks leave to be computed}.
 
-        It is counted in tiles of COARSE elements along each dimension; a partly masked tile counts half.
+        It is counted in tiles of COARSE (64) elements along each dimension; a partly masked tile counts half.
         """
         shares = {}
         for axis in [axis for axis in self.loops if axis in self.extents]:  # half of a program may lack a loop's
@@ -211,6 +212,6 @@ class Facts:
     def unmasked_share(self, dims: Dims) -> float:
         """Return the share (0 to 1) of the elements over `dims` that masks leave to be computed.
 
-        It is the product of the shares of all loops over these dimensions; 1 if there are none.
+        It is the product of the shares of all loops over a dimension in `dims`; 1 if there is no such loop.
         """
         return prod(share for axis, share in self.unmasked_shares.items() if axis in dims)

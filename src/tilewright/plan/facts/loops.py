@@ -36,12 +36,13 @@ class LoopFacts:
 def monoid_of(loop: Op) -> str | None:
     """Return how the states of two parts of a loop's range merge: "sum", "max", "rescaled", or several joined by "+".
 
-    None if they do not merge. Every value that the loop carries must be one of these: an accumulator, x' = acc(t, x),
-    with t independent of carried values; a running maximum or minimum, m' = max(t, m); or an accumulator that is
-    rescaled when the maximum changes, x' = acc(h(t, m'), x * g(m - m')), with g = exp or exp2 and exactly one factor
-    g(t - m') in h. Rescaled values of two parts merge as x1 * g(m1 - m) + x2 * g(m2 - m) with m = max(m1, m2).
+    It is None if some carried value cannot be merged. Every value that the loop carries must be one of these: an
+    accumulator, x' = acc(t, x), with t independent of carried values; a running maximum or minimum, m' = max(t, m); or
+    an accumulator that is rescaled when the maximum changes, x' = acc(h(t, m'), x * g(m - m')), with g = exp or exp2
+    and exactly one factor g(t - m') in h. Rescaled values of two parts merge as x1 * g(m1 - m) + x2 * g(m2 - m) with m
+    = max(m1, m2).
     """
-    return _CarriedValues(loop).merge()
+    return _CarriedValues(loop).merge_kinds()
 
 
 class _CarriedValues:
@@ -58,16 +59,18 @@ class _CarriedValues:
         self.ends = self.body.ops[-1].operands
         self.maxima = self._maxima()
 
-    def merge(self) -> str | None:
-        """Return the ways in which the loop's carried values merge, sorted and joined by "+"; None if one does not."""
+    def merge_kinds(self) -> str | None:
+        """Return the kinds of merge ("sum", "max", "rescaled") of all carried values, sorted and joined by "+".
+
+        It is None if one of the values cannot be merged across parts of the loop.
+        """
         kinds = [self._merge_kind(arg, end) for arg, end in zip(self.body.args, self.ends, strict=True)]
         return "+".join(sorted({kind for kind in kinds if kind})) if all(kinds) else None
 
     def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
-        """Return (the operation that makes `value`, its accumulator input) if it accumulates over the loop's axis.
+        """Return (operation that makes `value`, its accumulator input) if it accumulates over the axis; else None.
 
-        It is an mma with the axis among its K dimensions, or a reduction along the axis with an accumulator; otherwise
-        None.
+        The operation is an mma with the axis among its K dimensions, or a reduction along the axis with an accumulator.
         """
         op = self.maker.get(value)
         if op is None:
@@ -79,7 +82,7 @@ class _CarriedValues:
         return None
 
     def _maxima(self) -> dict[Value, Value]:
-        """Return the running maxima and minima of the loop, as {value carried in: value carried out}."""
+        """Return {value carried in: value carried out} of the loop's running maxima and minima."""
         maxima = {}
         for arg, end in zip(self.body.args, self.ends, strict=True):
             step = self._accumulation(end)
@@ -92,9 +95,10 @@ class _CarriedValues:
         return bool(self.carried_in.get(value))
 
     def _merge_kind(self, arg: Value, end: Value) -> str | None:
-        """Return how one carried value merges across parts of the loop ("sum", "max", "rescaled"); None if it cannot.
+        """Return how one carried value merges across parts of the loop: "sum", "max" or "rescaled"; None if it cannot.
 
-        `arg` is the value as an iteration receives it, `end` as the iteration passes it on.
+        `arg` is the value as an iteration receives it, `end` as the iteration passes it on. The kinds are explained at
+        `monoid_of`.
         """
         if arg in self.maxima:
             return MAXIMUM
@@ -115,7 +119,7 @@ class _CarriedValues:
         return RESCALED
 
     def _rescaled_by(self, value: Value) -> Value | None:
-        """Return the running maximum m that `value` rescales by: `value` is g(m - m'), with g = exp or exp2; else None.
+        """Return the running maximum m if `value` is g(m - m'), with g = exp or exp2; otherwise None.
 
         m is the maximum as an iteration receives it, m' as the iteration passes it on.
         """

@@ -26,14 +26,15 @@ NEUTRAL = {"max": -inf, "min": inf, "sum": 0.0}
 
 
 def masks_of(loop: Op) -> tuple[Op, ...]:
-    """Return the selects of a loop's body that are masks: if one masks a whole tile, the iteration changes no state."""
+    """Return the selects of a loop's body that are masks: masking a whole tile leaves all carried values unchanged."""
     return tuple(op for op in loop.blocks[0].ops if op.name == "select" and is_mask(loop, op))
 
 
 def is_mask(loop: Op, selection: Op) -> bool:
     """True if an iteration leaves all values that the loop carries unchanged when `selection` masks every element.
 
-    `selection` is a select in the loop's body. It masks an element if it gives its last operand there.
+    `selection` is a select in the loop's body. It masks an element if it gives its last operand for it. Values of which
+    nothing is known are taken to be finite.
     """
     (body,) = loop.blocks
     known: dict[Value, Known] = {arg: arg for arg in body.args}
@@ -53,10 +54,10 @@ def is_mask(loop: Op, selection: Op) -> bool:
 
 
 def _known_result(op: Op, operands: Sequence[Known]) -> Known:
-    """Return what is known of the result of `op`: a value that it equals, a number that all its elements have, or None.
+    """Return what is known of the result of `op`: a Value that it equals, a number that all elements have, or None.
 
-    `operands` has the same knowledge of its operands. An operand of which nothing is known is taken to be finite. None
-    means that nothing is known.
+    `operands` has the same knowledge of the operands of `op`. None means that nothing is known; such operands are taken
+    to be finite.
     """
     first, second = (*operands, None, None)[:2]
     if op.name in ("fill", "scalar"):
@@ -84,12 +85,12 @@ def _known_result(op: Op, operands: Sequence[Known]) -> Known:
 def count_trips(
     program: Program, masks: Sequence[Op], axis: Expr, tile: int, rows: Mapping[Expr, int], size: Size
 ) -> Trips:
-    """Return {(iterations with any unmasked element, those of them with a masked element too): number of tasks}.
+    """Return {(iterations with an unmasked element, how many of these also have a masked one): number of tasks}.
 
-    They are iterations of the loop over `axis`, of which each covers `tile` elements. A task is one tile of the grid;
-    `rows` has its extent along each other dimension of the masks. `size` gives the whole extent of a dimension.
-    Conditions are taken to be linear: one holds somewhere in a tile if it holds at a corner. Conditions that depend on
-    data mask nothing.
+    The iterations are of the loop over `axis`; each covers `tile` elements. A task is one tile of the grid; `rows` maps
+    each dimension of the masks except `axis` to a task's extent. `size(d)` evaluates the whole extent of a dimension d.
+    Conditions are taken to be linear: one holds somewhere in a tile if it holds at a corner, and everywhere if it holds
+    at all corners. Conditions that depend on data mask nothing.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]
@@ -112,10 +113,11 @@ def count_trips(
 
 
 def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:
-    """Return the value of a condition at the coordinates `at`, an array for each dimension.
+    """Return the values of a condition at the coordinates `at`, which maps each dimension to an array.
 
-    None if the condition depends on anything but coordinates and sizes, or uses an operation that ON_COORDINATES lacks.
-    `makers` maps a value to the operation that makes it. `size` gives the extent of a dimension.
+    The result is an array or a number. It is None if the condition depends on data, or uses an operation that
+    ON_COORDINATES lacks. `makers` maps a value to the operation that computes it. `size(d)` evaluates an expression of
+    sizes.
     """
     op = makers.get(value)
     if op is None:

@@ -37,19 +37,19 @@ class OnlineSoftmax:
 
 
 def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
-    """Return the softmax along `dim` that the program's MMAs reduce; or text why no loop can compute it by tiles."""
+    """Return an OnlineSoftmax along `dim` that MMAs reduce; or text: why no loop can compute it tile by tile."""
     ops = program.body.ops
     reductions = [op for op in ops if op.name in REDUCTIONS and op.attrs["dim"] is dim]
     maxima = [op for op in reductions if op.name == "max"]
     sums = tuple(op for op in reductions if op.name == "sum")
-    products = tuple(op for op in ops if op.name == "mma" and all(_has(v, dim) for v in op.operands[:2]))
+    products = tuple(op for op in ops if op.name == "mma" and all(_has_dim(v, dim) for v in op.operands[:2]))
     if len(maxima) != 1 or len(reductions) != 1 + len(sums) or any(op.attrs.get("acc") for op in reductions):
         return f"{dim} is not reduced by one maximum and by sums of what is computed with that maximum"
     makers = program.makers()
-    if not products or any(_has(op.result, dim) or not _is_zero(makers.get(op.operands[2])) for op in products):
+    if not products or any(_has_dim(op.result, dim) or not _is_zero(makers.get(op.operands[2])) for op in products):
         return f"no product begins to sum {dim} at zero"
     (maximum,) = maxima
-    along = tuple(op for op in ops if any(_has(v, dim) for v in op.results))
+    along = tuple(op for op in ops if any(_has_dim(v, dim) for v in op.results))
     if any(op.name not in {*SIMPLE, *GIVEN, "read", "mma"} and not _is_k_loop(op) for op in along):
         return f"what lies along {dim} is not computed element by element from a product"
     weights = _weights(along, maximum)
@@ -57,7 +57,9 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
         return weights
     ends = {*reductions, *products}
     for op in (op for op in ops if op not in along and op not in ends):
-        if any(_has(v, dim) for x in (op, *(y for block in op.blocks for y in walk_block(block))) for v in x.operands):
+        if any(
+            _has_dim(v, dim) for x in (op, *(y for block in op.blocks for y in walk_block(block))) for v in x.operands
+        ):
             return f"what lies along {dim} is used by more than the products and sums over it"
     if any(sum(v in weights for v in op.operands[:2]) != 1 for op in (*sums, *products)):
         return f"a sum over {dim} is not one of weights"
@@ -71,10 +73,11 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
 
 
 def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
-    """Return the values along the dimension that have exactly one factor exp(t - m), or exp2; or text why none does.
+    """Return the set of values with exactly one factor exp(t - m), or exp2(t - m); or text: why there are none.
 
-    `along` are the operations along the dimension, in order; `maximum` is the reduction that gives m. The text names an
-    operation that uses m or such a value in another way, or says that neither exp nor exp2 is used, or that both are.
+    m is the result of `maximum`, a reduction along a dimension; `along` are the operations along that dimension, in
+    order. The text names an operation that uses m, t - m, or such a value in another way; or it says that neither exp
+    nor exp2 is used, or that both are.
     """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:
@@ -98,9 +101,9 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return `values` and all values that depend on them through operations that are not in `along`.
+    """Return `values` and all values that depend on one of `values` through operations that are not in `along`.
 
-    `ops` are the program's operations, in order; `along` are those along the softmax's dimension.
+    `ops` are the program's operations, in order; `along` are the operations along the softmax's dimension.
     """
     dependents = set(values)
     for op in ops:
@@ -110,15 +113,15 @@ def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set
 
 
 def _is_zero(op: Op | None) -> bool:
-    """True if `op` fills a tile with 0; False for None."""
+    """True if `op` fills a tile with the number 0; False if `op` is None."""
     return op is not None and op.name == "fill" and op.attrs["value"] == 0
 
 
 def _is_k_loop(op: Op) -> bool:
-    """True if `op` is a loop whose body only reads operands, multiplies them, and adds to an accumulator."""
+    """True if `op` is a loop whose body has only reads and MMAs, and yields their accumulators."""
     return op.name == "iterate" and only_adds(op)
 
 
-def _has(value: Value, dim: Expr) -> bool:
+def _has_dim(value: Value, dim: Expr) -> bool:
     """True if `value` is a tile that has the dimension `dim`."""
     return isinstance(value.type, TileType) and dim in value.type.dims

@@ -22,7 +22,7 @@ class OperandFacts:
 
     @property
     def is_read(self) -> bool:
-        """True if this operand is read from memory once and only renamed, with no computation and no MMA behind it."""
+        """True if this operand is one read of memory, perhaps renamed, with no computation and no MMA between."""
         return not self.between and len(self.reads) == 1 and not self.products
 
 
@@ -44,15 +44,15 @@ class ProductFacts:
     into: int | None
 
     def side(self, rows_on_n: bool) -> tuple[Dims, Dims, OperandFacts, OperandFacts]:
-        """Return (dimensions on the atom's rows, those on its columns, the operand with the rows, the other operand).
+        """Return (dimensions on the atom's rows, dimensions on its columns, operand with rows, operand with columns).
 
-        `rows_on_n` puts N on the atom's rows: the MMA is then computed transposed.
+        The result is (M, N, A, B). With `rows_on_n` it is (N, M, B, A): the MMA is then computed transposed.
         """
         return (self.n, self.m, self.b, self.a) if rows_on_n else (self.m, self.n, self.a, self.b)
 
 
 def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
-    """Return the MMAs of a graph, in order. They are named as in plans: mma, mma2 and so on."""
+    """Return the ProductFacts of all MMAs of a graph, in order, named as in plans: mma, mma2 and so on."""
     products: list[ProductFacts] = []
     for node in (n for n in nodes if n.op == "mma"):
         a, b, c = (nodes[i] for i in node.args)
@@ -74,9 +74,10 @@ def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
 
 
 def _operand(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
-    """Return the reads, the MMAs and the computations from which the operand with node number `value` is made.
+    """Return OperandFacts: the reads, the MMAs and the computations that make the operand with node number `value`.
 
-    Nodes behind a read or an MMA are left out, and so are operations that only rename elements or make constants.
+    Nodes from which a read or an MMA is made are left out, and so are operations that only rename elements or make
+    constants.
     """
     by_kind: Mapping[str, list[int]] = {"read": [], "mma": [], "": []}
     for i in behind(nodes, value, ("read", "mma")):
@@ -87,9 +88,10 @@ def _operand(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
 
 
 def _accumulator(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
-    """Return the node number of the MMA whose result is the accumulator input `start`, perhaps rescaled; None if none.
+    """Return the node number of the MMA whose result is the accumulator input `start`, perhaps rescaled; else None.
 
-    It follows operands with the accumulator's dimensions, `dims`, back to an MMA.
+    From `start` back it follows the first operand that has exactly the accumulator's dimensions `dims`, until it meets
+    an MMA.
     """
     value: int | None = start
     while value is not None and nodes[value].op != "mma":

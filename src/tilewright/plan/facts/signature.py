@@ -15,7 +15,7 @@ PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
 
 
 def signature(facts: Facts) -> Signature:
-    """Return the facts of a program as nested tuples without names: equal for programs that differ only in names."""
+    """Return the facts of a program as nested tuples without names; equal for programs that differ only in names."""
     return _Signing(facts).build()
 
 
@@ -29,9 +29,9 @@ class _Signing:
         self.number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._sort_key))}
 
     def build(self) -> Signature:
-        """Return the signature: (extents, parallel dimensions, loops, an expression tree for each write).
+        """Return the signature (extents, parallel dimensions, loops, an expression tree for each write).
 
-        Dimensions are numbers in it.
+        Dimensions are numbers in the signature.
         """
         facts = self.facts
         extents = sorted((self.number[run[-1]], facts.size(run)) for run in self.runs)
@@ -42,19 +42,19 @@ class _Signing:
     def _sort_key(self, run: tuple[str, ...]) -> tuple[object, ...]:
         """Return the key by which merged dimensions are numbered: strides in writes, extent, then strides in reads.
 
-        `run` are dimensions that form one flat index. Runs that no write has come last.
+        `run` are dimensions that form one flat index, outermost first. Runs that no write has come last.
         """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
         read = sorted((r.place.bytes, r.place.steps[inner]) for r in facts.reads if inner in r.place.dims)
         return (not any(written), *written, facts.size(run), tuple(read))
 
-    def _dims(self, dims: frozenset[str]) -> tuple[int, ...]:
-        """Return the sorted numbers of dimensions in the signature; merged dimensions share one number."""
+    def _dim_numbers(self, dims: frozenset[str]) -> tuple[int, ...]:
+        """Return the numbers in the signature of the dimensions `dims`, sorted; merged dimensions share one number."""
         return tuple(sorted({self.number[self.inner[d]] for d in dims}))
 
     def _value(self, value: int) -> Signature:
-        """Return the expression tree of the node `value` as nested tuples without names.
+        """Return the expression tree of the node number `value` as nested tuples without names.
 
         A and B of an MMA are sorted, so that their order does not matter. Operations that only rename elements are left
         out.
@@ -65,12 +65,13 @@ class _Signing:
         args = [self._value(arg) for arg in n.args]
         if n.op == "mma":
             args = [*sorted(args[:2], key=repr), *args[2:]]
-        return (n.op, str(n.dtype), self._dims(n.dims), self._dims(n.reduces), self._access(n), *args)
+        return (n.op, str(n.dtype), self._dim_numbers(n.dims), self._dim_numbers(n.reduces), self._access(n), *args)
 
     def _access(self, n: ValueFacts) -> Signature:
-        """Return (element bytes, strides by dimension number, elements, may be out of bounds, is linear) of an access.
+        """Return the memory access of the node `n` as a tuple without names; () if `n` is no read or write.
 
-        It is () if the node `n` is no read or write.
+        The tuple is (bytes of an element, ((dimension number, stride in elements), ...), number of elements that the
+        memory spans, True if it may be out of bounds, True if its coordinates are linear).
         """
         if n.access is None:
             return ()
@@ -79,7 +80,7 @@ class _Signing:
 
 
 def _merged(facts: Facts) -> list[tuple[str, ...]]:
-    """Return all dimensions in groups: those of a group, outermost first, form one flat index wherever they occur."""
+    """Return all dimensions in groups; a group, outermost first, forms one flat index wherever its dimensions occur."""
     runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
     while True:
         pair = next(((a, b) for a in runs for b in runs if a != b and _can_merge(facts, a, b)), None)
@@ -91,7 +92,8 @@ def _merged(facts: Facts) -> list[tuple[str, ...]]:
 def _can_merge(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
     """True if the dimensions `outer` and then `inner` form one flat index in every value and access that has them.
 
-    Never if one of them is a loop's axis, is scanned or is masked, or if the grid may split only one of them.
+    False if one of them is a loop's axis, is scanned or is masked, if the grid may split only one of them, or if no
+    value has them.
     """
     a, b = outer[-1], inner[-1]
     special = set(facts.loops) | facts.scanned | facts.masked_dims

@@ -37,17 +37,17 @@ class ValueFacts:
 
     @property
     def bytes(self) -> int:
-        """The bytes of one element of this value."""
+        """The number of bytes of one element of this value."""
         return element_bytes(self.dtype)
 
     @property
     def space(self) -> Dims:
-        """The dimensions that this value is computed over: those that it has and those that it reduces."""
+        """The dimensions that this value is computed over: the dimensions of its tile and those that it reduces."""
         return self.dims | self.reduces
 
     @property
     def place(self) -> AccessFacts:
-        """The memory access of this node, which must be a read or a write."""
+        """The AccessFacts of this node, which must be a read or a write."""
         assert self.access is not None
         return self.access
 
@@ -55,7 +55,7 @@ class ValueFacts:
 def behind(nodes: Sequence[ValueFacts], start: int, stop_at: Collection[str] = ()) -> Iterator[int]:
     """Yield the numbers of the node `start` and of all nodes that it is computed from, each once.
 
-    Nodes of operations named in `stop_at` are yielded, but the nodes that they are computed from are not.
+    A node whose operation is in `stop_at` is yielded, but its operands are not followed.
     """
     todo, seen = [start], set()
     while todo:
