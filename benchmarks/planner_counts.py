@@ -24,8 +24,8 @@ functions that return a GPU kernel's time
     whose name says that they give the time of a launch alone, a bound (least, bound, roofline), or that sum
     `kernel_time`, are none.
 rooflines
-    Functions of P called roofline or lower_bound that divide bytes of arguments by the bandwidth of memory (`far_rate`, or a
-    function that reads it). One that asks another of them is none.
+    Functions of P called roofline or lower_bound that divide bytes of arguments by the bandwidth of memory (`far_rate`,
+    or a function that reads it). One that asks another of them is none.
 tile enumerations, cost evaluations
     Calls, in one compile, of the functions that list tiles (those that build candidates in a loop: ENUMERATIONS), and
     of the functions that return a time (COSTS); caches are emptied before. A name that is gone is said.
