@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
@@ -83,20 +82,6 @@ class AccessFacts:
         """The number of elements from the first to the last of this memory's tensor; gaps between rows count."""
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
-    def run(self, tile: Mapping[str, int]) -> int:
-        """Return the number of elements in the longest contiguous run of memory within a tile; 1 if no stride is 1.
-
-        `tile` maps dimensions to the tile's extents; a dimension that it lacks has extent 1.
-        """
-        if self.contiguous is None:
-            return 1
-        length, used = tile.get(self.contiguous, 1), {self.contiguous}
-        while True:
-            adjacent = [d for d in self.dims - used if 0 < self.steps[d] <= length and tile.get(d, 1) > 1]
-            if not adjacent:
-                return length
-            length, used = length + self.steps[adjacent[0]] * (tile[adjacent[0]] - 1), used | {adjacent[0]}
-
     def is_plain_coordinate(self, dim: str) -> bool:
         """True if one memory coordinate of this access is the dimension `dim` alone, with coefficient 1.
 
@@ -110,10 +95,3 @@ class AccessFacts:
         True too if the access is a single element. If False, rows of memory run along M or N.
         """
         return not self.dims or any(dim in k for dim, _ in self.row) or self.contiguous in k
-
-    def renamed(self, names: Mapping[str, str]) -> AccessFacts:
-        """Return AccessFacts with the dimensions renamed; `names` maps every old name to its new one."""
-        coords = tuple(tuple((names[dim], c) for dim, c in form) for form in self.coords)
-        return AccessFacts(
-            self.memory, self.bytes, coords, self.shape, self.strides, self.can_leave, self.linear, self.is_open
-        )

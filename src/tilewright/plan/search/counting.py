@@ -45,7 +45,7 @@ def count_work(
     and the bytes copied for them; `phases` maps each MMA (node number) to the loops around it. `copying_waves` is the
     number of waves whose lanes copy operands, if bulk copies do not.
     """
-    lanes = LaneCycles(t, phases)
+    lanes = LaneCycles(t)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
     if last is None:
         return None

@@ -15,7 +15,7 @@ class LaneCycles:
     `by_phase` and `masked` (only in partly masked tiles) are by loop nest, `serial` likewise for what nothing hides.
     """
 
-    def __init__(self, t: Tiling, phases: dict[int, Loops]):
+    def __init__(self, t: Tiling):
         self.t, self.facts = t, t.facts
         self.by_phase: dict[Loops, float] = defaultdict(float)
         self.masked: dict[Loops, float] = defaultdict(float)
@@ -30,9 +30,9 @@ class LaneCycles:
             if n.op in ("read", "write", STATE, "fill", "scalar", "self_index"):
                 continue
             is_mask = n.source in masks or (n.source is not None and not conditions.isdisjoint(n.source.results))
-            self._add_value(n, is_mask, n.id in feeding, phases)
+            self._add_value(n, is_mask, n.id in feeding)
 
-    def _add_value(self, n: ValueFacts, is_mask: bool, feeds: bool, phases: dict[int, Loops]) -> None:
+    def _add_value(self, n: ValueFacts, is_mask: bool, feeds: bool) -> None:
         """Add the ALU cycles of the value `n` to at most one field of this object.
 
         The first case that applies decides. In a loop between two MMAs: per iteration, to `masked` if `is_mask` (the

@@ -11,7 +11,7 @@ from math import ceil
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.schedule import Pipeline
 from tilewright.plan.search.liveness import Liveness, operand_registers
-from tilewright.plan.search.placement import HaloTile, OperandPlacement
+from tilewright.plan.search.placement import HaloTile, OperandPlacement, halo_taps
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
 from tilewright.plan.search.tiling import Tiling, is_chained
 from tilewright.plan.search.unit import MmaTile
@@ -98,7 +98,7 @@ def _fit_registers(
     kept_registers = sum(operand_registers(t, m) for m in placed.keepable) if keeps else 0.0
     loop = live.ahead if live.dependent else live.loop
     reserve = t.machine.register_file.loop_registers if live.dependent else limits.working_registers
-    peak = max(loop + kept_registers + reserve, live.end + (reserve if live.dependent else limits.working_registers))
+    peak = max(loop + kept_registers, live.end) + reserve
     if peak > available:
         return f"registers: {peak:.0f} of {available}"
     waves = atom.c.lanes // (t.machine.lanes or 1)
@@ -202,9 +202,7 @@ def _halo_pipelines(
     assert space.bytes is not None
     room = space.bytes - (HALO_PIPELINES + pingpong) * space.alignment
     offsets = halo.taps[-1] if halo.tap * halo.taps[-1] <= t.machine.bulk_copy.taps_bytes else 1
-    taps = 1
-    for n in halo.taps:
-        taps *= n
+    taps = halo_taps(halo)
     for stored in STORED:
         left = room - halves * stored * m.rows * m.row_bytes
         stages = int(max(0, left - HALO_STAGES[-1] * halo.bytes) // (offsets * halo.tap))
