@@ -57,8 +57,8 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
     """Return Cuts, the lowering parameters that a blocking gives a contraction.
 
-    `product` is the mma of the contraction's program, rewritten over the digits (mixed-radix parts) of `in_lines`'s
-    result.
+    `product` is the mma of the contraction's program, which is rewritten so that its dimensions are the digits
+    (mixed-radix parts) of the contraction that `in_lines` returns.
     """
     walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
     *lines, row = map(dimension, walked.rows if blocking.in_tiles or blocking.by_lanes else walked.rows[-2:])

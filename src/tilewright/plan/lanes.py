@@ -310,8 +310,8 @@ def _instructions(
 ) -> int:
     """Return the estimated number of instructions of the whole program: unrolled taps times peeled and looped blocks.
 
-    An image line has `full_blocks` whole blocks and a last block of `tail` rows. `vectors` is the number of vectors of
-    a full and of a last group of columns. If `parted` (tasks split lines) no block is peeled.
+    An image line has `full_blocks` whole blocks and a last block of `tail` rows. `vectors` is the sum of the vectors of
+    a full group of columns and of the last group. If `parted` (tasks split lines) no block is peeled.
     """
     unrolled = 1
     for s in blocking.steps:

@@ -37,7 +37,7 @@ class Candidate:
 
     @cached_property
     def plan(self) -> Schedule:
-        """The Schedule (plan) whose lines say this candidate's blocking."""
+        """The Schedule (plan) whose statements say this candidate's blocking."""
         return plan_of(self.contraction, self.blocking)
 
 
