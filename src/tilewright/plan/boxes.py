@@ -344,8 +344,8 @@ def reads_sliding_window(program: Program, dim: Expr) -> bool:
 def why_whole(program: Program, dim: Expr) -> str:
     """Return text: why the grid cannot split `dim`, a dimension along which the program is not pointwise.
 
-    Reasons are tried in this order: a while loop, an operation that mixes elements along `dim`, a write without `dim`;
-    else the text names all that is left.
+    It is the first reason that holds: a while loop, an operation that mixes elements along `dim`, a write without
+    `dim`; else that writes are not separate along `dim`, or that another size depends on `dim`.
     """
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):

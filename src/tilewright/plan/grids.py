@@ -100,8 +100,8 @@ class Grid:
     def single_mma(self) -> Op | None:
         """Return this program's only MMA if its accumulator may stay in registers over all of K; otherwise None.
 
-        It may if the program has one MMA, and all its operations are in ALIKE (they treat all coordinates of a
-        dimension alike).
+        It may if the program has one MMA, and no operation treats coordinates of a dimension differently (such as a
+        reduction, a scan or a gather).
         """
         products = list(names_of(self.program).values())
         is_single = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())

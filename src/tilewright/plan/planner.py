@@ -239,7 +239,7 @@ def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
 def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
     """Return [(name, value)] of the properties that distinguish plans: atom, accumulator tile, task count, staging.
 
-    The staging is left out without tile registers.
+    The staging of A is left out without tile registers. A task is one core's tile.
     """
     blocking = candidate.blocking
     block = blocking.rows, blocking.columns
