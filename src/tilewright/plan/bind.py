@@ -5,10 +5,10 @@ that cannot be done is refused with the rule that it breaks.
 
 | line of the plan          | parameter of the lowering                                                       |
 |---------------------------|---------------------------------------------------------------------------------|
-| `axis M = (M 512): task 64` | width of a task, in the order of `tasks`                                       |
+| `axis M = (M 512): task 64` | width of a task, in the order of `grid`                                        |
 | `axis K = (K 512): loop 64` | tile of a loop; with a pipeline, the K step of an MMA                          |
 | `mma by ATOM, tile 64x64`  | atom, accumulator tile, orientation; groups of waves follow from the pipeline |
-| `roles ...`, `overlap ...`  | pipeline                                                                      |
+| `producer ...`, `overlap ...` | pipeline                                                                    |
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from tilewright.plan.term_boxes import Terms, max_unrolled_steps
 
 
 def bind(kernel: KernelProgram, plan: Schedule, simt: Terms | None = None) -> Cuts:
-    """Return Cuts, the lowering parameters that a plan gives for a kernel; raise an error that quotes an illegal line.
+    """Return Cuts, the lowering parameters that a plan gives for a kernel; raise an error for an illegal statement.
 
-    `simt` are the parameters of a product that lanes compute without MMA atoms; None if the kernel has no such product.
+    The error quotes the statement of the plan. `simt` are the parameters of a product that lanes compute without MMA
+    atoms; None if the kernel has no such product.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -57,12 +58,12 @@ def _bind_without_pipeline(
 ) -> Cuts:
     """Return Cuts, the lowering parameters of a plan without producer and consumer waves: all waves run the same code.
 
-    `axes` maps each dimension to the plan's axis, `widths` maps each dimension of the grid to the extent of a task (one
-    workgroup's tile), `parallel` are the dimensions that the grid may split, and `simt` are the parameters of a product
-    that lanes compute without MMA atoms, or None. Raise an error that quotes the first illegal line.
+    `axes` maps each dimension to the plan's axis, `widths` maps each dimension of the grid to the extent of a task
+    (one workgroup's tile), `parallel` are the dimensions that the grid may split, and `simt` are the parameters of
+    a product that lanes compute without MMA atoms, or None. Raise an error that quotes the first illegal statement.
     """
     machine = kernel.machine
-    _refuse_pipeline_lines(plan)
+    _refuse_foreign_statements(plan)
     loops = {op: axes[d] for op, d in kernel.loops.items() if d in axes and d not in parallel}
     tiles = {op: tile_of_loop(kernel, op, axis) for op, axis in loops.items()}
     loop_tile_of = {kernel.loops[op]: tile for op, tile in tiles.items()}
@@ -83,9 +84,9 @@ def _bind_without_pipeline(
     default_products = by_loops if simt else products_of(kernel.program, machine, width, kernel.size, kernel.opened)
     products = bind_products(plan.products, kernel.program, machine, default_products)
     blocks = _task_loop_tiles(axes, products, parallel, width)
-    _check_loops(kernel, plan, axes, products, blocks, width)
+    _check_loop_tiles(kernel, plan, axes, products, blocks, width)
     padded = {d: blocks[d] for d in (list(blocks)[:1] if kernel.opened else ())}  # one code for all pieces
-    waves = _waves(plan, products, machine, simt)
+    waves = _waves_per_task(plan, products, machine, simt)
     free_tiles = {op: n for op, n in tiles.items() if op in kernel.free}
     cuts = Cuts(
         widths,
@@ -104,11 +105,11 @@ def _bind_without_pipeline(
     return replace(cuts, terms=max_unrolled_steps(simt, widths, waves, machine), lane_box=simt.box)
 
 
-def _refuse_pipeline_lines(plan: Schedule) -> None:
-    """Raise an error for the first line of a plan without `producer` that only some other kind of plan can have.
+def _refuse_foreign_statements(plan: Schedule) -> None:
+    """Raise an error for the first statement that a plan without the statement `producer` cannot have.
 
-    Such lines are, in the order of the checks: `overlap`, a raster group above 1, a line that places a value, `loops`,
-    and an MMA line that says `transposed`. The error quotes the line.
+    Such statements are, in the order of the checks: `overlap`, a raster group above 1, a statement that places a value,
+    `loops`, and an MMA statement that says `transposed`. The error quotes the statement.
     """
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
@@ -120,12 +121,14 @@ def _refuse_pipeline_lines(plan: Schedule) -> None:
         check_orientation(product)
 
 
-def _waves(plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, simt: Terms | None) -> int:
-    """Return the number of waves that compute a task (one workgroup's tile), as the plan's line `waves` says; else 1.
+def _waves_per_task(
+    plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, simt: Terms | None
+) -> int:
+    """Return the number of waves (warps) that compute a task, as the plan's statement `waves` says; else 1.
 
-    `products` maps each MMA to its microkernel, or to None if it has no atom. Raise an error for more than 1 wave on a
-    CPU, for more than 1 wave if the kernel has an MMA (unless lanes compute it as `simt` says), and for more waves than
-    a workgroup can have.
+    A task is one workgroup's tile. `products` maps each MMA to its microkernel, or to None if it has no atom. Raise an
+    error for more than 1 wave on a CPU, for more than 1 wave if the kernel has an MMA (unless lanes compute it as
+    `simt` says), and for more waves than a workgroup can have.
     """
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (
         bool(products) and simt is None
@@ -161,7 +164,7 @@ def _task_loop_tiles(
     return dict(sorted(loop_tile_of.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 
-def _check_loops(
+def _check_loop_tiles(
     kernel: KernelProgram,
     plan: Schedule,
     axes: Mapping[Expr, Axis],

@@ -57,12 +57,12 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
 def task_widths(
     kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
 ) -> dict[Expr, int]:
-    """Return {dimension of the plan's line `grid`: extent of a task along it in elements}, in the order of that line.
+    """Return {dimension of the plan's statement `grid`: extent of a task along it in elements}, in the order of `grid`.
 
     A task is one workgroup's tile. `axes` maps each dimension to the plan's axis, `parallel` are the dimensions that
-    the grid may split. An extent is clamped to its dimension's, unless the plan has a pipeline or the axis also has a
-    loop level. Raise an error for a task level of a dimension outside `parallel`, for levels that are not one task and
-    then one smaller loop, and if `grid` does not list exactly the axes with a task level.
+    the grid may split. A task's extent is clamped to the extent of its dimension, unless the plan has a pipeline or the
+    axis also has a loop level. Raise an error for a task level of a dimension outside `parallel`, for levels that are
+    not one task and then one smaller loop, and if `grid` does not list exactly the axes with a task level.
     """
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():

@@ -27,8 +27,8 @@ from tilewright.plan.schedule import DELAYED, Axis, Schedule
 def bind_contraction(c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
     """Return the Blocking (tile sizes, loop orders, staging) that a plan gives for a contraction on a CPU.
 
-    `atom` is the MMA atom, or the SIMD unit, that multiplies. Raise an error that quotes the first line which breaks a
-    rule.
+    `atom` is the MMA atom, or the SIMD unit, that multiplies. Raise an error that quotes the first statement that
+    breaks a rule.
     """
     return _Lines(c, plan, atom).blocking()
 
@@ -45,28 +45,31 @@ class _Lines:
         self.singles = [d.name for d in single_digits(c, self.lanes)]
 
     def blocking(self) -> Blocking:
-        """Return the Blocking that the lines of this plan say; raise an error that quotes the first illegal line."""
-        self._check_lines()
-        self._check_names()
-        self._check_tasks()
+        """Return the Blocking that this plan says; raise an error that quotes the first illegal statement."""
+        self._refuse_gpu_statements()
+        self._check_axis_names()
+        self._check_grid()
         self._check_levels()
-        self._check_order()
+        self._check_loop_order()
         self._check_operands()
         self._check_overlap()
         blocking = blocking_of(self.c, self.plan, self.atom)
         self._check_digits(blocking)
         return blocking
 
-    def _check_lines(self) -> None:
-        """Raise an error for a line that no CPU contraction has: an MMA line, a pipeline, `waves`, split-K `parts`."""
+    def _refuse_gpu_statements(self) -> None:
+        """Raise an error, which quotes the statement, if this plan has a statement that no CPU contraction can have.
+
+        Such statements are MMA statements, the pipeline, `waves` above 1, and split-K `parts`.
+        """
         plan = self.plan
         others = (*plan.products, *([plan.pipeline] if plan.pipeline else []))
-        foreign_lines = [*map(str, others), *([plan.line("waves")] if plan.waves > 1 else [])]
-        foreign_lines += [f"parts {plan.parts[0]} {plan.parts[1]}"] if plan.parts else []
-        for line in foreign_lines:
+        gpu_statements = [*map(str, others), *([plan.line("waves")] if plan.waves > 1 else [])]
+        gpu_statements += [f"parts {plan.parts[0]} {plan.parts[1]}"] if plan.parts else []
+        for line in gpu_statements:
             raise refused(line, "a contraction with a line `atom` has no such line")
 
-    def _check_names(self) -> None:
+    def _check_axis_names(self) -> None:
         """Raise an error unless the axes of this plan, in any order, are exactly the axes that the contraction has."""
         wanted, given_axes = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
         for name, axis in given_axes.items():
@@ -77,12 +80,12 @@ class _Lines:
             if name not in given_axes:
                 raise refused(self.plan.axes[-1], f"no line says `axis {name}`; the axes are {', '.join(wanted)}")
 
-    def _check_tasks(self) -> None:
-        """Raise an error unless the line `grid` lists the axes that tasks split, each once, in any order.
+    def _check_grid(self) -> None:
+        """Raise an error unless the statement `grid` lists the axes that tasks split, each once, in any order.
 
-        A task is one core's tile. The axes are the digits (mixed-radix parts) of the batch and the outer digits of M,
-        then rows and columns; if vectors run along channels, lanes and rows. Raise an error too for a raster group
-        above 1, which only GPUs have.
+        A task is one core's tile. The axes are the digits (mixed-radix parts) of the batch, the outer digits of M, then
+        rows and columns. If vectors run along channels, they are lanes and rows in place of rows and columns. Raise an
+        error too for a raster group above 1 (tasks that run together), which only GPUs have.
         """
         plan, task_axes = self.plan, [*self.singles, *list(self.axes)[:2]]
         if sorted(plan.grid) != sorted(task_axes):
@@ -93,13 +96,13 @@ class _Lines:
     def _check_levels(self) -> None:
         """Raise an error unless every axis of this plan is split into the levels that the atom needs.
 
-        Rows and columns need a task, a loop and a unit. A batch axis, and an axis of an outer digit of M, needs a task
-        only. K has no task. If vectors run along channels, the axis `lanes` needs the three levels in place of columns,
-        and columns need `loop 1`.
+        Rows and columns need the levels task (one core's tile), loop (register tile) and unit (the atom). A batch axis,
+        and an axis of an outer digit of M, needs the level task only. K has no level task. If vectors run along
+        channels, the axis `lanes` needs the three levels in place of columns, and columns need `loop 1`.
         """
         rows, across = self.plan.axis(ROWS), self.plan.axis(self.across)
-        self._check_blocks(rows, self.atom.shape[0], len(self.axes[ROWS]) > 1 and not self.tiles)
-        self._check_blocks(across, self.atom.shape[1])
+        self._check_axis_levels(rows, self.atom.shape[0], len(self.axes[ROWS]) > 1 and not self.tiles)
+        self._check_axis_levels(across, self.atom.shape[1])
         for name in self.singles:
             axis = self.plan.axis(name)
             if [cut.level for cut in axis.splits] != ["task"]:
@@ -110,11 +113,12 @@ class _Lines:
             if cut.level == "task":
                 raise refused(self.plan.axis(DEPTH), "tasks over the depth would add to one result")
 
-    def _check_blocks(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
-        """Raise an error unless an axis has the levels task, loop and unit, and its unit has `unit` elements.
+    def _check_axis_levels(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
+        """Raise an error unless `axis` has the levels task, loop and unit, and its unit level has `unit` elements.
 
         `unit` is the atom's extent along the axis; the loop tile must be a multiple of it. With `within_lines` (M is
-        image lines and positions, and blocks end with a line) the axis must have two loop levels instead of one.
+        image lines and positions, and register tiles end with a line) the axis must have two loop levels instead of
+        one.
         """
         levels = [cut.level for cut in axis.splits]
         expected = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
@@ -127,11 +131,11 @@ class _Lines:
         if loop.size % unit_split.size:
             raise refused(axis, f"`{loop}` is no multiple of `{unit_split}`")
 
-    def _check_order(self) -> None:
-        """Raise an error unless depth (K) is the innermost loop in the line `loops`: accumulators stay in registers.
+    def _check_loop_order(self) -> None:
+        """Raise an error unless depth (K) is the innermost loop in the statement `loops`.
 
-        Rows and columns must stand before depth, in either order. If vectors run along channels, the order must be
-        rows, lanes, columns, depth.
+        Accumulators then stay in registers. Rows and columns must stand before depth, in either order. If vectors run
+        along channels, the order must be rows, lanes, columns, depth.
         """
         line = f"loops {', '.join(self.plan.loops)}"
         if self.lanes and self.plan.loops != (*BY_LANES, DEPTH):
@@ -145,8 +149,9 @@ class _Lines:
     def _check_operands(self) -> None:
         """Raise an error unless A is read in place, or staged at a task for tile registers, and B is packed at bind.
 
-        A task is one core's tile. Raise an error too for a line of a value that is not A or B, for a form of staging
-        that is not in STAGES, and for a cache hint if vectors run along channels.
+        A task is one core's tile; at bind means once, before the kernel runs. Raise an error too if the plan places a
+        value that is not A or B, for a form of staging that is neither `strip` (image lines) nor `panel` (im2col), and
+        for a cache hint if vectors run along channels.
         """
         a, b = (self.plan.operand(operand.name) for operand in (self.c.a, self.c.b))
         for line in self.plan.values:
@@ -165,7 +170,10 @@ class _Lines:
             raise refused(a, f"rows are staged as {' or '.join(STAGES)}{did_you_mean(a.form, STAGES)}")
 
     def _check_overlap(self) -> None:
-        """Raise an error for an overlap that is no `delayed store`, and for a delayed store without tile registers."""
+        """Raise an error for an overlap that is no `delayed store`, and for a delayed store without tile registers.
+
+        A delayed store writes an accumulator tile while the next one is computed.
+        """
         overlap = self.plan.overlap
         if overlap not in ("none", DELAYED):
             raise refused(f"overlap {overlap}", "a single contraction has no products that overlap")
@@ -177,7 +185,7 @@ class _Lines:
         """Raise an error unless each axis of this plan has the digits (mixed-radix parts) that `blocking` implies.
 
         Names, extents and padded extents must agree: digits are padded to the end of the last block. `blocking` has the
-        parameters that the plan's splits and other lines say.
+        parameters that the plan says.
         """
         expected = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
         for axis in self.plan.axes:

@@ -27,14 +27,14 @@ def bind_grid(
     opened: Collection[Expr],
     plan: Schedule,
 ) -> Cuts:
-    """Return Cuts, the lowering parameters that a plan gives for a grid program; raise an error for an illegal line.
+    """Return Cuts, the lowering parameters that a plan gives for a grid program; raise an error if it is illegal.
 
     A grid program has workgroup tiles that are part of its meaning. `sizes` maps size symbols to numbers, `free` are
     the loops whose tile size does not change the result, and `opened` are the dimensions known only at the call. The
-    error quotes the line.
+    error quotes the statement of the plan that breaks a rule.
     """
     grid = Grid(program, sizes, machine, free, opened)
-    axes, loops = _axes(grid, plan)
+    axes, loops = _task_and_loop_axes(grid, plan)
     for op in grid.tiles:
         axis = loops.get(str(op.attrs["axis"]))
         if axis is not None:
@@ -54,12 +54,11 @@ def bind_grid(
     return Cuts(blocks=blocks, products=products, tiles=grid.tiles)
 
 
-def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
+def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
     """Return ({dimension name: axis with a task level}, {dimension name: axis of a loop}) of a grid program's plan.
 
     Raise an error for a missing or unknown axis, for an axis with another extent than the program's, for a task tile or
-    an order of `grid` that differs from the author's constraints, and for a line that places a value or says a
-    pipeline.
+    an order of `grid` that differs from the author's constraints, and if the plan places a value or has a pipeline.
     """
     names = {word: name for name, word in grid.words.items()}
     task_axes: dict[str, Axis] = {}
@@ -80,7 +79,7 @@ def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]
         elif levels not in ([], ["loop"]):
             raise refused(axis, "its constraint is a loop's tile")
         else:
-            _check_loop(grid, name, axis)
+            _check_fixed_loop_tile(grid, name, axis)
             loop_axes[name] = axis
     for word, name in names.items():
         if (name in grid.tasks and name not in task_axes) or (name in grid.loops and name not in loop_axes):
@@ -93,10 +92,10 @@ def _axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]
     return task_axes, loop_axes
 
 
-def _check_loop(grid: Grid, name: str, axis: Axis) -> None:
-    """Raise an error if `axis` changes the tile of the loop over `name`, and the loop's result depends on its tile.
+def _check_fixed_loop_tile(grid: Grid, name: str, axis: Axis) -> None:
+    """Raise an error if `axis` changes the tile of a loop whose result depends on its tile size.
 
-    `name` is the dimension's name in the program; the tile that must stay is the author's.
+    The loop is over `name`, the dimension's name in the program; the tile that must stay is the author's.
     """
     is_free = any(str(op.attrs["axis"]) == name for op in grid.tiles)
     tile = grid.loops[name]

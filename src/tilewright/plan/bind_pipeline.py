@@ -41,7 +41,7 @@ def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axi
     """Return Cuts, the lowering parameters of a warp-specialised kernel: producer waves copy, consumer waves multiply.
 
     `axes` maps every dimension to the plan's axis, `widths` maps each dimension of the grid to the extent of a task
-    (one workgroup's tile). Raise an error that quotes the first illegal line.
+    (one workgroup's tile). Raise an error that quotes the first illegal statement.
     """
     return _PipelinedKernel(kernel, plan, axes, widths).cuts()
 
@@ -60,16 +60,16 @@ class _PipelinedKernel:
     def cuts(self) -> Cuts:
         """Return Cuts: task extents, loop tiles, the microkernel of each MMA, padding, pipeline, raster and overlap.
 
-        Raise an error that quotes the first line of the plan that breaks a rule.
+        Raise an error that quotes the first statement of the plan that breaks a rule.
         """
         plan = self.plan
-        self._check_lines()
+        self._check_statements()
         if why := why_no_pipeline(self.kernel.program, self.kernel.size, self.kernel.free) and self._why_not_chained():
             raise refused(self.pipeline, why)
-        products = {op: self._microkernel(line, op) for line, op in self._mma_lines()}
+        products = {op: self._microkernel(line, op) for line, op in self._mma_statements()}
         for op, microkernel in products.items():
             self._check_tile(op, microkernel)
-        self._check_loops()
+        self._check_loop_tiles()
         held = self._resident_registers(products) if self.loop_tiles else None
         check_registers(self.pipeline, plan.products, products, self.kernel.machine, held)
         check_overlap(plan, bool(self.loop_tiles), products)
@@ -103,7 +103,7 @@ class _PipelinedKernel:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The plan's line `producer ...` as a Pipeline: waves, registers per lane, stages. The plan must have one."""
+        """The plan's statement `producer ...` as a Pipeline: waves, registers per lane, stages; there must be one."""
         assert self.plan.pipeline is not None
         return self.plan.pipeline
 
@@ -151,10 +151,10 @@ class _PipelinedKernel:
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
         return axes if isinstance(axes, str) else ""
 
-    def _mma_lines(self) -> list[tuple[ProductUnit, Op]]:
-        """Return [(the plan's line, the mma operation)] of every MMA of this kernel, in program order.
+    def _mma_statements(self) -> list[tuple[ProductUnit, Op]]:
+        """Return [(the plan's statement for an MMA, the mma operation)] for every MMA of this kernel, in program order.
 
-        Raise an error for an MMA without a line, and for a line whose name is no MMA.
+        Raise an error for an MMA without a statement, and for a statement whose name is no MMA.
         """
         lines = {line.name: line for line in self.plan.products}
         for name, line in lines.items():
@@ -167,11 +167,11 @@ class _PipelinedKernel:
 
     # -- rules -------------------------------------------------------------------------------------------
 
-    def _check_lines(self) -> None:
-        """Raise an error for a pipeline that the machine cannot have, and for lines that such a kernel cannot have.
+    def _check_statements(self) -> None:
+        """Raise an error for a pipeline that the machine cannot run, and for a statement that this plan cannot have.
 
-        Such lines are `waves` (the pipeline gives the number), and the lines that need a halo tile (inputs with their
-        surroundings): `halo stages`, a line that places a value, and `loops`.
+        Such statements are `waves` (the pipeline gives the number), and all that need a halo tile (inputs with their
+        surroundings): `halo stages`, a statement that places a value, and `loops`.
         """
         check_pipeline(self.pipeline, self.kernel.machine)
         if self.pipeline.halo_stages:
@@ -186,8 +186,8 @@ class _PipelinedKernel:
     def _microkernel(self, line: ProductUnit, op: Op) -> Microkernel:
         """Return the Microkernel (atom, accumulator tile, wave groups, K step) that `line` says for the mma `op`.
 
-        Raise an error that quotes `line` if it names no atom or an unknown one, or if the atom cannot compute `op` with
-        this tile, this K step or these waves.
+        `line` is the plan's statement for `op`. Raise an error that quotes it if it names no atom or an unknown one, or
+        if the atom cannot compute `op` with this tile, this K step or these waves.
         """
         machine = self.kernel.machine
         if line.atom is None:
@@ -227,8 +227,9 @@ class _PipelinedKernel:
     def _k_step_rows(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
         """Return the number of rows of shared memory (`atom.slab` elements of K) in one K step; 0 if K is not split.
 
-        If K is not split, all of K lies in shared memory at once. Raise an error, which quotes `line` (the plan's line
-        of the mma `op`), if the K step is no whole number of rows or is longer than K.
+        If K is not split, all of K lies in shared memory at once. It is 1 if the plan has no axis of K. Raise an error,
+        which quotes `line` (the plan's statement for the mma `op`), if the K step is no whole number of rows or is
+        longer than K.
         """
         axes, row = self.mma_axes[op], atom.slab or 1
         if axes.k in self.loop_tiles:
@@ -248,7 +249,7 @@ class _PipelinedKernel:
 
         The extent is the axis's loop level, or all of the dimension if the axis has no loop level, or 1 if the plan has
         no axis. Raise an error if an extent does not divide its dimension, or is above 1 although the atom can read
-        only one tap at a time; the latter quotes `line`.
+        only one tap at a time; the latter quotes `line`, the plan's statement for the mma `op`.
         """
         taps = []
         for d in self.mma_axes[op].deep:
@@ -261,10 +262,11 @@ class _PipelinedKernel:
         return tuple(taps) if any(n > 1 for n in taps) else ()
 
     def _check_atom(self, line: ProductUnit, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error, which quotes `line`, unless the microkernel's atom can take the operands of the mma `op`.
+        """Raise an error unless the microkernel's atom can take the operands of the mma `op`.
 
-        The atom must take the operands' types and accumulator type, whether each operand is contiguous along K, and
-        must not round more than `op` allows.
+        The atom must take the types of the operands and of the accumulator, and each operand as it lies in memory
+        (contiguous along K or not), and must not round more than `op` allows. The error quotes `line`, the plan's
+        statement for `op`.
         """
         machine, axes = self.kernel.machine, microkernel.oriented(self.mma_axes[op])
         types = types_of(op, axes.swapped, machine)
@@ -298,8 +300,8 @@ class _PipelinedKernel:
         op = self.kernel.program.makers().get(operand)
         return op is not None and op.name == "read"
 
-    def _check_loops(self) -> None:
-        """Raise an error for a loop level of an axis that no loop is over, if its tile is smaller than a task's extent.
+    def _check_loop_tiles(self) -> None:
+        """Raise an error if an axis has a loop level, no loop is over it, and its tile is smaller than a task's extent.
 
         A task is one workgroup's tile. Loops are over the dimensions in `loop_tiles`, over the reduction dimensions of
         MMAs, and over an N that the grid splits.
@@ -323,7 +325,7 @@ class _PipelinedKernel:
             if self.width(d) > 1:
                 raise refused(self.axes[d], f"a task has one of {d}: beside {axes.m} and {axes.n} an MMA has one")
         rows, columns = microkernel.tile
-        line = next(line for line, product in self._mma_lines() if product is op)
+        line = next(line for line, product in self._mma_statements() if product is op)
         if self.widths.get(axes.m, rows) != rows or (axes.m in self.loop_tiles and self.loop_tiles[axes.m] != rows):
             raise refused(self.axes[axes.m], f"a task has the rows of `{line}`: {rows}")
         if size(axes.m) == 1 and axes.m not in self.widths and axes.m in self.axes:

@@ -27,28 +27,28 @@ def bind_products(
 ) -> dict[Op, Microkernel | None]:
     """Return {mma: Microkernel (atom and accumulator tile), or None for scalar loops}, for every MMA of the program.
 
-    An MMA with a line in `lines` gets the microkernel of this line; an MMA without a line gets its entry in `defaults`.
-    Raise an error that quotes an illegal line.
+    `lines` are the plan's MMA statements. An MMA with a statement gets its microkernel; an MMA without one gets its
+    entry in `defaults`. Raise an error that quotes an illegal statement.
     """
     microkernels, names = dict(defaults), names_of(program)
     for line in lines:
         if line.name not in names:
             raise refused(line, f"there is no product {line.name}; there are {', '.join(names) or 'none'}")
-        microkernels[names[line.name]] = None if line.atom is None else _bind_line(line, names[line.name], machine)
+        microkernels[names[line.name]] = None if line.atom is None else _bind_statement(line, names[line.name], machine)
     return microkernels
 
 
 def check_orientation(line: ProductUnit) -> None:
-    """Raise an error, which quotes `line`, if an MMA line of a plan without a pipeline says `transposed`."""
+    """Raise an error, which quotes `line`, if an MMA statement of a plan without a pipeline says `transposed`."""
     if line.transposed:
         raise refused(line, "only products of a pipeline are transposed, and no line `producer` says one")
 
 
-def _bind_line(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
+def _bind_statement(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
     """Return the Microkernel (atom, accumulator tile) that `line` says for the mma `op`; raise an error if illegal.
 
-    The machine must have the atom, and the atom must take the types of the operands. The tile must be whole atoms whose
-    accumulators and operands fit the registers. `transposed` is illegal.
+    `line` is the plan's statement for `op`. The machine must have the atom, and the atom must take the types of the
+    operands. The tile must be whole atoms whose accumulators and operands fit the registers. `transposed` is illegal.
     """
     try:
         atom = machine.multiply_atom(line.atom or "")

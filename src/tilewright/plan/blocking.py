@@ -94,7 +94,7 @@ def round_up(n: int, step: int) -> int:
     return -(-n // step) * step
 
 
-def kept_digit(contraction: Contraction) -> Symbol:
+def required_lane_digit(contraction: Contraction) -> Symbol:
     """Return the digit (mixed-radix part of a dimension) that vectors run along; A, B and the result have this digit.
 
     The contraction must have such a digit, as `lane_digit` returns it; an assertion fails otherwise.
@@ -118,12 +118,13 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return {axis name in a plan: digits (mixed-radix parts) of this axis}, in the order rows, columns, depth.
+    """Return {axis name in a plan: digits (mixed-radix parts) of this axis}, in the order rows, columns, depth (K).
 
     With `by_lanes` (vectors run along a digit that A, B and the result share) the axis lanes, with that digit, comes
-    first. The digits of `single_digits` are left out. The grid splits the first two axes of the result.
+    first. The axis rows has the last two digits of M, or the last one with `by_lanes`; the other digits of M and the
+    batch are left out. The grid splits the first two axes of the returned dictionary.
     """
-    lanes = {LANES: (kept_digit(contraction),)} if by_lanes else {}
+    lanes = {LANES: (required_lane_digit(contraction),)} if by_lanes else {}
     return {
         **lanes,
         ROWS: contraction.rows[-1:] if by_lanes else contraction.rows[-2:],
@@ -133,9 +134,11 @@ def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[S
 
 
 def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
-    """Return the Schedule (plan) whose lines say these blocking parameters; the inverse of `blocking_of`."""
+    """Return the Schedule (plan) whose statements say these blocking parameters; the inverse of `blocking_of`."""
     (m, n, k), axes = blocking.atom.shape, axes_in_order(contraction, blocking.by_lanes)
-    across, vector_digit = (LANES, kept_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
+    across, vector_digit = (
+        (LANES, required_lane_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
+    )
     walked = {
         vector_digit: round_up(size(vector_digit), n if blocking.by_lanes else blocking.columns),
         contraction.depth[-1]: round_up(size(contraction.depth[-1]), k),
@@ -176,7 +179,7 @@ def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
 
 
 def blocking_of(contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """Return the Blocking that a plan's lines say for a contraction, without any check; the inverse of `plan_of`.
+    """Return the Blocking that a plan's statements say for a contraction, without any check; the inverse of `plan_of`.
 
     `atom` is the MMA atom, or the SIMD unit, that multiplies.
     """

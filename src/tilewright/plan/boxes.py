@@ -86,9 +86,9 @@ def choose_task_widths(
 def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions that the grid may split, in the order of the first write; () if there are none.
 
-    They are the dimensions of `pointwise_dims`. With `logs`, results of debug_log count as writes, and a debug_log with
-    explicit coordinates forbids all splits. `opened` are sizes known only at the call; no proof relies on their
-    numbers. `size(d)` evaluates the extent of a dimension d.
+    The program is pointwise along each: all writes are separate, and no operation mixes elements along it. With `logs`,
+    results of debug_log count as writes, and a debug_log with explicit coordinates forbids all splits. `opened` are
+    sizes known only at the call; no proof relies on their numbers. `size(d)` evaluates the extent of a dimension d.
     """
     dims = pointwise_dims(program, size, opened)
     for op in program.walk() if logs else ():
@@ -227,10 +227,10 @@ def _separately_written_dims(
 
 
 def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
-    """Return (number of the memory coordinate that `dim` alone indexes, its linear form) of an access; else None.
+    """Return (position of the memory coordinate that `dim` alone indexes, its linear form) of an access; else None.
 
     The linear form is (stride of `dim`, the rest of the coordinate). The coordinate must be linear in `dim` with a
-    constant stride, and no other index may be in it.
+    constant stride, and no other index may be in it. `op` is the read or write.
     """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
@@ -342,7 +342,11 @@ def reads_sliding_window(program: Program, dim: Expr) -> bool:
 
 
 def why_whole(program: Program, dim: Expr) -> str:
-    """Return text: why the grid cannot split `dim`, a dimension that `pointwise_dims` leaves out."""
+    """Return text: why the grid cannot split `dim`, a dimension along which the program is not pointwise.
+
+    It is the first reason that holds: a while loop, an operation that mixes elements along `dim`, a write without
+    `dim`; else that writes are not separate along `dim`, or that another size depends on `dim`.
+    """
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):
             return "a while loop has one condition for all"

@@ -178,7 +178,10 @@ def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> C
 
 
 def dimension(digit: Symbol) -> Symbol:
-    """Return the symbol of the dimension that stands for a digit (mixed-radix part) in a program over digits."""
+    """Return the dimension symbol that stands for a digit in a program whose dimensions are digits.
+
+    A digit is a mixed-radix part of a dimension. The symbol has the digit's name.
+    """
     return symbol(digit.name, 0)
 
 
@@ -340,7 +343,10 @@ class _Recogniser:
         self.images = Substitution(dict(sizes))
 
     def run(self) -> Contraction:
-        """Return the Contraction that the program computes; raise NoContraction if it computes none."""
+        """Return the Contraction that the program computes; raise NoContraction if it computes no single contraction.
+
+        Raise NoContraction too if an extent of N, K or the batch is known only at the call.
+        """
         ops, (kept, rows, columns, added), start, sum_dtype = self.structure()
         dims = [*kept, *rows, *columns, *added]
         indices = {d: index(name, self.size(d)) for d, name in _digit_names(dims).items()}

@@ -8,10 +8,10 @@ from tilewright.algebra.expr import Expr, Symbol, index
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op
 from tilewright.machine import MultiplyAtom
-from tilewright.plan.blocking import COLUMNS, LANES, ROWS, Blocking, kept_digit, round_up
+from tilewright.plan.blocking import COLUMNS, LANES, ROWS, Blocking, required_lane_digit, round_up
 from tilewright.plan.contraction import Contraction, Operand, dimension, over_joined, size
 from tilewright.plan.general import Cuts
-from tilewright.plan.lanes import own_rounds
+from tilewright.plan.lanes import peeled_blocks
 from tilewright.plan.microkernel import Axes, LaneKernel, Microkernel
 from tilewright.plan.sliding import halo_of
 from tilewright.plan.tiled import Depth, Tiled, Walk
@@ -44,7 +44,7 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 
     If the blocking vectorises a digit of the batch, this digit stands after N instead.
     """
-    vectorised = (kept_digit(contraction),) if blocking.by_lanes else ()
+    vectorised = (required_lane_digit(contraction),) if blocking.by_lanes else ()
     return (
         *(d for d in contraction.batch if d not in vectorised),
         *contraction.rows,
@@ -57,12 +57,12 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
     """Return Cuts, the lowering parameters that a blocking gives a contraction.
 
-    `product` is the mma of the contraction's program, rewritten over the digits (mixed-radix parts) of `in_lines`'s
-    result.
+    `product` is the mma of the contraction's program, which is rewritten so that its dimensions are the digits
+    (mixed-radix parts) of the contraction that `in_lines` returns.
     """
     walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
     *lines, row = map(dimension, walked.rows if blocking.in_tiles or blocking.by_lanes else walked.rows[-2:])
-    axis, digit = (LANES, kept_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
+    axis, digit = (LANES, required_lane_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
     inside, across = [] if blocking.in_tiles or blocking.by_lanes else lines, dimension(digit)
     pieces: dict[str, dict[Expr, int]] = {
         COLUMNS: {dimension(d): 1 for d in contraction.columns},
@@ -91,7 +91,7 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
         width, unit = blocking.columns, blocking.atom.lanes
         has_ragged_tail = round_up(size(digit) % width, unit) == width
         ends: dict[Expr, tuple[int, int]] = {
-            row: own_rounds(contraction, blocking.rows),
+            row: peeled_blocks(contraction, blocking.rows),
             across: (0, int(has_ragged_tail)),
         }
         by = {product: LaneKernel(unit, row, across)}
@@ -111,9 +111,10 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
 
 
 def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
-    """Return a Walk: the lines of A that a task (one core's tile) stages, and their pitch; None if A is read in place.
+    """Return a Walk: the image lines of A that a task (one core's tile) stages, and their pitch; None if A is in place.
 
-    The pitch is the number of positions from one line to the next.
+    The pitch is the number of positions from one line to the next. If M is one digit (mixed-radix part), a task stages
+    one line of all its rows.
     """
     if not blocking.stage:
         return None

@@ -74,10 +74,10 @@ class Followed:
         With a pipeline it is the number of consumer waves, or half of that number if two halves alternate (ping-pong).
         Otherwise it is the number in the plan's line `waves`.
         """
-        roles = self.plan.pipeline
-        if roles is None:
+        pipeline = self.plan.pipeline
+        if pipeline is None:
             return self.plan.waves
-        return roles.consumer[0] // 2 if roles.pingpong else roles.consumer[0]
+        return pipeline.consumer[0] // 2 if pipeline.pingpong else pipeline.consumer[0]
 
     def wave_splits(self) -> dict[str, int] | None:
         """Return {dimension: number of waves along it} for one task (one workgroup's tile); {} for a single wave.
@@ -130,7 +130,8 @@ def _extent(axis: Axis) -> int:
 def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note if a task's extent in the plan is not the workgroup tile that `constraint` says; otherwise nothing.
 
-    Nothing is yielded for a tile without a number, or for a grid program (its plan always has these tiles).
+    A note is yielded too if the plan has no axis of the dimension. Nothing is yielded for a tile without a number, or
+    for a grid program (its plan always has these tiles).
     """
     tile = followed.number(constraint.attrs["tile"])
     if tile is None or followed.is_grid:
@@ -157,7 +158,8 @@ def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note if no loop of the plan has the loop tile that `constraint` says; otherwise nothing.
 
-    Nothing is yielded for a tile without a number, or for a tile that covers the whole axis.
+    A note is yielded too if the plan has no axis of the dimension. Nothing is yielded for a tile without a number, or
+    for a tile that covers the whole axis.
     """
     tile = followed.number(constraint.attrs.get("tile"))
     axis = followed.axis(constraint.attrs["dim"])

@@ -100,8 +100,8 @@ class Grid:
     def single_mma(self) -> Op | None:
         """Return this program's only MMA if its accumulator may stay in registers over all of K; otherwise None.
 
-        It may if the program has one MMA, and all its operations are in ALIKE (they treat all coordinates of a
-        dimension alike).
+        It may if the program has one MMA, and no operation treats coordinates of a dimension differently (such as a
+        reduction, a scan or a gather).
         """
         products = list(names_of(self.program).values())
         is_single = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())
@@ -125,12 +125,12 @@ def plan_of_grid(
     product = grid.single_mma()
     in_registers, products = (False, grid.products()) if product is None else _choose_k_tile(grid, product)
     blocks = blocks_of(products, grid.dims, grid.width) if in_registers else {}
-    plan = _plan(grid, blocks, products)
+    plan = _grid_plan(grid, blocks, products)
     return GeneralChoice(machine, program.name, plan, 0.0, 0.0, (), (NOTE,))
 
 
-def _plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Schedule:
-    """Return the Schedule (plan) of a grid program: an axis for each workgroup tile and each loop, and its MMA lines.
+def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Schedule:
+    """Return the Schedule (plan) of a grid program: an axis per workgroup tile and per loop, and its MMA statements.
 
     `blocks` maps dimensions to the loop tiles of an accumulator that stays in registers; {} if none does. `products`
     maps each MMA to its microkernel.

@@ -57,7 +57,7 @@ class KernelProgram:
 
     @cached_property
     def stated(self) -> dict[str, int]:
-        """{dimension name: loop tile in elements} that the author's constraints give."""
+        """{dimension name: loop tile in elements}, for each dimension whose loop tile the author's constraints give."""
         return tiles_of(self.program, self.sizes)[1]
 
     @cached_property

@@ -12,7 +12,16 @@ from collections.abc import Iterator
 from tilewright.algebra.expr import ZERO, Const, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.machine import Machine
-from tilewright.plan.blocking import BY_LANES, LANES, ROWS, Blocking, LaneUnit, kept_digit, round_up, single_digits
+from tilewright.plan.blocking import (
+    BY_LANES,
+    LANES,
+    ROWS,
+    Blocking,
+    LaneUnit,
+    required_lane_digit,
+    round_up,
+    single_digits,
+)
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes
@@ -82,7 +91,7 @@ def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FR
     unit, steps, workers = lane_unit(contraction, machine), default_steps(contraction), cores(machine)
     singles = single_digits(contraction, True)
     tasks = (LANES, *(d.name for d in singles), ROWS)
-    line, padded = size(contraction.rows[-1]), round_up(size(kept_digit(contraction)), unit.lanes)
+    line, padded = size(contraction.rows[-1]), round_up(size(required_lane_digit(contraction)), unit.lanes)
     flat = contraction.extent(tuple(singles)) == 1 and not contraction.a.conditions
     for vectors in WIDE:
         width = vectors * unit.lanes
@@ -131,7 +140,7 @@ def default_steps(contraction: Contraction) -> tuple[Split, ...]:
     """Return the splits of K, one per digit, of one filter tap each: `unit` if the taps are unrolled, else `loop`.
 
     A digit is a mixed-radix part of K. Its taps are unrolled if a bounds check depends on both the digit and the row,
-    or if it is the last digit and has at most WRITTEN (unroll limit) taps.
+    or if it is the last digit and has at most WRITTEN (16) taps.
     """
     last = contraction.depth[-1]
     unrolled = [t for t in contraction.depth if t in contraction.coupled or (t is last and size(t) <= WRITTEN)]
@@ -179,11 +188,11 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
     return first, last
 
 
-def own_rounds(contraction: Contraction, rows: int) -> tuple[int, int]:
+def peeled_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
     """Return (number of blocks at the start, number at the end) of an image line to peel: taps may be out of bounds.
 
-    These are the numbers that `edges` returns; (0, 0) if their sum is above ALONE (limit of peeled blocks). A block has
-    `rows` positions.
+    These are all blocks in which a filter tap may be out of bounds; it is (0, 0) if they are more than ALONE (6). A
+    block has `rows` positions of the line.
     """
     edge_blocks = edges(contraction, rows)
     return edge_blocks if sum(edge_blocks) <= ALONE else (0, 0)
@@ -237,7 +246,7 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     A, B and the result all have that digit (mixed-radix part of a dimension).
     """
     limits, workers = machine.limits, cores(machine)
-    line, padded = size(contraction.rows[-1]), round_up(size(kept_digit(contraction)), blocking.atom.shape[1])
+    line, padded = size(contraction.rows[-1]), round_up(size(required_lane_digit(contraction)), blocking.atom.shape[1])
     full_blocks, tail = divmod(line, blocking.rows)
     groups, rest = (
         n // blocking.atom.shape[1] for n in (padded - padded % blocking.columns, padded % blocking.columns)
@@ -310,13 +319,13 @@ def _instructions(
 ) -> int:
     """Return the estimated number of instructions of the whole program: unrolled taps times peeled and looped blocks.
 
-    An image line has `full_blocks` whole blocks and a last block of `tail` rows. `vectors` is the number of vectors of
-    a full and of a last group of columns. If `parted` (tasks split lines) no block is peeled.
+    An image line has `full_blocks` whole blocks and a last block of `tail` rows. `vectors` is the sum of the vectors of
+    a full group of columns and of the last group. If `parted` (tasks split lines) no block is peeled.
     """
     unrolled = 1
     for s in blocking.steps:
         unrolled *= size(contraction.summed(s.digit)) if s.is_unrolled else 1
-    peeled = 0 if parted else sum(own_rounds(contraction, blocking.rows))
+    peeled = 0 if parted else sum(peeled_blocks(contraction, blocking.rows))
     rows = (peeled + (full_blocks > peeled)) * blocking.rows + tail
     narrow = contraction.a.dtype is not contraction.sum_dtype
     return int(rows * vectors * (unrolled * (2 + narrow) + 3) + 300)

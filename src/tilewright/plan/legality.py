@@ -41,9 +41,9 @@ def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine
     """Return the number of consumer wave groups that compute one task (one workgroup's tile).
 
     A wave group is the waves that one atom spans. With ping-pong, half of the consumer groups compute a task. `line` is
-    the plan's line of the MMA, and `products` the number of MMAs. Raise an error if the consumer waves are no whole
-    groups, if the producer waves are neither 1 nor one group, if all waves are too many for a workgroup, or if the atom
-    rules out ping-pong or a single consumer group.
+    the plan's statement for the MMA, and `products` the number of MMAs. Raise an error if the consumer waves are no
+    whole groups, if the producer waves are neither 1 nor one group, if all waves are too many for a workgroup, or if
+    the atom rules out ping-pong or a single consumer group.
     """
     assert machine.lanes is not None
     waves_per_atom = atom.c.lanes // machine.lanes
@@ -66,7 +66,8 @@ def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine
 def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkernel) -> None:
     """Raise an error if the wave groups of a microkernel cannot split its accumulator tile into whole atoms.
 
-    A wave group is the waves that one atom spans. The error quotes `line` (the MMA's line) and the pipeline.
+    A wave group is the waves that one atom spans. The error quotes `line` (the plan's statement for the MMA) and the
+    pipeline.
     """
     m, n, _ = microkernel.atom.shape
     across = microkernel.columns // n if microkernel.groups > 1 and microkernel.blocks == 1 else 1
@@ -81,10 +82,10 @@ def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkerne
 
 
 def check_blocks(line: ProductUnit, microkernel: Microkernel, n: int, k: int) -> None:
-    """Raise an error, which quotes `line`, if the atom cannot multiply each block of a block-diagonal B by itself.
+    """Raise an error if the atom cannot multiply each block of a block-diagonal B by itself.
 
     `n` and `k` are the extents of the whole B, in elements. The MMA must not be transposed, and its tile must have all
-    `n` columns. Nothing is raised if B has one block.
+    `n` columns. Nothing is raised if B has one block. The error quotes `line`, the plan's statement for the MMA.
     """
     if microkernel.blocks == 1:
         return
@@ -106,9 +107,10 @@ def check_registers(
 ) -> None:
     """Raise an error if the register file is too small for all waves, or a lane's registers for its accumulators.
 
-    `lines` are the plan's MMA lines, which the error quotes; `products` maps each MMA to its microkernel. If no loop is
-    around the MMAs, `held` is None, and a lane needs the maximum of the accumulators of all MMAs. Otherwise a lane
-    needs the sum of the accumulators, plus `held` registers for operands that stay in registers over the loop.
+    `lines` are the plan's MMA statements, which the second error quotes; `products` maps each MMA to its microkernel.
+    If no loop is around the MMAs, `held` is None, and a lane needs the maximum of the accumulators of all MMAs.
+    Otherwise a lane needs the sum of the accumulators, plus `held` registers for operands that stay in registers over
+    the loop.
     """
     microkernel = next(iter(products.values()))
     file_bytes, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
@@ -132,8 +134,9 @@ def check_registers(
 def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, row_elements: int) -> int:
     """Return the number of rows of shared memory, of `row_elements` elements each, in a K step of `k_step` elements.
 
-    Raise an error, which quotes `axis` and `line`, if the K step is no whole number of rows. Raise an error, which
-    quotes `axis`, if the K step is longer than K (`k_extent` elements), rounded up to whole rows.
+    Raise an error, which quotes the plan's axis of K and `line` (the statement for the MMA), if the K step is no whole
+    number of rows. Raise an error, which quotes the axis, if the K step is longer than K (`k_extent` elements), rounded
+    up to whole rows.
     """
     if k_step % row_elements:
         why = f"a K step of {k_step} is no multiple of a row of shared memory, {row_elements}"
@@ -176,20 +179,22 @@ def check_loop_tile(axis: Axis, tile: int, extent: int, unit: int) -> None:
 
 
 def lines_of_stages(plan: Schedule) -> tuple[str, ...]:
-    """Return the lines of a plan that determine how much shared memory its stages take, for an error to quote.
+    """Return the statements of a plan that determine how much shared memory its stages take, for an error to quote.
 
-    They are the axes without a task level (K steps), the MMAs with their accumulator tiles, and the pipeline.
+    They are, as texts, the axes without a task level (K steps), the MMAs with their accumulator tiles, and the
+    pipeline.
     """
     loops = [axis for axis in plan.axes if not any(cut.level == "task" for cut in axis.splits)]
     return tuple(map(str, (*loops, *plan.products, *([plan.pipeline] if plan.pipeline else []))))
 
 
 def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkernel]) -> None:
-    """Raise an error if the plan's line `overlap` does not fit a kernel with a pipeline; a delayed store never does.
+    """Raise an error if the plan's statement `overlap` does not fit a kernel with a pipeline.
 
-    An overlap needs a loop around two or more MMAs (`looped` says whether there is one), each MMA with all of its K in
-    shared memory at once, and a pipeline that is not `joint`. The overlap `ordered` also needs two wave groups.
-    `products` maps each MMA to its microkernel.
+    A delayed store never fits. Any other overlap needs a loop around two or more MMAs (`looped` says whether there is
+    one), each MMA with all of its K in shared memory at once, and a pipeline that is not `joint` (one barrier for all
+    operands). The overlap `ordered` (wave groups take turns) also needs two wave groups. `products` maps each MMA to
+    its microkernel.
     """
     if plan.overlap == "none":
         return

@@ -47,7 +47,11 @@ class Cost:
         return self.products + self.memory + self.staging + self.storing + self.launch
 
     def parts(self) -> dict[str, float]:
-        """Return {cause: predicted cycles of the busiest worker}: products, memory, staging, storing and launch."""
+        """Return {cause: predicted cycles of the busiest worker (core)}.
+
+        The causes are products (multiply-adds), memory (cycles that multiply-adds do not hide), staging of A, storing
+        of results, and the launch.
+        """
         return {f.name: getattr(self, f.name) for f in fields(self)[:5]}
 
 
@@ -76,12 +80,12 @@ def operand_bytes(operand: Operand) -> int:
 
 
 def l1(limits: Limits) -> float:
-    """Return the number of bytes of the L1 cache that data of a kernel can use: the share L1_SHARE of its capacity."""
+    """Return the number of bytes of the L1 cache that data of a kernel can use: 0.8 (L1_SHARE) of its capacity."""
     return L1_SHARE * limits.l1_bytes
 
 
 def l2(limits: Limits) -> float:
-    """Return the number of bytes of the L2 cache that data of a kernel can use: the share L2_SHARE of its capacity."""
+    """Return the number of bytes of the L2 cache that data of a kernel can use: 0.6 (L2_SHARE) of its capacity."""
     return L2_SHARE * limits.l2_bytes
 
 

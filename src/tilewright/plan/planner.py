@@ -37,7 +37,7 @@ class Candidate:
 
     @cached_property
     def plan(self) -> Schedule:
-        """The Schedule (plan) whose lines say this candidate's blocking."""
+        """The Schedule (plan) whose statements say this candidate's blocking."""
         return plan_of(self.contraction, self.blocking)
 
 
@@ -239,7 +239,7 @@ def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
 def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
     """Return [(name, value)] of the properties that distinguish plans: atom, accumulator tile, task count, staging.
 
-    The staging is left out without tile registers.
+    The staging of A is left out without tile registers. A task is one core's tile.
     """
     blocking = candidate.blocking
     block = blocking.rows, blocking.columns

@@ -22,8 +22,10 @@ def rank_vector_blockings(
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
     """Return ({dimension: extent of a task}, {dimension: loop tile}, Microkernel) of the fastest blocking of `op`.
 
-    A task is one core's tile. None if no vector atom takes the types of `op`, if `op` has no accumulator tile or an
-    extent of 0, or if a dimension with a loop tile is not in `parallel` (the dimensions that the grid may split).
+    A task is one core's tile; extents and tiles are in elements. A blocking is a choice of tile sizes and loop order;
+    all those by vectors along N with the loop over N outermost are compared. None if some atom for the types of `op` is
+    no vector atom, if there is none, if `op` has no accumulator tile or an extent of 0, if M is not its last row
+    dimension, or if a dimension with a loop tile is not in `parallel` (the dimensions that the grid may split).
     `size(d)` evaluates the extent of a dimension d.
     """
     axes = axes_in(op, size)

@@ -134,10 +134,10 @@ def _line_pitch(slide: Slide, image_width: int) -> int:
 
 
 def is_direct(contraction: Contraction, k_step: int) -> bool:
-    """True if tile registers can load A in place, in K steps of `k_step` elements.
+    """True if tile registers can load A in place, without staging, in K steps of `k_step` elements.
 
-    A must be contiguous along K, need no bounds checks, and K's last digit (mixed-radix part) must be whole K steps. M
-    must be one digit.
+    M must be one digit (mixed-radix part). A must need no bounds checks and be contiguous along K's last digit, which
+    must span A's innermost memory dimension and be whole K steps.
     """
     last = contraction.depth[-1]
     inner = contraction.a.coordinates[-1]

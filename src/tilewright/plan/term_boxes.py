@@ -104,11 +104,12 @@ class Terms:
 
 
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
-    """Return Terms with the number of input positions that a lane's box (rectangle) of results reads in one K step.
+    """Return `terms` with the number of input positions that a lane's box of results reads in one K step filled in.
 
-    `read` is the read of operand A; `digits` are the dimensions of the mixed-radix parts of M, along which boxes
-    extend. If lanes run along rows, the number of contiguous positions, and the byte stride between the reads of
-    neighbouring lanes, are set too. `size(d)` evaluates the extent of a dimension d.
+    A box is a rectangle of neighbouring results. `read` is the read of operand A; `digits` are the dimensions of the
+    mixed-radix parts of M, along which boxes extend. If lanes run along rows, the number of contiguous positions, and
+    the byte stride between the reads of neighbouring lanes, are filled in too. `size(d)` evaluates the extent of a
+    dimension d.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 

@@ -216,15 +216,15 @@ def _parse_kernel(statements: list[str]) -> Schedule:
         )
     if "raster" in lines and not plan.grid:
         raise ArgumentError(f"plan: `{lines['raster']}`: no line says the tasks that it orders, {NOTATION['grid']}")
-    _check_names(plan, lines)
+    _check_axis_names(plan, lines)
     return plan
 
 
-def _check_names(plan: Schedule, lines: dict[str, str]) -> None:
+def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
     """Raise an ArgumentError if `grid`, `loops` or a copy point names an axis or a loop that the plan does not have.
 
-    A copy point is the moment when a value is copied. `lines` maps the first word of a statement to its text, which the
-    error quotes.
+    A copy point says when a value is copied: `start`, `task`, or the axis for a step of which it is copied. `lines`
+    maps the first word of a statement to its text, which the error quotes.
     """
     axes = {axis.name: axis for axis in plan.axes}
     for value in (v for v in plan.values if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):

@@ -61,7 +61,10 @@ def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Ma
 
 
 def registers(rows: int, columns: int) -> int:
-    """Return the number of tile registers of a block of `rows` x `columns` register tiles: accumulators, A and B."""
+    """Return the number of tile registers that an accumulator tile of `rows` x `columns` registers needs in all.
+
+    It is the sum of rows * columns accumulators, `rows` registers of A and `columns` registers of B.
+    """
     return rows * columns + rows + columns
 
 

@@ -189,8 +189,8 @@ def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> Multi
 def validate(plan: Schedule, contraction: Contraction, machine: Machine) -> Blocking:
     """Return the Blocking that a plan says for a contraction; raise an ArgumentError if the plan is illegal.
 
-    The error says why: a line of the plan breaks a rule, the plan names no atom, or the blocking is illegal on the
-    machine or too large for it.
+    The error says why: a statement of the plan breaks a rule, a size of the plan is open (known only at the call), the
+    plan names no atom, or the blocking is illegal on the machine or too large for it.
     """
     if plan.open:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")

@@ -120,11 +120,11 @@ def _row_choices(line: int, most_rows: int) -> list[int]:
 
 
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
-    """Return the splits of K, outermost first: one per filter tap, then a loop over channels, then the atom's K.
+    """Return the splits of K, outermost first: one per filter-tap digit, a loop over channels, then the atom's K.
 
-    The loop over channels has the size that `fixed` gives; else up to four atom steps, or as many as one load of A
-    feeds. A tap is unrolled if a bounds check depends on it and on the row, and if at most WRITTEN (16) K steps are
-    unrolled; otherwise it is a loop.
+    The loop over channels has the size that `fixed` (the author's constraints) gives; else up to four atom steps, or as
+    many as one load of A feeds. A tap digit (mixed-radix part of K) is unrolled if a bounds check depends on it and on
+    the row, and if at most WRITTEN (16) K steps are unrolled; otherwise it is a loop.
     """
     last, group = contraction.depth[-1], atom.shape[2]
     unroll_limit = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go

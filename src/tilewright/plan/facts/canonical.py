@@ -59,10 +59,10 @@ def facts_of(
 def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
     """Return {dimension: its digits (name, stride, extent), outermost first} of dimensions that accesses divide.
 
-    Digits are mixed-radix parts, as in [i//56, i%56]. A dimension is left out if an operation does not treat all its
-    coordinates alike (a reduction, a scan, a gather), if it is the axis of a loop that is not in `free` (its tile size
-    changes the result), if accesses use only its quotients, or if its divisors cannot be ordered so that each divides
-    the next.
+    Digits are mixed-radix parts, as in [i//56, i%56]. `sizes` maps size symbols to numbers. A dimension is left out if
+    an operation does not treat all its coordinates alike (a reduction, a scan, a gather), if it is the axis of a loop
+    that is not in `free` (its tile size changes the result), if accesses use only its quotients, or if its divisors
+    cannot be ordered so that each divides the next.
     """
     numbers = Substitution(sizes)
     stuck: set[Expr] = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free}
@@ -169,15 +169,15 @@ class _Builder:
         """Return {axis: LoopFacts} for each axis along which the program computes a whole softmax between MMAs.
 
         The program has no loop over such an axis, but could have one that computes the softmax tile by tile (online
-        softmax).
+        softmax). It is {} if the program has fewer than two MMAs.
         """
         ops = self.program.body.ops
-        dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_chain() else set()
+        dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_several_mmas() else set()
         online = [d for d in dims if d not in self.opened and str(d) in self.extents and str(d) not in self.loops]
         found = [d for d in online if isinstance(online_softmax(self.program, d), OnlineSoftmax)]
         return {str(d): LoopFacts(str(d), f"{MAXIMUM}+{RESCALED}", None) for d in found}
 
-    def _has_chain(self) -> bool:
+    def _has_several_mmas(self) -> bool:
         """True if the program has more than one MMA."""
         return sum(n.op == "mma" for n in self.nodes) > 1
 
@@ -238,9 +238,9 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _add_computation(self, op: Op) -> None:
-        """Add the node of an op that is no read, write, loop or yield; an op whose result is no tile is left out.
+        """Add the node of an operation that is no read, write, loop or yield, unless its result is no tile.
 
-        The node says which dimensions the op reduces, and which loops carry a value that it depends on.
+        The node says which dimensions the operation reduces, and which loops carry a value that it depends on.
         """
         args = tuple(self.node_of[v] for v in op.operands if v in self.node_of)
         result = op.results[0].type if op.results else None
@@ -255,10 +255,10 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _add_loop(self, op: Op) -> None:
-        """Add the nodes of a loop's body; a loop that is not free also gets a STATE node for each carried value.
+        """Add the nodes of a loop's body; a loop that is not free also gets a node "state" for each carried value.
 
-        A loop is free if its tile size does not change the result. It gets no node and no LoopFacts: its body then
-        works on whole dimensions.
+        A loop is free if its tile size does not change the result. A free loop gets no node and no LoopFacts: its body
+        then works on whole dimensions.
         """
         (body,) = op.blocks
         if op in self.free:

@@ -57,7 +57,7 @@ class _CarriedValues:
             for result in op.results:
                 self.carried_in[result] = set().union(*(self.carried_in.get(v, set()) for v in op.operands))
         self.ends = self.body.ops[-1].operands
-        self.maxima = self._maxima()
+        self.maxima = self._running_maxima()
 
     def merge_kinds(self) -> str | None:
         """Return the kinds of merge ("sum", "max", "rescaled") of all carried values, sorted and joined by "+".
@@ -81,16 +81,24 @@ class _CarriedValues:
             return op, op.operands[-1]
         return None
 
-    def _maxima(self) -> dict[Value, Value]:
-        """Return {value carried in: value carried out} of the loop's running maxima and minima."""
+    def _running_maxima(self) -> dict[Value, Value]:
+        """Return {value as an iteration receives it: value as it passes it on} of the running maxima and minima.
+
+        The new value is the maximum (or minimum) of the old value and of a tile that depends on no carried value.
+        """
         maxima = {}
         for arg, end in zip(self.body.args, self.ends, strict=True):
             step = self._accumulation(end)
-            if step and step[0].name in ("max", "min") and step[1] is arg and not self._carries(step[0].operands[0]):
+            if (
+                step
+                and step[0].name in ("max", "min")
+                and step[1] is arg
+                and not self._depends_on_carried(step[0].operands[0])
+            ):
                 maxima[arg] = end
         return maxima
 
-    def _carries(self, value: Value) -> bool:
+    def _depends_on_carried(self, value: Value) -> bool:
         """True if `value` depends on a value that the loop carries from one iteration to the next."""
         return bool(self.carried_in.get(value))
 
@@ -106,19 +114,19 @@ class _CarriedValues:
         if step is None:
             return None
         accumulate, before = step
-        terms = [v for v in accumulate.operands[:-1] if self._carries(v)]
+        terms = [v for v in accumulate.operands[:-1] if self._depends_on_carried(v)]
         if before is arg:
             return SUM if not terms else None
         scaled = self.maker.get(before)
         if scaled is None or scaled.name != "mul":
             return None
         factors = [v for v in scaled.operands if v is not arg]
-        maximum = self._rescaled_by(factors[0]) if len(factors) == 1 else None
-        if maximum is None or len(terms) != 1 or not self._is_homogeneous(terms[0], maximum):
+        maximum = self._rescaling_maximum(factors[0]) if len(factors) == 1 else None
+        if maximum is None or len(terms) != 1 or not self._has_one_weight_factor(terms[0], maximum):
             return None
         return RESCALED
 
-    def _rescaled_by(self, value: Value) -> Value | None:
+    def _rescaling_maximum(self, value: Value) -> Value | None:
         """Return the running maximum m if `value` is g(m - m'), with g = exp or exp2; otherwise None.
 
         m is the maximum as an iteration receives it, m' as the iteration passes it on.
@@ -134,10 +142,11 @@ class _CarriedValues:
         before, after = difference.operands
         return before if before in self.maxima and self.maxima[before] is after else None
 
-    def _is_homogeneous(self, value: Value, maximum: Value) -> bool:
+    def _has_one_weight_factor(self, value: Value, maximum: Value) -> bool:
         """True if `value` has exactly one factor g(t - m'), with g = exp or exp2, and uses no other carried value.
 
-        `maximum` is the running maximum as an iteration receives it; m' is the same as the iteration passes it on.
+        `maximum` is the running maximum m as an iteration receives it; m' is this maximum as the iteration passes it
+        on.
         """
         op = self.maker.get(value)
         if op is None:
@@ -146,8 +155,10 @@ class _CarriedValues:
             difference = self.maker.get(op.operands[0])
             if difference is None or difference.name != "sub":
                 return False
-            return difference.operands[1] is self.maxima[maximum] and not self._carries(difference.operands[0])
+            return difference.operands[1] is self.maxima[maximum] and not self._depends_on_carried(
+                difference.operands[0]
+            )
         if op.name in ("cast", "mul", *SAME_ELEMENTS):
-            carrying = [v for v in op.operands if self._carries(v)]
-            return len(carrying) == 1 and self._is_homogeneous(carrying[0], maximum)
+            carrying = [v for v in op.operands if self._depends_on_carried(v)]
+            return len(carrying) == 1 and self._has_one_weight_factor(carrying[0], maximum)
         return False

@@ -65,19 +65,18 @@ def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
                 (b.dims & node.dims) - a.dims,
                 shared - node.dims,
                 shared & node.dims,
-                _operand(nodes, a.id),
-                _operand(nodes, b.id),
-                _accumulator(nodes, c.id, node.dims),
+                _operand_facts(nodes, a.id),
+                _operand_facts(nodes, b.id),
+                _accumulated_mma(nodes, c.id, node.dims),
             )
         )
     return tuple(products)
 
 
-def _operand(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
+def _operand_facts(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
     """Return OperandFacts: the reads, the MMAs and the computations that make the operand with node number `value`.
 
-    Nodes from which a read or an MMA is made are left out, and so are operations that only rename elements or make
-    constants.
+    Nodes behind a read or an MMA are not visited. Operations that only rename elements or make constants are left out.
     """
     by_kind: Mapping[str, list[int]] = {"read": [], "mma": [], "": []}
     for i in behind(nodes, value, ("read", "mma")):
@@ -87,8 +86,8 @@ def _operand(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
     return OperandFacts(value, tuple(by_kind["read"]), tuple(by_kind["mma"]), between)
 
 
-def _accumulator(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
-    """Return the node number of the MMA whose result is the accumulator input `start`, perhaps rescaled; else None.
+def _accumulated_mma(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
+    """Return the node number of the MMA whose result, perhaps rescaled, is the accumulator input `start`; else None.
 
     From `start` back it follows the first operand that has exactly the accumulator's dimensions `dims`, until it meets
     an MMA.

@@ -24,20 +24,21 @@ class _Signing:
 
     def __init__(self, facts: Facts):
         self.facts = facts
-        self.runs = _merged(facts)
+        self.runs = _mergeable_groups(facts)
         self.inner = {dim: run[-1] for run in self.runs for dim in run}
-        self.number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._sort_key))}
+        self.dim_number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._sort_key))}
 
     def build(self) -> Signature:
         """Return the signature (extents, parallel dimensions, loops, an expression tree for each write).
 
-        Dimensions are numbers in the signature.
+        Dimensions are numbers in the signature; dimensions that form one flat index share a number. A loop is (number
+        of its dimension, how its states merge).
         """
         facts = self.facts
-        extents = sorted((self.number[run[-1]], facts.size(run)) for run in self.runs)
-        loops = sorted((self.number[self.inner[axis]], loop.merge or "") for axis, loop in facts.loops.items())
-        parallel = sorted({self.number[self.inner[d]] for d in facts.parallel})
-        return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value(w.id) for w in facts.writes))
+        extents = sorted((self.dim_number[run[-1]], facts.size(run)) for run in self.runs)
+        loops = sorted((self.dim_number[self.inner[axis]], loop.merge or "") for axis, loop in facts.loops.items())
+        parallel = sorted({self.dim_number[self.inner[d]] for d in facts.parallel})
+        return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value_tree(w.id) for w in facts.writes))
 
     def _sort_key(self, run: tuple[str, ...]) -> tuple[object, ...]:
         """Return the key by which merged dimensions are numbered: strides in writes, extent, then strides in reads.
@@ -50,10 +51,13 @@ class _Signing:
         return (not any(written), *written, facts.size(run), tuple(read))
 
     def _dim_numbers(self, dims: frozenset[str]) -> tuple[int, ...]:
-        """Return the numbers in the signature of the dimensions `dims`, sorted; merged dimensions share one number."""
-        return tuple(sorted({self.number[self.inner[d]] for d in dims}))
+        """Return the numbers in the signature of the dimensions `dims`, sorted, each once.
 
-    def _value(self, value: int) -> Signature:
+        Dimensions that form one flat index share a number.
+        """
+        return tuple(sorted({self.dim_number[self.inner[d]] for d in dims}))
+
+    def _value_tree(self, value: int) -> Signature:
         """Return the expression tree of the node number `value` as nested tuples without names.
 
         A and B of an MMA are sorted, so that their order does not matter. Operations that only rename elements are left
@@ -61,13 +65,20 @@ class _Signing:
         """
         n = self.facts.nodes[value]
         if n.op in PASSED_OVER and n.args:
-            return self._value(n.args[0])
-        args = [self._value(arg) for arg in n.args]
+            return self._value_tree(n.args[0])
+        args = [self._value_tree(arg) for arg in n.args]
         if n.op == "mma":
             args = [*sorted(args[:2], key=repr), *args[2:]]
-        return (n.op, str(n.dtype), self._dim_numbers(n.dims), self._dim_numbers(n.reduces), self._access(n), *args)
+        return (
+            n.op,
+            str(n.dtype),
+            self._dim_numbers(n.dims),
+            self._dim_numbers(n.reduces),
+            self._access_tuple(n),
+            *args,
+        )
 
-    def _access(self, n: ValueFacts) -> Signature:
+    def _access_tuple(self, n: ValueFacts) -> Signature:
         """Return the memory access of the node `n` as a tuple without names; () if `n` is no read or write.
 
         The tuple is (bytes of an element, ((dimension number, stride in elements), ...), number of elements that the
@@ -75,12 +86,15 @@ class _Signing:
         """
         if n.access is None:
             return ()
-        steps = {self.number[self.inner[d]]: n.access.steps[self.inner[d]] for d in n.access.dims}
+        steps = {self.dim_number[self.inner[d]]: n.access.steps[self.inner[d]] for d in n.access.dims}
         return (n.access.bytes, tuple(sorted(steps.items())), n.access.elements, n.access.can_leave, n.access.linear)
 
 
-def _merged(facts: Facts) -> list[tuple[str, ...]]:
-    """Return all dimensions in groups; a group, outermost first, forms one flat index wherever its dimensions occur."""
+def _mergeable_groups(facts: Facts) -> list[tuple[str, ...]]:
+    """Return all dimensions of a program in groups; the dimensions of a group form one flat index wherever they occur.
+
+    A group lists its dimensions outermost first; most groups have one dimension.
+    """
     runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
     while True:
         pair = next(((a, b) for a in runs for b in runs if a != b and _can_merge(facts, a, b)), None)
