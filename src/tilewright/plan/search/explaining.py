@@ -22,7 +22,7 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
     """Return the text lines of `explain`: predicted time and roofline, limits of the best candidate, one line per
     refusal.
 
-    A refusal is a slower candidate or an illegal choice. If the ranking has no candidate, return the line "no plan" and
+    A refusal is a slower candidate or a rejected choice. If the ranking has no candidate, return the line "no plan" and
     one line per refusal.
     """
     best = ranking.best

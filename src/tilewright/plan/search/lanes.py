@@ -22,8 +22,8 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield at most one candidate: a program without MMAs as one kernel.
 
-    Yields nothing if the program has MMAs, or if the machine has no lanes (a CPU). For one half of a split program,
-    also yields nothing if `_kernel_of_part` has no kernel for its rows.
+    Yields nothing if the program has MMAs, or if the machine has no lanes (a CPU). Yields nothing for a half of a split
+    program if the grid can split all of its dimensions, if it has loops, or if an access is not contiguous along a row.
     """
     if facts.products or machine.lanes is None:
         return

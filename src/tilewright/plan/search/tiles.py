@@ -114,10 +114,10 @@ def _overhang_is_dropped(facts: Facts, tile: AxisTile) -> bool:
 
 def can_pad(facts: Facts, dim: str) -> bool:
     """True if every write drops the elements past the end of `dim`, so that a tile may extend past it."""
-    return all(_is_out_of_bounds(w.place, dim, facts.extents[dim]) for w in facts.writes)
+    return all(_end_is_out_of_bounds(w.place, dim, facts.extents[dim]) for w in facts.writes)
 
 
-def _is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
+def _end_is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
     """True if all elements from `extent` on along `dim` are out of bounds of the memory, so that writes drop them."""
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
