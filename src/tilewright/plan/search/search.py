@@ -64,7 +64,8 @@ def search_facts(
 
     With `only_lowered`, candidates that the lowering cannot do are rejected. `constant` names arguments that are
     repacked once, when they are bound, at no cost. With `keeps_all`, the ranking keeps candidates that bounds show to
-    be slower.
+    be slower. A program that logs, or computes elements in order, gets kernels without a pipeline only; a program with
+    sizes known only at the call gets no SIMT products, repacked operands, split reductions or second kernel.
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     _add_candidates(ranking, list(kernels_of_cores(facts, machine, ranking)))

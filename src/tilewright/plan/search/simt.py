@@ -77,7 +77,8 @@ class TermKernelSchedule:
 def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield candidates: kernels in which lanes compute a program's single product without atoms (SIMT).
 
-    Yields nothing if `term_program` returns None for the program.
+    Yields nothing if `term_program` returns None: for example if neither M nor N is empty, if an operand is computed,
+    or on a machine without lanes (a CPU).
     """
     program = term_program(facts, machine)
     if program is None:

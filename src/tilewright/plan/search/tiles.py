@@ -50,7 +50,8 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
     """Yield (an AxisTile per class of dimensions, (wave groups along rows, wave groups along columns)), all choices to
     try.
 
-    A class of dimensions (same role in every MMA) is one axis of the schedule.
+    A class of dimensions (same role in every MMA) is one axis of the schedule. Tiles meet the author's constraints.
+    There are several wave groups along columns only if a task (workgroup) or a cluster has all of N.
     """
     unit = o.products[0].atoms[0].shape[0]
     held = any(p.a_in_registers for p in o.products)
