@@ -36,9 +36,10 @@ def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
     schedule.
 
     Two dimensions are in one class if they have the same role (row, column, K, batch or none) in every MMA, if the grid
-    may split both or neither, and if one pass over the tiles suffices for both or for neither. Classes, and the
-    dimensions in each class, are in this order: parallel dimensions, then the memory order of the first result, then
-    the memory order of the reads. `flips` has one entry per MMA: True if N lies on the atom's rows.
+    may split both or neither, and if both or neither can be processed tile by tile in one pass (a dimension that is
+    scanned cannot). Classes, and the dimensions in each class, are in this order: parallel dimensions, then the memory
+    order of the first result, then the memory order of the reads. `flips` has one entry per MMA: True if N lies on the
+    atom's rows.
     """
     order = [dim for n in (*facts.writes[:1], *facts.reads) for form in n.place.coords for dim, _ in form]
     sides = [(*p.side(flip)[:2], p.k, p.batch) for p, flip in zip(facts.products, flips, strict=True)]

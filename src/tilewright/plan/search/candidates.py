@@ -24,10 +24,12 @@ def kernels_with_atoms(
     """Yield candidates that run a program as one kernel whose MMAs all run on atoms (MMA instructions) fed by a
     pipeline.
 
-    Candidates without split-K come first, then candidates with split-K. `best` is the time of the best candidate so
-    far, in cycles: tilings whose lower bound exceeds it are skipped. `only_lowered` drops candidates that the lowering
-    cannot do. Yields nothing on a machine without lanes (a CPU), without an MMA, or unless every result is a plain
-    store; `ranking` gets the reason in the last two cases, unless the program is half of a split one.
+    Candidates without split-K come first, then, if all sizes are known before the call, candidates with split-K. `best`
+    is the time of the best candidate so far, in cycles: tilings whose lower bound exceeds it are skipped.
+    `only_lowered` drops candidates that the lowering cannot do.
+
+    Yields nothing in three cases: the machine has no lanes (a CPU), the program has no MMA, or some result is not a
+    plain store. In the last two cases `ranking` gets the reason, unless the program is half of a split one.
     """
     if machine.lanes is None:
         return

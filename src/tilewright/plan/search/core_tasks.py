@@ -38,7 +38,7 @@ def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
             why = "elements are computed in order" if facts.in_order else why_whole(facts.program, d)
             ranking.reject(f"tasks over {d}", why)
     ranking.timed += 1
-    yield uniform_candidate(_kernel(facts, machine, widths, loops))
+    yield uniform_candidate(_cpu_kernel(facts, machine, widths, loops))
 
 
 def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
@@ -53,14 +53,16 @@ def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
     return tasks_of(kernel.widths, numbers_of(kernel.facts.sizes)) >= (machine.limits.cores or 1)
 
 
-def _kernel(facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict[Expr, int]) -> UniformKernelSchedule:
+def _cpu_kernel(
+    facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict[Expr, int]
+) -> UniformKernelSchedule:
     """Return a UniformKernelSchedule: the kernel with `widths` elements per task and `loops` elements per loop
     iteration.
 
     A task is one thread's work. If the program has a single MMA whose accumulator tile stays in registers, the widths
     are rounded up to whole accumulator tiles. If in addition the author states no widths, nothing is logged and all
-    sizes are known before the call, the widths and the accumulator tile are first replaced by the fastest vector
-    blocking.
+    sizes are known before the call, the widths and the accumulator tile are first replaced by the fastest blocking on
+    vector registers, if there is one.
     """
     size = numbers_of(facts.sizes)
 

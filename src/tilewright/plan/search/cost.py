@@ -72,8 +72,8 @@ def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) ->
     """Return the L2 cycles of one core to copy one operand row of `k` elements to shared memory.
 
     The row is copied in slabs (rows of shared memory) of `slab` elements, each `element` bytes; a last slab that is not
-    full takes as long as a full one. Misaligned rows take longer. `pitch` is the number of bytes between the starts of
-    rows in global memory; 0 means that all rows are aligned.
+    full takes at least as long as a full one. Misaligned rows take longer. `pitch` is the number of bytes between the
+    starts of rows in global memory; 0 means that all rows are aligned.
     """
     limits, row = machine.limits, slab * element
     whole, rest = divmod(k, slab)
@@ -85,12 +85,12 @@ def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) ->
 
 
 def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: float = 0.0) -> float:
-    """Return the cycles of one pipelined iteration with the work `p` on one core.
+    """Return the cycles of one pipelined iteration on one core; `p` has the cycles and bytes of the iteration's work.
 
     It is the maximum of three: arithmetic (the longer of MMAs and lanes, plus the exposed share of the shorter), reads
     of shared memory, and copies to shared memory. Exposed latencies are added, and too few stages make it longer. `o`
-    says what overlaps, `share` is the fraction of the machine's cores at work, `more` is a number of cycles to add to
-    copies.
+    says which of MMAs, lanes and copies overlap, `share` is the fraction of the machine's cores at work, `more` is a
+    number of cycles to add to copies.
     """
     limits = machine.limits
     mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
@@ -137,9 +137,9 @@ def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
     """Return a KernelTime: cycles of a kernel with the bound of memory bandwidth, and cycles without that bound.
 
-    Both include the launch: the first at its shortest, the second a plain one. `w` is the kernel's work, `o` says how
-    the work overlaps. With stages, copies overlap MMAs; with zero stages, all waves run the same code, and the cycles
-    of MMAs, lanes and loads add up.
+    Both include the launch: the first the shortest launch that the machine has, the second a plain launch. `w` is the
+    kernel's work, `o` says how the work overlaps. With pipeline stages, copies overlap MMAs; with zero stages, all
+    waves run the same code, and the cycles of MMAs, lanes and loads add up.
     """
     limits = machine.limits
     if o.stages:
@@ -217,11 +217,11 @@ def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> fl
 
 
 def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
-    """Return the cycles of all tasks (workgroups) of a kernel if all are equally long: the sum over rounds of a task
-    per core.
+    """Return the cycles of all tasks (workgroups) of a kernel if all tasks are equally long.
 
-    `steps` are the cycles per iteration of each phase (loop nest), `end` the cycles per epilogue, `share` the fraction
-    of cores at work. With ping-pong in `o`, the epilogue of a task overlaps the iterations of the next task.
+    It is the sum over rounds; in a round each core computes one task. `steps` are the cycles per iteration of each
+    phase (loop nest), `end` the cycles per epilogue, `share` the fraction of cores at work. With ping-pong in `o`, the
+    epilogue of a task overlaps the iterations of the next task.
     """
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
@@ -236,11 +236,11 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
 
 
 def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: float) -> float:
-    """Return the cycles of all tasks (workgroups) of a kernel if they differ in length and idle cores take the longest
-    left.
+    """Return the cycles of all tasks (workgroups) of a kernel if tasks differ in length.
 
-    `steps` are the cycles per iteration of each phase (loop nest), `end` the cycles per epilogue. Every task waits for
-    its first operands. The result is at least the cycles of the longest task.
+    An idle core takes the longest task that is left. `steps` are the cycles per iteration of each phase (loop nest),
+    `end` the cycles per epilogue. Every task waits for its first operands. The result is at least the cycles of the
+    longest task.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     begin = limits.task_cycles + limits.copy_latency

@@ -165,7 +165,9 @@ def _phase_work(
 def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
     """Return the fraction (0 to 1) of K that is in bounds once K is padded to whole slabs (rows of shared memory).
 
-    `nest_mmas` are the MMAs of one loop nest; the first MMA with a K dimension decides. 1 if no MMA has a K dimension.
+    `nest_mmas` are the MMAs of one loop nest; the first MMA with a K dimension decides. If that MMA has several K
+    dimensions, the fraction is of the dimension that is contiguous in memory, if there is one. 1 if no MMA has a K
+    dimension.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
@@ -218,10 +220,11 @@ def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
 
 
 def state_bytes(t: Tiling, number: int) -> float:
-    """Return the number of bytes, over the whole problem, of the values that the loop over class `number` carries.
+    """Return the number of bytes, over the whole problem, of the values that one loop carries.
 
-    They are the states of the program's loop if there is one, else the accumulators of MMAs that reduce the class. Each
-    element takes one register word. `number` is the index of a class of dimensions (same role in every MMA).
+    `number` says which loop: it is the index of a class of dimensions (same role in every MMA) in the orientation's
+    list. The values are the states of the program's loop if there is one, else the accumulators of MMAs that reduce the
+    class. Each element takes one register word.
     """
     facts, dims = t.facts, set(t.o.classes[number].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)

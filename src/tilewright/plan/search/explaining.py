@@ -19,10 +19,11 @@ NEXT = 3
 
 
 def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
-    """Return the text lines of `explain`: predicted time and roofline, the limits of the best candidate, one line per
+    """Return the text lines of `explain`: predicted time and roofline, limits of the best candidate, one line per
     refusal.
 
-    If the ranking has no candidate, return the line "no plan" and one line per refusal.
+    A refusal is a slower candidate or a rejected choice. If the ranking has no candidate, return the line "no plan" and
+    one line per refusal.
     """
     best = ranking.best
     if best is None:
@@ -39,9 +40,9 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 def refusals(ranking: Ranking) -> list[Rejected]:
     """Return a list of Rejected: the choices that were not made, each with its reason.
 
-    First come slower tiles of the best candidate's family. Then comes the best candidate of each slower family, with
-    its time relative to the best. Then come up to SHOWN (12) rejected choices: choices that only the lowering lacks
-    before illegal choices.
+    First come up to NEXT (3) slower tiles of the best candidate's family (candidates with the same rewrites and kinds
+    of kernels). Then comes the best candidate of each slower family, with its time relative to the best. Then come up
+    to SHOWN (12) rejected choices: choices that only the lowering lacks before illegal choices.
     """
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
@@ -61,10 +62,11 @@ def refusals(ranking: Ranking) -> list[Rejected]:
 
 
 def _next_tiles(ranking: Ranking) -> list[Rejected]:
-    """Return up to NEXT (3) Rejected: slower tiles of the best candidate's family, each with its time relative to the
+    """Return up to NEXT (3) Rejected: slower tiles of the best candidate's family, with their times relative to the
     best.
 
-    Return [] if the ranking has no candidate, or if no candidate of the family has MMA tiles.
+    A family is candidates with the same rewrites and kinds of kernels. Return [] if the ranking has no candidate, or if
+    no other candidate of the family has MMA tiles.
     """
     best, ratios = ranking.best, dict[str, str]()
     for candidate in ranking.candidates[1:]:

@@ -38,14 +38,14 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
     widths = task_widths(facts, machine, tiles) if facts.cut else {}
     tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
     for narrow, loops in combinations((widths, *_smaller_tasks(widths)), tuple(_smaller_k_tiles(facts, tiles))):
-        kernel = _kernel(facts, machine, narrow, loops, narrowed=narrow != widths)
+        kernel = _fragment_kernel(facts, machine, narrow, loops, narrowed=narrow != widths)
         if (kernel.widths, kernel.loops) not in tried:
             tried.append((kernel.widths, kernel.loops))
             ranking.timed += 1
             yield uniform_candidate(kernel, len(tried))
 
 
-def _kernel(
+def _fragment_kernel(
     facts: Facts, machine: Machine, widths: Mapping[Expr, int], loops: dict[Expr, int], *, narrowed: bool
 ) -> UniformKernelSchedule:
     """Return the kernel (a UniformKernelSchedule) with `widths` elements per task (workgroup) and `loops` per
@@ -99,10 +99,10 @@ def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr
 
 
 def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield NARROWED (6) choices of {dimension: elements per task (workgroup)}, each smaller than the one before.
+    """Yield NARROWED (6) choices of {dimension: elements per task (workgroup)}, to save shared memory.
 
-    Each choice halves the widest dimension of the choice before it, to save shared memory. Yields nothing if `widths`
-    is empty.
+    Each choice halves, rounded up, the widest dimension of the choice before it; the first choice halves `widths`.
+    Yields nothing if `widths` is empty.
     """
     for _ in range(NARROWED if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
@@ -111,14 +111,13 @@ def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
 
 
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
-    """Return {dimension: elements per task (workgroup)} for the dimensions that the grid splits; the kernel has no
+    """Return {dimension that the grid splits: elements per task (workgroup)} for a kernel with MMAs and without a
     pipeline.
 
-    Widths that the author states are used as they are. The widths of all other dimensions that every MMA has (of all
-    dimensions, if the MMAs have none in common) are narrowed until there are enough tasks for all cores and each value
-    of a task fits in L2: first batch dimensions, then dimensions that are not M or N, then M and N, to ROWS (16)
-    elements at the least. Dimensions that some MMA lacks stay whole. `loops` are the numbers of elements per loop
-    iteration.
+    A width that the author states is used as it is. The other dimensions start whole. They are narrowed until there are
+    enough tasks for all cores and each value of a task fits in L2: first batch dimensions, then dimensions that are not
+    M or N, then M and N, to ROWS (16) elements at the least. If the MMAs have dimensions in common, only these are
+    narrowed. `loops` are the numbers of elements per loop iteration.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]

@@ -50,9 +50,12 @@ class HaloWindow:
 
 @lru_cache
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the HaloWindow of operand A along `c`, a class of dimensions (same role in every MMA).
+    """Return the HaloWindow of operand A along `c`, a class of dimensions (same role in every MMA); None if there is
+    none.
 
-    None if no window of A slides along `c`, if bulk copies cannot load a halo tile, or if no atom can read one.
+    There is none if no window of A slides along `c`, if addresses are not sums of output positions and filter taps, if
+    lanes and not bulk copies load A, if atoms are synchronous, if an operand is computed, or if the program has several
+    MMAs.
     """
     window = _window_or_reason(o, c)
     return None if isinstance(window, str) else window
@@ -91,11 +94,10 @@ def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
 
 
 def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
-    """Return the HaloWindow of the node `read`, operand A of `p`, along `c` (dimensions of one role); or text: why
-    none.
+    """Return the HaloWindow along `c` (dimensions of one role) of operand A of `p`; or text: why there is no window.
 
-    There is a window if every memory coordinate is a sum of output positions (stride 1) and filter taps, no two output
-    positions have the same coordinates, and the channels are contiguous.
+    `read` is the node number of A. There is a window if every memory coordinate is a sum of output positions (stride 1)
+    and filter taps, no two output positions have the same coordinates, and the channels are contiguous.
     """
     access = facts.nodes[read].place
     source = facts.nodes[read].source

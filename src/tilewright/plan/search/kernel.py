@@ -74,8 +74,8 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     """Yield (PlanCandidate, its Work) for each pipeline of a tiling that fits registers and shared memory.
 
     `best` is the time of the best candidate so far, in cycles. Yields nothing if the tiling's lower bound exceeds
-    `best`, if some MMA has no atom that fits, if a box of positions has no halo tile, if no accumulator is written, or
-    if rows of the result cannot be stored.
+    `best`, if some MMA has no atom that fits, if a tile is a box (rectangle) of output positions without a halo tile,
+    if no accumulator is written, or if rows of the result cannot be stored.
     """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
@@ -102,9 +102,9 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
     """True if bulk copies or lanes can store a task's (workgroup's) rows of the result.
 
-    Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can if the tile has all
-    columns, and columns past the end would overwrite what follows in memory. `mmas` are the MMA tiles; the last MMA
-    whose accumulator is written, by `live`, computes the result.
+    Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can if the tile has exactly
+    all columns, and if a write past the last column would not be out of bounds (and dropped). `mmas` are the MMA tiles;
+    the last MMA whose accumulator is written, by `live`, computes the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
@@ -152,8 +152,8 @@ def _least_rounds(t: Tiling) -> float:
     """Return a lower bound of the number of tasks (one workgroup's work each) that one core computes, one after the
     other.
 
-    It is 0 if the program's loops carry states and there are fewer tasks than cores. It is a fraction if loops carry
-    states (masks make tasks uneven) or if split-K may fill the last round; else it is rounded up.
+    It is 0 if the program's loops carry states and there are fewer tasks than cores. Else it is tasks divided by cores,
+    rounded up, unless loops carry states (masks make tasks uneven) or split-K may fill the last round.
     """
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
@@ -164,9 +164,10 @@ def _least_rounds(t: Tiling) -> float:
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:
-    """Return the Work (cycles and bytes) of a kernel without split-K, for example after its machine was replaced.
+    """Return the Work (cycles and bytes) of a kernel as if it had no split-K, for example after its machine was
+    replaced.
 
-    None if a box of positions has no halo tile, or if no MMA's accumulator is written.
+    None if a tile is a box (rectangle) of output positions without a halo tile, or if no MMA's accumulator is written.
     """
     t, mmas = kernel.tiling, kernel.mmas
     phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
@@ -181,8 +182,9 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
     """Return `work`, which was counted from the tiling alone, adjusted to the kernel's pipeline and raster.
 
-    If A stays in registers, it is not read from shared memory again. If B is resident beside a halo tile, it is copied
-    once per core. A raster worse than the best makes copies longer. `placed` has the operands in shared memory.
+    The raster is the order in which the grid visits tiles of C; one that is worse than the best makes copies longer. If
+    A stays in registers, it is not read from shared memory again. With a halo tile of A, a stage of B has several
+    filter taps, or all of B is resident and copied once per core. `placed` has the operands in shared memory.
     """
     pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases
@@ -242,8 +244,10 @@ def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> Plan
 
 
 def _is_memory_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
-    """True if memory bandwidth limits the predicted time: its cycles are at least the cycles of the kernel without the
-    bound.
+    """True if memory bandwidth limits the kernel's predicted time.
+
+    That is so if moving the bytes of `work` takes at least as many cycles as the kernel takes with unlimited bandwidth,
+    without its launch.
     """
     machine = kernel.tiling.machine
     return time.unbounded - machine.limits.launch_cycles <= moving_cycles(machine, work.moved)

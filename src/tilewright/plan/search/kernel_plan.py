@@ -58,9 +58,9 @@ class KernelPlan:
         """Return the plan (a Schedule) of the kernel; or a Rejected that names what the lowering lacks for the
         kernel.
         """
-        why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not()
+        why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not_mmas_or_split()
         if why:
-            return Rejected(self._name(), f"{LACKS} {why}")
+            return Rejected(self._refusal_name(), f"{LACKS} {why}")
         if self.kernel.pipeline.offsets is not None:
             return self._halo_plan()
         tasks = self._grid_dims()
@@ -79,7 +79,7 @@ class KernelPlan:
         return Schedule(
             tuple(axes),
             tuple(order),
-            products=self._mma_lines(),
+            products=self._mma_statements(),
             pipeline=self.kernel.pipeline.roles,
             overlap=self.kernel.pipeline.overlap,
             raster=group,
@@ -88,7 +88,7 @@ class KernelPlan:
             early=True if "programmatic" in self.t.machine.launches else None,
         )
 
-    def _why_not(self) -> str:
+    def _why_not_mmas_or_split(self) -> str:
         """Return text: what the lowering lacks for this kernel's MMAs or for its split-K; empty if nothing.
 
         The orientation and the tiles of the kernel are not checked here.
@@ -99,7 +99,7 @@ class KernelPlan:
             return why_not_split(self.facts)
         return ""
 
-    def _name(self) -> str:
+    def _refusal_name(self) -> str:
         """Return text that names this kernel in a refusal: each MMA with the rows and columns of its tile of C."""
         return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in self.kernel.mmas)
 
@@ -194,7 +194,8 @@ class KernelPlan:
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
     def _splits(self, d: Expr) -> tuple[Split, ...]:
-        """Return a tuple of Split for the plan's axis of `d`, outermost first: by tasks, by a loop, or by both.
+        """Return a tuple of Split (level and size) for the plan's axis of `d`, outermost first: by tasks, by a loop, or
+        by both.
 
         A task is one workgroup's work. Return () if neither the grid nor a loop splits `d`.
         """
@@ -227,8 +228,10 @@ class KernelPlan:
         return (Split("loop", slab),) if steps > 1 else ()
 
     def _unit_loop(self, d: Expr) -> tuple[Split, ...]:
-        """Return (the loop Split of `d`,) if `d` is a K dimension with one element, which still takes one K step; else
-        ().
+        """Return (the loop Split of `d`,) if `d` is a K dimension with one element that takes one K step; else ().
+
+        The innermost K dimension takes a step only in a program with a single MMA, an outer K dimension only if a loop
+        splits K.
         """
         for op, axes in self.axes.items():
             steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
@@ -269,16 +272,16 @@ class KernelPlan:
         columns = m.columns * self.t.batch
         return (columns, m.rows) if flip else (m.rows, columns)
 
-    def _mma_lines(self) -> tuple[ProductUnit, ...]:
+    def _mma_statements(self) -> tuple[ProductUnit, ...]:
         """Return a tuple with the plan's `mma` statement (a ProductUnit) of each MMA.
 
         A statement has the MMA's name, its atom, its tile of C, and whether N lies on the atom's rows.
         """
-        lines = []
+        statements = []
         for m in self.kernel.mmas:
             flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
-            lines.append(ProductUnit(m.oriented.product.name, self._atom_name(m), *self._tile_of_c(m), flip))
-        return tuple(lines)
+            statements.append(ProductUnit(m.oriented.product.name, self._atom_name(m), *self._tile_of_c(m), flip))
+        return tuple(statements)
 
     def _atom_name(self, m: MmaTile) -> str:
         """Return the name of the atom of the MMA `m` in the plan.
@@ -314,7 +317,7 @@ class KernelPlan:
         deep = [d for d in axes.deep if d in self.facts.order]
         loops = [axes.k, *deep]
         if offsets is not None and offsets > 1 and len(loops) < 2:
-            return Rejected(self._name(), f"{LACKS} stages of several taps of a dimension that is no axis")
+            return Rejected(self._refusal_name(), f"{LACKS} stages of several taps of a dimension that is no axis")
         cut = {d: Split("task", self._task_extent(d) if d is axes.n else 1) for d in total}
         cut |= {d: Split("loop", 1) for d in deep} | {axes.k: Split("loop", m.atom.slab or 1)}
         at = "start" if offsets == 0 else words[str(loops[-1] if offsets == 1 else loops[-2])]
@@ -332,7 +335,7 @@ class KernelPlan:
             (*(words[str(d)] for d in around), word, words[str(axes.n)]),
             tuple(words[str(d)] for d in loops),
             (ValuePlacement(a, words[str(axes.k)], "halo"), ValuePlacement(b, at, "panel")),
-            products=self._mma_lines(),
+            products=self._mma_statements(),
             pipeline=self.kernel.pipeline.roles,
             early=True if "programmatic" in self.t.machine.launches else None,
         )

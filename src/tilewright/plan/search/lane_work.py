@@ -24,7 +24,7 @@ class LaneCycles:
         self.reduces_at_end = False
         masks = {op for ops in self.facts.masks.values() for op in ops}
         conditions = {op.operands[0] for op in masks}
-        self.after_product = _after_products(t)
+        self.after_product = _nodes_after_mmas(t)
         feeding = {i for p in self.facts.products for x in (p.a, p.b) for i in x.between}
         for n in self.facts.nodes:
             if n.op in ("read", "write", STATE, "fill", "scalar", "self_index"):
@@ -69,7 +69,7 @@ class LaneCycles:
             )
 
 
-def _after_products(t: Tiling) -> set[int]:
+def _nodes_after_mmas(t: Tiling) -> set[int]:
     """Return the node numbers of all MMAs and of all values that depend on an MMA."""
     after: set[int] = set()
     for n in t.facts.nodes:

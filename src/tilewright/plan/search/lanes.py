@@ -20,9 +20,10 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield the candidates of a program without MMAs, each as one kernel.
+    """Yield at most one candidate: a program without MMAs as one kernel.
 
-    Yields nothing if the program has MMAs, or if the machine has no lanes (a CPU).
+    Yields nothing if the program has MMAs, or if the machine has no lanes (a CPU). Yields nothing for a half of a split
+    program if the grid can split all of its dimensions, if it has loops, or if an access is not contiguous along a row.
     """
     if facts.products or machine.lanes is None:
         return
@@ -47,11 +48,11 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
-    """Yield one candidate: the kernel of one half of a split program; its tasks (workgroups) have as many rows as lanes
-    hold.
+    """Yield at most one candidate: the kernel of one half of a split program.
 
-    A row is the dimensions that the grid cannot split. Yields nothing if there are none, if the half has loops, or if
-    an access is not contiguous along a row.
+    A row is the dimensions that the grid cannot split. A task (workgroup) has as many rows as the registers of its
+    lanes hold. Yields nothing if there are no such dimensions, if the half has loops, or if an access is not contiguous
+    along a row.
     """
     rows = [d for d in facts.extents if d not in facts.parallel]
     along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]

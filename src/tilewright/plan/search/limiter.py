@@ -18,7 +18,11 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
-    """Return {resource: cycles of the candidate's kernels if every other resource took no time}, the longest first."""
+    """Return {resource: cycles of the candidate's kernels if only this resource takes time}, the longest first.
+
+    Resources are MMAs and the machine's rates, such as lanes and memory. The cycles that the kernels take if nothing
+    takes time are subtracted from each.
+    """
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 
 

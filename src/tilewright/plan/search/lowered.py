@@ -24,13 +24,13 @@ def why_not_oriented(o: Orientation) -> str:
         return "values between products that change their layout"
     if len(o.products) > 1 and any(o.flips):
         return "several products, some with N on the unit's rows"
-    return _why_not_unit_sides(o)
+    return _why_not_one_row_or_column(o)
 
 
-def _why_not_unit_sides(o: Orientation) -> str:
-    """Return text: why the lowering cannot do an MMA whose M or N has one element; empty if it can do all MMAs.
+def _why_not_one_row_or_column(o: Orientation) -> str:
+    """Return text: why the lowering cannot do an MMA with a single row (M is 1) or column (N is 1); empty if it can.
 
-    It cannot do an MMA if some result of the program lacks the dimension with one element.
+    It cannot if some result of the program lacks that dimension with one element. The text is of the first such MMA.
     """
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:
@@ -62,10 +62,10 @@ def why_not_lowered(t: Tiling) -> str:
             return "several passes over a loop"
         if tile.level == GRID and tile.size < c.extent and COLUMNS in c.roles and set(c.roles) != {COLUMNS}:
             return "tasks that share the rows of several products"
-        why = _why_not_alone(t.o, c, tile)
+        why = _why_not_class_tile(t.o, c, tile)
         if why:
             return why
-        if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE} and not _is_diagonal(t):
+        if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE} and not _can_be_block_diagonal(t):
             return "several of a batch in one tile whose columns are not an atom's"
     for axis, loop in facts.loops.items():
         tile = t.tile_of(axis)
@@ -77,16 +77,16 @@ def why_not_lowered(t: Tiling) -> str:
 
 
 @lru_cache
-def _why_not_alone(o: Orientation, c: DimClass, tile: AxisTile) -> str:
-    """Return text: what the lowering lacks for the tile of the class `c` (dimensions of one role); empty if nothing.
+def _why_not_class_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
+    """Return text: what the lowering lacks for one tile of the class `c` (dimensions of one role); empty if nothing.
 
-    The result does not depend on the tiles of other classes, with which this tile is combined many times, and is
-    cached.
+    It checks the tile's shape and the size of its K steps. The result is cached: the same tile is combined with many
+    tiles of other classes, on which the result does not depend.
     """
-    return _why_not_tile(o, c, tile) or _why_not_steps(o, c, tile)
+    return _why_not_tile_shape(o, c, tile) or _why_not_step_size(o, c, tile)
 
 
-def _why_not_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
+def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: what the lowering lacks for the shape of the tile of `c` (dimensions of one role); empty if nothing.
 
     The lowering can do a run (contiguous flat indices) over the digits (mixed-radix parts) of one program dimension, a
@@ -108,7 +108,7 @@ def _why_not_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     return ""
 
 
-def _why_not_steps(o: Orientation, c: DimClass, tile: AxisTile) -> str:
+def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: why the lowering cannot do K steps of the size of `tile` along `c` (dimensions of one role).
 
     It cannot if the last step reads past the end of K and finds elements of another sliding window instead of zeros.
@@ -125,7 +125,7 @@ def _why_not_steps(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     return ""
 
 
-def _is_diagonal(t: Tiling) -> bool:
+def _can_be_block_diagonal(t: Tiling) -> bool:
     """True if the GEMMs of a batch in one tile can be the blocks of a block-diagonal B.
 
     They can if M lies on the atom's rows, each GEMM has all of its columns and is one atom wide, and all GEMMs of the

@@ -140,7 +140,8 @@ def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, own:
     """True if the contiguous rows of an operand in memory run along K of `p`; False if they run along `own` (its M or
     N).
 
-    True also if they run along neither K nor `own`.
+    True also if they run along neither K nor `own`. If a row of memory has one element, it is True if that dimension is
+    K. The operand must be read, not computed.
     """
     read = facts.nodes[operand.reads[0]]
     access = read.place
@@ -151,8 +152,10 @@ def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, own:
 
 
 def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
-    """Return text: why bulk copies cannot load the memory that the operands of `p` are read or computed from; empty if
-    they can.
+    """Return text: why bulk copies cannot load the memory that the operands of `p` are read or computed from.
+
+    Empty if they can. Of an operand that is computed, reads that lanes can load without bulk copies are not checked:
+    reads without K, without the operand's M or N, or of one element per row and K step.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, own in ((p.a, p.rows), (p.b, p.columns)):
@@ -193,10 +196,9 @@ def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: i
 
 
 def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
-    """Return the name of the K dimension along which a read of the operands of `p` is contiguous in memory; None if
-    none is.
+    """Return the name of the K dimension along which an operand of `p` is contiguous in memory; None if none is.
 
-    If several reads are, the read with the most dimensions of K decides.
+    If several reads of the operands are contiguous along K, the read with the most dimensions of K decides.
     """
     k = p.product.k
     places = [facts.nodes[read].place for x in (p.a, p.b) for read in x.reads]

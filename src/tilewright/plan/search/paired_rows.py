@@ -22,8 +22,8 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
     """Yield at most one Repacked: the program with several neighbouring rows of operand A as one row of as many GEMMs.
 
     `p` is the MMA, `reads` are its A and B. Yields nothing if the MMA has a batch or several K dimensions, if rows of A
-    are not contiguous or not shorter than a row of shared memory, if `_rows_stay_independent` is False, or if no number
-    of rows that fits a row of shared memory divides M.
+    are not contiguous or not shorter than a row of shared memory, if no number of rows that fits a row of shared memory
+    divides M, or if a value other than A has the rows and either lacks N or is a reduction other than the MMA.
     """
     a, b = reads
     k = a.place.contiguous

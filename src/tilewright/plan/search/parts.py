@@ -28,8 +28,10 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
     """Yield split-K candidates, if the best kernel without split-K has fewer tasks (workgroups) than the machine has
     cores.
 
-    `wholes` has all candidates without split-K, each with its work. A split whose lower bound exceeds the cycles of the
-    best candidate so far is skipped, unless `ranking` keeps all. Kernels with halo tiles or ping-pong are not split.
+    `wholes` has all candidates without split-K, each with its work. A number of parts is skipped if even the kernel
+    with the fewest tasks would have more than CROWDED (2) tasks per core. A split whose lower bound exceeds the cycles
+    of the best candidate so far is skipped, unless `ranking` keeps all. Kernels with halo tiles or ping-pong are not
+    split.
     """
     best, _ = min(wholes, key=lambda x: x[0].key)
     first = best.kernel
@@ -58,8 +60,8 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
 def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
     """Return a lower bound of the cycles of `kernel` with split-K.
 
-    It is the sum of the longer of MMAs and copies, the merge of the parts, and both launches. `work` is the work of the
-    kernel without split-K.
+    It is the sum of the longer of MMAs and copies, the merge of the parts, two waits for memory, and both launches.
+    `work` is the work of the kernel without split-K.
     """
     t, limits = kernel.tiling, kernel.tiling.machine.limits
     task_cycles = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
@@ -73,7 +75,8 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
 def _ways_to_split(t: Tiling) -> Iterator[Parts]:
     """Yield a Parts for each way to do split-K of a tiling: a K dimension, the number of parts, the elements per part.
 
-    Only loops whose parts can be merged afterwards are split.
+    Only loops whose parts can be merged afterwards are split. If the program itself has loops around MMAs, only
+    dimensions of these loops are split.
     """
     for c, tile in t.pairs():
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)

@@ -64,7 +64,7 @@ def pipelines(
     for keeps, overlap, pingpong in combinations((True, False) if placed.keepable else (False,), overlaps, turns):
         waves = _fit_registers(t, mmas, live, placed, (keeps, pingpong))
         if isinstance(waves, str):
-            ranking.reject(_name(mmas), waves)
+            ranking.reject(_refusal_name(mmas), waves)
             continue
         if placed.halo is not None:
             for halo_roles, offsets in _halo_pipelines(t, mmas[0], placed.halo, waves, pingpong):
@@ -72,12 +72,12 @@ def pipelines(
             continue
         roles = _fit_stages(t, mmas, live, placed, waves, keeps, pingpong)
         if isinstance(roles, str):
-            ranking.reject(_name(mmas), roles)
+            ranking.reject(_refusal_name(mmas), roles)
         else:
             yield KernelPipeline(roles, overlap, keeps)
 
 
-def _name(mmas: tuple[MmaTile, ...]) -> str:
+def _refusal_name(mmas: tuple[MmaTile, ...]) -> str:
     """Return text that names a kernel in a refusal: each MMA with the rows and columns of its tile of C."""
     return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in mmas)
 
@@ -178,9 +178,11 @@ def _result_bytes_per_operand_byte(t: Tiling, last: MmaTile) -> float:
 
 
 def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
-    """Return the bytes of shared memory per task through which wave groups that share rows of C combine row reductions.
+    """Return the number of bytes of shared memory per task in which wave groups that share rows of C combine
+    reductions.
 
-    It is 0 if each row belongs to a single wave group. A task is one workgroup's work.
+    The reductions are along the rows. It is 0 if each row belongs to a single wave group. A task is one workgroup's
+    work.
     """
     if t.across == 1:
         return 0.0

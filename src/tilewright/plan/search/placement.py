@@ -69,8 +69,9 @@ class OperandPlacement:
 def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> OperandPlacement | None:
     """Return an OperandPlacement: the bytes of shared memory of all MMAs' operands, and the bytes copied for them.
 
-    None if a grid tile is a box (rectangle) of positions and the kernel has no halo tile for it. `phases` maps each MMA
-    (node number) to the loops around it.
+    An operand counts if it is read, or computed from reads alone. Values between MMAs that change their layout are
+    counted separately. None if a grid tile is a box (rectangle) of positions that a sliding window reads, and the
+    kernel has no halo tile for it. `phases` maps each MMA (node number) to the loops around it.
     """
     placement = OperandPlacement()
     halo = _halo_tile(t, mmas)

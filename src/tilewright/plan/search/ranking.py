@@ -83,7 +83,7 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """Return the cycles of the best candidate, above which a new candidate is of no use.
+        """Return the cycles of the best candidate: a new candidate that takes longer is of no use.
 
         Infinite if the ranking has no candidate, or if it keeps all candidates.
         """
@@ -100,7 +100,7 @@ class Ranking:
         """
         self.rejected.setdefault(what, why)
 
-    def count(self, other: Ranking) -> None:
+    def add_counts(self, other: Ranking) -> None:
         """Add the counts (states, tilings, timed kernels) and the rejections of `other` to this ranking, but no
         candidates.
         """

@@ -20,27 +20,27 @@ from tilewright.plan.search.unit import MmaTile, padded_k
 
 
 def rate_pipeline(
-    facts: Facts, machine: Machine, plan: Schedule, roles: Pipeline, axes: PlanAxes, batch: int
+    facts: Facts, machine: Machine, plan: Schedule, pipeline: Pipeline, axes: PlanAxes, batch: int
 ) -> PlanCandidate | str:
     """Return a plan with a pipeline as a PlanCandidate with its predicted cycles; or text: why the plan cannot be
     timed.
 
-    `roles` is the plan's pipeline, `axes` has the plan's axis of each program dimension. `batch` is the number of GEMMs
-    per tile, the blocks of a block-diagonal B.
+    `pipeline` is the plan's pipeline, `axes` has the plan's axis of each program dimension. `batch` is the number of
+    GEMMs per tile, the blocks of a block-diagonal B.
     """
     lines = {line.name: line for line in plan.products}
     units = [lines.get(p.name) for p in facts.products]
     if not units or None in units or any(line is not None and line.atom not in machine.multiply for line in units):
-        return f"`{roles}` needs a line with an atom for each product"
+        return f"`{pipeline}` needs a line with an atom for each product"
     chosen = [line for line in units if line is not None]
-    o = _orientation(facts, machine, chosen, roles)
+    o = _orientation(facts, machine, chosen, pipeline)
     if isinstance(o, str):
         return o
-    taps = plan.loops[1:] if roles.halo_stages else ()
-    t = Tiling(o, PlanTiles(o, axes, chosen, batch, taps).tiles(), _wave_groups(machine, chosen, roles, batch))
+    taps = plan.loops[1:] if pipeline.halo_stages else ()
+    t = Tiling(o, PlanTiles(o, axes, chosen, batch, taps).tiles(), _wave_groups(machine, chosen, pipeline, batch))
     mmas = tuple(_mma_tile(t, p, line) for p, line in zip(o.products, chosen, strict=True))
-    pipeline = KernelPipeline(roles, plan.overlap, _keeps_a(t, chosen), _taps_per_stage(plan, roles))
-    kernel = KernelSchedule(t, mmas, pipeline, None, plan.raster, plan.order, _columns_first(facts, plan, axes))
+    kernel_pipeline = KernelPipeline(pipeline, plan.overlap, _keeps_a(t, chosen), _taps_per_stage(plan, pipeline))
+    kernel = KernelSchedule(t, mmas, kernel_pipeline, None, plan.raster, plan.order, _columns_first(facts, plan, axes))
     work = work_of(kernel)
     if work is None:
         return f"`{chosen[-1]}`: nothing that is written follows from it, or a box of rows has no halo tile"
@@ -50,11 +50,11 @@ def rate_pipeline(
     return candidate_of(replace(kernel, parts=axes.parts), split, merge)
 
 
-def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles: Pipeline) -> Orientation | str:
+def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipeline: Pipeline) -> Orientation | str:
     """Return the Orientation that a plan's `mma` statements `units` give; or text: why the program cannot run so.
 
     The program cannot if no atom takes the operands in that orientation, if the stated atom does not, or if bulk copies
-    cannot load the operands. `roles` is the plan's pipeline: with one producer wave, bulk copies load operands; with
+    cannot load the operands. `pipeline` is the plan's pipeline: with one producer wave, bulk copies load operands; with
     several, the producer's lanes load operands.
     """
     ranking = Ranking()
@@ -64,20 +64,21 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], roles
     for p, line in zip(o.products, units, strict=True):
         if line.atom not in {x.name for x in (*p.atoms, *p.kept_atoms)}:
             return f"`{line}`: the atom does not take operands that lie so"
-    if roles.producer[0] == 1 and o.by_threads:
-        return f"`{roles}`: one wave copies in bulk; {o.by_threads}"
-    return o if o.by_threads or roles.producer[0] == 1 else replace(o, by_threads="the plan says so")
+    if pipeline.producer[0] == 1 and o.by_threads:
+        return f"`{pipeline}`: one wave copies in bulk; {o.by_threads}"
+    return o if o.by_threads or pipeline.producer[0] == 1 else replace(o, by_threads="the plan says so")
 
 
-def _wave_groups(machine: Machine, units: list[ProductUnit], roles: Pipeline, batch: int) -> tuple[int, int]:
+def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline, batch: int) -> tuple[int, int]:
     """Return (number of consumer wave groups along the rows of a tile, number of wave groups along its columns).
 
-    `units` are the plan's `mma` statements, `roles` is its pipeline, `batch` the number of GEMMs per tile. With
-    ping-pong, only the wave groups of one task (one workgroup's work) count, which are half of all.
+    `units` are the plan's `mma` statements, `pipeline` is its pipeline, `batch` the number of GEMMs per tile. With
+    several GEMMs per tile, all wave groups lie along the rows. With ping-pong, only the wave groups of one task (one
+    workgroup's work) count, which are half of all.
     """
     atoms = [machine.multiply[line.atom or ""] for line in units]
     waves = atoms[0].c.lanes // (machine.lanes or 1)
-    groups = max(1, roles.consumer[0] // waves // (2 if roles.pingpong else 1))
+    groups = max(1, pipeline.consumer[0] // waves // (2 if pipeline.pingpong else 1))
     if groups == 1 or batch > 1:
         return groups, 1
     widths = [line.rows if line.transposed else line.columns for line in units]
@@ -123,13 +124,13 @@ def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
     return bool(m and n) and max(n) < min(m)
 
 
-def _taps_per_stage(plan: Schedule, roles: Pipeline) -> int | None:
+def _taps_per_stage(plan: Schedule, pipeline: Pipeline) -> int | None:
     """Return the number of filter taps per pipeline stage of B in a plan with halo tiles of A.
 
     0 if all of B is resident in shared memory; None if the plan has no halo tiles, or no statement that places B.
     """
     panel = next((line for line in plan.values if line.form == "panel"), None)
-    if panel is None or not roles.halo_stages:
+    if panel is None or not pipeline.halo_stages:
         return None
     if panel.at == "start":
         return 0

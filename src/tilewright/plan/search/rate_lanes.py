@@ -81,7 +81,7 @@ def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, tr
 def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
     """True if the lanes of a plan compute the product without atoms (SIMT), with all dimensions of K as one axis.
 
-    That is so if no `mma` statement has an atom and the plan has an axis of the name of `axis_of_terms`.
+    That is so if no `mma` statement has an atom, and the plan has an axis with the name of the flattened K.
     """
     names = {axis.name for axis in plan.axes}
     return all(line.atom is None for line in plan.products) and axis_of_terms(program) in names

@@ -17,7 +17,7 @@ from tilewright.plan.search.tiles import BOX, GRID, LOOP, RUN, WHOLE, AxisTile, 
 class PlanTiles:
     """The tiles that a plan gives to the dimension classes of an orientation.
 
-    `units` are the plan's lines of the products. `batch` is the number of diagonal blocks in a tile. Beside halo tiles,
+    `units` are the plan's `mma` statements. `batch` is the number of diagonal blocks in a tile. Beside halo tiles,
     `taps` are the axes whose steps are separate iterations, even if a stage has several.
     """
 
@@ -34,7 +34,13 @@ class PlanTiles:
         return tuple(self._tile(c) for c in self.o.classes)
 
     def _tile(self, c: DimClass) -> AxisTile:
-        """Return the AxisTile that the plan gives to `c`, a class of dimensions (same role in all MMAs)."""
+        """Return the AxisTile that the plan gives to `c`, a class of dimensions (same role in all MMAs).
+
+        The first case that applies decides. Several GEMMs of a batch per tile: a grid tile of that many. A box
+        (rectangle) in the plan: the grid tile of the box. A class that the grid cannot split: a loop tile, or all of
+        `c`. A class of M or N with a loop: a loop tile, with the tasks that share the class. Else a grid tile, or all
+        of `c` if no task splits it.
+        """
         owners = program_dims_of(self.facts, c.dims)
         loops = {d: n for d in owners if (n := self.axes.loop(d)) is not None}
         if c.is_batch and c.is_parallel and self.batch > 1:

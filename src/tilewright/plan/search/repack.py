@@ -26,8 +26,8 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
     """Yield a Repacked for each way to copy the operands of a program's single MMA to another layout before its kernel.
 
     Operands named in `constant` are repacked once, when they are bound, and cost nothing. Ways that do not apply are
-    noted in `ranking`. Yields nothing if the program has several MMAs, computed operands or operands in blocks, if it
-    is half of a split program, if an address is not linear, or on a machine without bulk copies.
+    noted in `ranking`. Yields nothing if the program has several MMAs or is half of a split program, if an operand is
+    computed, block-diagonal already or has no linear address, or on a machine without bulk copies.
     """
     if len(facts.products) != 1 or facts.part:
         return
@@ -141,11 +141,11 @@ def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[
 def _merge_tap(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Return (Facts of the program with a filter tap and the channels as one contiguous run of K, a RowCopy per
-    operand).
+    """Return (Facts of the program with a filter dimension and the channels as one run of K, a RowCopy per operand).
 
-    `p` is the MMA, `reads` are its A and B. Channels are padded until row strides suit bulk copies. None if no tap is
-    next to the channels in both operands.
+    `p` is the MMA, `reads` are its A and B. The run is contiguous in memory: all channels of the first filter tap, then
+    all of the second. Channels are padded until row strides suit bulk copies. None if no filter dimension is next to
+    the channels in both operands.
     """
     pitch = bulk_pitch(machine)
     for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
@@ -168,10 +168,10 @@ def _merge_tap(
 def _with_merged_k(
     facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
-    """Return (Facts of the program with `tap` and `channel` as one run of K, a RowCopy per operand).
+    """Return (Facts of the program with the K dimensions `tap` and `channel` as one run of K, a RowCopy per operand).
 
-    The run has `channels` elements per tap and keeps the name `channel`. `reads` are A and B of the MMA, both of which
-    are copied.
+    The run has `channels` elements for each index of `tap` (a filter dimension) and keeps the name `channel`. `reads`
+    are A and B of the MMA, both of which are copied.
     """
     length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []

@@ -64,7 +64,8 @@ def search_facts(
 
     With `only_lowered`, candidates that the lowering cannot do are rejected. `constant` names arguments that are
     repacked once, when they are bound, at no cost. With `keeps_all`, the ranking keeps candidates that bounds show to
-    be slower.
+    be slower. A program that logs, or computes elements in order, gets kernels without a pipeline only; a program with
+    sizes known only at the call gets no SIMT products, repacked operands, split reductions or second kernel.
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     _add_candidates(ranking, list(kernels_of_cores(facts, machine, ranking)))
@@ -133,8 +134,8 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
             continue
         one = search_facts(cut.first, machine, only_lowered=only_lowered)
         two = search_facts(cut.second, machine, only_lowered=only_lowered) if one.best is not None else Ranking()
-        ranking.count(one)
-        ranking.count(two)
+        ranking.add_counts(one)
+        ranking.add_counts(two)
         if one.best is None or two.best is None:
             continue
         _add_candidates(ranking, [two_kernels(cut, one.best, two.best)])
@@ -171,8 +172,8 @@ def lower_bound(facts: Facts, machine: Machine) -> float:
     """Return a lower bound of the cycles of any schedule: the maximum of MMA, lane (ALU) and memory cycles, plus a
     launch.
 
-    MMA and lane cycles are with all cores at work. MMAs count at the rate of the fastest atom that takes their types;
-    at the rate of multiply-adds by lanes if no atom does.
+    MMA and lane cycles are with all cores at work, and without the work that masks skip. MMAs count at the rate of the
+    fastest atom that takes their types; at the rate of multiply-adds by lanes if no atom does.
     """
     mma = lanes = 0.0
     for p in facts.products:

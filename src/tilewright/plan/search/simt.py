@@ -77,12 +77,13 @@ class TermKernelSchedule:
 def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield candidates: kernels in which lanes compute a program's single product without atoms (SIMT).
 
-    Yields nothing if `term_program` returns None for the program.
+    Yields nothing if `term_program` returns None: for example if neither M nor N is empty, if an operand is computed,
+    or on a machine without lanes (a CPU).
     """
     program = term_program(facts, machine)
     if program is None:
         return
-    for kernel in (*_single_results(program), *_boxes_of_results(program)):
+    for kernel in (*_single_result_kernels(program), *_box_kernels(program)):
         ranking.timed += 1
         yield term_candidate(kernel)
 
@@ -152,10 +153,10 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
     outer = {}
     if kernel.outer is not None:
         outer = {kernel.outer: prod(ceil(kernel.program.facts.extents[d] / n) for d, n in kernel.sizes.items())}
-    return _sizes(kernel.program, {**inner, **outer})
+    return _size_function(kernel.program, {**inner, **outer})
 
 
-def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
+def _size_function(program: TermProgram, more: dict[Expr, int]) -> Size:
     """Return a function that evaluates a dimension of a SIMT kernel to its extent, an int.
 
     It knows the program's dimensions, the flattened K, and the dimensions in `more`, which maps them to extents.
@@ -165,7 +166,7 @@ def _sizes(program: TermProgram, more: dict[Expr, int]) -> Size:
     return lambda d: known[d] if d in known else numbers(d)
 
 
-def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
+def _single_result_kernels(program: TermProgram) -> list[TermKernelSchedule]:
     """Return a list with the kernel whose lanes compute results one by one, along a batch dimension.
 
     Return [] if the product has no batch, so that lanes lie along rows.
@@ -173,7 +174,7 @@ def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
     facts, terms = program.facts, program.terms
     if terms.along_rows:
         return []
-    size = _sizes(program, {})
+    size = _size_function(program, {})
     task_extents = {
         d: elements_per_line(facts.program, size(d), program.machine) if d is terms.along else size(d)
         for d in facts.cut
@@ -183,11 +184,12 @@ def _single_results(program: TermProgram) -> list[TermKernelSchedule]:
     return [TermKernelSchedule(program, terms, widths, waves)]
 
 
-def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
+def _box_kernels(program: TermProgram) -> Iterator[TermKernelSchedule]:
     """Yield the kernels whose lanes each compute a box (rectangle of neighbours) of results.
 
-    The box must fit a lane's registers, and its results must share reads. Yields nothing if M has fewer than two digits
-    (mixed-radix parts).
+    A box must fit a lane's registers, leave registers for enough waves per core, and have results that share reads.
+    Boxes must cover M exactly, or overhang only where writes drop the elements past the end. Yields nothing if M has
+    fewer than two digits (mixed-radix parts).
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
@@ -212,7 +214,7 @@ def _boxes_of_results(program: TermProgram) -> Iterator[TermKernelSchedule]:
             and terms.window < terms.results * tile
             and resident_waves(machine, terms.live_registers, waves) >= waves
         ):
-            yield _kernel_of_boxes(program, terms, box)
+            yield _box_kernel(program, terms, box)
 
 
 def _may_overrun(facts: Facts, dim: str, n: int) -> bool:
@@ -256,7 +258,7 @@ def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple
     return replace(terms, box=tuple(inner), dims=tuple(cut)), outer, inner
 
 
-def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
+def _box_kernel(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
     """Return the kernel in which each lane computes one box (rectangle) of results per element of a vector of the
     batch.
 
@@ -264,7 +266,7 @@ def _kernel_of_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) ->
     """
     terms, outer, inner = with_boxes(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
-    size = _sizes(program, {outer: count, **inner})
+    size = _size_function(program, {outer: count, **inner})
     widths, waves = tasks_of_boxes(terms, size, smallest_element_bytes(program.facts.program), program.machine)
     return TermKernelSchedule(program, terms, widths, waves, outer, box)
 

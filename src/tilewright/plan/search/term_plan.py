@@ -19,7 +19,7 @@ def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
     axes, tasks = [], []
     for d in facts.cut:
         tasks.append(str(d))
-        axes.append(_axis(kernel, d))
+        axes.append(_grid_axis(kernel, d))
     whole = [d for d in facts.order if d not in facts.cut and d not in program.summed]
     axes += [axis_of(str(d), _extent(facts, d), ()) for d in whole]
     tile = kernel.terms.tile
@@ -47,7 +47,7 @@ def _extent(facts: Facts, d: Expr) -> int:
     return prod(facts.extents.get(name, 1) for name in digits_of_dim(facts, d))
 
 
-def _axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
+def _grid_axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
     """Return the plan's Axis of the dimension `d`, which the grid splits.
 
     If `d` is M and lanes compute boxes (rectangles) of results, each digit (mixed-radix part) of `d` is padded to whole

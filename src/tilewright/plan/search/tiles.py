@@ -50,7 +50,8 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
     """Yield (an AxisTile per class of dimensions, (wave groups along rows, wave groups along columns)), all choices to
     try.
 
-    A class of dimensions (same role in every MMA) is one axis of the schedule.
+    A class of dimensions (same role in every MMA) is one axis of the schedule. Tiles meet the author's constraints.
+    There are several wave groups along columns only if a task (workgroup) or a cluster has all of N.
     """
     unit = o.products[0].atoms[0].shape[0]
     held = any(p.a_in_registers for p in o.products)
@@ -114,10 +115,10 @@ def _overhang_is_dropped(facts: Facts, tile: AxisTile) -> bool:
 
 def can_pad(facts: Facts, dim: str) -> bool:
     """True if every write drops the elements past the end of `dim`, so that a tile may extend past it."""
-    return all(_is_out_of_bounds(w.place, dim, facts.extents[dim]) for w in facts.writes)
+    return all(_end_is_out_of_bounds(w.place, dim, facts.extents[dim]) for w in facts.writes)
 
 
-def _is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
+def _end_is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
     """True if all elements from `extent` on along `dim` are out of bounds of the memory, so that writes drop them."""
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)

@@ -15,7 +15,7 @@ from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import CLUSTER, GRID, LOOP, WHOLE, AxisTile
 
 Loops = frozenset[int]
-"""The loops of a phase, by the numbers of their classes."""
+"""The loops of a phase, by the indices of their classes."""
 
 
 class Tiling:
@@ -56,27 +56,32 @@ class Tiling:
         is the tile of one iteration, else the tile of a task (one workgroup's work).
         """
         if dims not in self._spans:
-            numbers = {self.o.class_of[d] for d in dims}
-            self._spans[dims] = prod(self.tiles[n].size for n in numbers)
+            class_indices = {self.o.class_of[d] for d in dims}
+            self._spans[dims] = prod(self.tiles[n].size for n in class_indices)
         return self._spans[dims]
 
     def phase(self, n: ValueFacts) -> Loops:
-        """Return the loop nest in which the value `n` is computed, as a set of class numbers; empty if it is in no
-        loop.
+        """Return the loop nest in which the value `n` is computed: the loops over dimensions that it has, reduces or
+        carries.
 
-        These are the loops over dimensions that the value has, reduces or carries.
+        The nest is a set of indices of dimension classes (dimensions with one role); empty if the value is computed in
+        no loop.
         """
         return self.loops_over(n.dims | n.reduces | n.carried)
 
     def loops_over(self, dims: Dims) -> Loops:
-        """Return the loops over any of the dimensions `dims`, as a set of class numbers; empty if there is none."""
+        """Return the loops over any of the dimensions `dims`, as a set of indices of dimension classes (dimensions with
+        one role).
+
+        The set is empty if no loop iterates over any of `dims`.
+        """
         return frozenset(self.o.class_of[d] for d in dims) & self.looped
 
     def trips(self, loops: Loops) -> int:
-        """Return the number of iterations per task (workgroup) of the innermost loop of `loops`: the product of all
-        trip counts.
+        """Return the number of iterations per task (workgroup) of the innermost loop of a loop nest.
 
-        `loops` is a loop nest, as a set of class numbers. 1 if it is empty.
+        It is the product of the trip counts of all `loops`, which are indices of dimension classes (dimensions with one
+        role). 1 if `loops` is empty.
         """
         return prod(self.tiles[n].count for n in loops)
 
@@ -108,7 +113,7 @@ class Tiling:
         return 1
 
     def pairs(self) -> list[tuple[DimClass, AxisTile]]:
-        """Return a list of (DimClass, its AxisTile), one for each axis of the schedule."""
+        """Return a list of (DimClass, its AxisTile): each class of dimensions (same role in all MMAs) with its tile."""
         return list(zip(self.o.classes, self.tiles, strict=True))
 
 

@@ -18,8 +18,8 @@ class UniformKernelSchedule:
     """A kernel whose waves all run the same code: task widths, number of waves, loop tiles.
 
     `products` has the microkernel of every MMA, None where lanes multiply without an atom; `blocks` are loop tiles
-    within a task. `backward`: tasks run in reverse, as what was written last is still in L2. `parts` are those of a
-    split reduction, of which a task has `parts_of_task`.
+    within a task. `backward`: tasks run in reverse, as what was written last is still in L2. `parts` describes a split
+    reduction; a task has `parts_of_task` of its parts.
     """
 
     facts: Facts

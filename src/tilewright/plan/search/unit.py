@@ -54,8 +54,9 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
     """Return the MmaTile of the MMA `p` with the widest atom that divides its columns, else the narrowest that covers
     them.
 
-    The atom's N must divide or cover the columns of one wave group. None if no atom does, if wave groups do not share
-    the rows evenly, or if `_is_legal_k` is False for the K of one iteration.
+    The columns are the columns of one wave group. None if no atom divides or covers them, if wave groups do not share
+    the rows evenly, if the K of one iteration does not fill whole rows of shared memory where it must, or if the K loop
+    is within a loop over tiles of C.
     """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
@@ -93,8 +94,9 @@ def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bo
     """True if the `k` elements of K per iteration fill whole rows of shared memory where needed, and the K loop is
     innermost.
 
-    Whole rows are needed if rows of B run along K, and either a loop splits K or operand A comes from another MMA. The
-    K loop must not be within a loop over tiles of C: it would have to carry several accumulator tiles.
+    Whole rows are needed if rows of B run along K, and if in addition a loop splits K, the program itself loops over K,
+    or operand A in registers comes from another MMA. The K loop must not be within a loop over tiles of C: it would
+    have to carry several accumulator tiles.
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)
