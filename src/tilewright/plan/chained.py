@@ -82,8 +82,8 @@ def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
 def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, int] | str:
     """Return {dimension: tile size in elements} of every loop except K loops; or text: why a loop has no tile size.
 
-    Tile sizes are the author's constraints. A K loop only adds MMAs, and its tile size does not change the result: it
-    is in `free`. A while loop has no tile size. `sizes` maps size symbols to numbers.
+    A loop counts as a K loop if it only adds MMAs and is in `free` (its tile size does not change the result). Tile
+    sizes are the author's constraints. A while loop has no tile size. `sizes` maps size symbols to numbers.
     """
     _, tilings = tiles_of(program, sizes)
     tiles: dict[Expr, int] = {}

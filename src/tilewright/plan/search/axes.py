@@ -37,9 +37,9 @@ def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
 
     Two dimensions are in one class if they have the same role (row, column, K, batch or none) in every MMA, if the grid
     may split both or neither, and if both or neither can be processed tile by tile in one pass (a dimension that is
-    scanned cannot). Classes, and the dimensions in each class, are in this order: parallel dimensions, then the memory
-    order of the first result, then the memory order of the reads. `flips` has one entry per MMA: True if N lies on the
-    atom's rows.
+    scanned cannot). Classes, and the dimensions in each class, are in this order: dimensions that the grid may split,
+    then the memory order of the first write, then of the reads, then all others. `flips` has one entry per MMA: True if
+    N lies on the atom's rows, so that the roles of rows and columns swap.
     """
     order = [dim for n in (*facts.writes[:1], *facts.reads) for form in n.place.coords for dim, _ in form]
     sides = [(*p.side(flip)[:2], p.k, p.batch) for p, flip in zip(facts.products, flips, strict=True)]

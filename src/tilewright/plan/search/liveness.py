@@ -45,7 +45,7 @@ def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> 
         total = sum(held[q] for q in alive | carried if into.get(q) not in alive)
         loop = max(loop, total + operand[node])
     ahead = sum(count for q, count in held.items() if q not in into) + sum(operand.values())
-    results = _written_mmas(facts, order, into)
+    results = _last_mmas(facts, order, into)
     made_of = {m.node: {*m.oriented.a.products, *m.oriented.b.products} for m in mmas}
     dependent = frozenset(
         node for node, before in made_of.items() if any(phases[q] == phases[node] != frozenset() for q in before)
@@ -84,9 +84,10 @@ def _is_carried(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
     return phases[q] == loops and bool(t.loops_over(t.facts.nodes[q].reduces) & loops)
 
 
-def _written_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
-    """Return the MMAs (node numbers) whose accumulators are written and are no operand or accumulator of another MMA.
+def _last_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
+    """Return the last MMAs (node numbers): a write depends on the accumulator, and no other MMA does.
 
+    An MMA depends on an accumulator if an operand is computed from it, or if it adds to it.
     `order` has all MMAs; `into` maps an MMA to the MMA whose accumulator it adds to.
     """
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}

@@ -99,10 +99,10 @@ def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
 
 
 def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
-    """True if an `mma` statement of the plan, one of `units`, takes from registers an operand A that is read from
-    memory.
+    """True if one of `units` names an atom that takes A from registers, though A is read from memory.
 
-    A then stays in registers over the loop.
+    `units` are the plan's `mma` statements, one for each MMA of the tiling `t`. A then stays in registers over the
+    loop.
     """
     pairs = zip(t.o.products, units, strict=True)
     return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
