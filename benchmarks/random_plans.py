@@ -1,13 +1,16 @@
-"""Random legal plans of a dozen programs on a Hopper GPU: does the predicted time order them as the clock does?
+"""Random legal plans of some programs on a Hopper GPU: does the predicted time order them as the clock does?
 
     python benchmarks/random_plans.py [--plans 30] [--only REGEX] [--seed 0] [--json FILE] [--seconds 360] [--jobs N]
-        [--dry | --times FILE]
+        [--corpus N] [--dry | --times FILE]
 
-For each program some plans are drawn: the chosen one, others of its candidates, and random edits of them that are
-taken when they are pinned. All are compiled by several processes first, then timed in one process, the replays of a
-program's plans interleaved, by their medians. One line a program says how many pairs that differ by more than 3 % in
-time are ordered right by the predicted cycles (equal predictions order nothing, and are counted apart), and how much
-longer the chosen plan takes than the best of all. Every plan's result is compared with the chosen plan's.
+The programs are a dozen that are listed here, or, with --corpus, so many that the seed draws from the plan corpus: its
+products, convolutions, attentions and fused programs of static sizes that should take less than a millisecond; those
+that have fewer than three plans are left out. For each program some plans are drawn: the chosen one, others of its
+candidates, and random edits of them that are taken when they are pinned. All are compiled by several processes first,
+then timed in one process, the replays of a program's plans interleaved, by their medians. One line a program says how
+many pairs that differ by more than 3 % in time are ordered right by the predicted cycles (equal predictions order
+nothing, and are counted apart), and how much longer the chosen plan takes than the best of all. Every plan's result is
+compared with the chosen plan's.
 
 The JSON has a row for each plan: program, plan, predicted cycles, microseconds, whether it is the chosen one. It goes
 to --json, or to random_plans.json in the folder $OUT. --times takes the microseconds from such a file and predicts
@@ -32,14 +35,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from corpus_jobs import job_of
-from corpus_problems import Problem
+from corpus_entries import sample
+from corpus_jobs import MACHINE, job_of
+from corpus_problems import Problem, problems
+from corpus_text import read
 
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
@@ -61,6 +66,12 @@ DIFFERENT = 0.02
 PATIENCE = 90.0
 """Seconds after which the timing of a program counts as hanging."""
 DRY_NOISE = 0.05
+NOT_DRAWN = ("rows", "grid", "dynamic")
+"""Kinds of the corpus that --corpus leaves out: no plan of them multiplies, or the program or a call tells the plan."""
+LONGEST = 1e-3
+"""Seconds that a program of the corpus should take at most, to be drawn."""
+FEWEST = 3
+"""Plans that a program of the corpus has at least: fewer order nothing."""
 
 
 @dataclass(frozen=True)
@@ -79,22 +90,23 @@ class Timing:
 
 @dataclass(frozen=True)
 class Case:
-    """A program and its sizes."""
+    """A program, its sizes, and its arguments that do not change."""
 
     make: Callable[[], Any]
     sizes: dict[str, int]
+    constant: tuple[str, ...] = ()
 
     def planned(self, plan: str | None = None) -> Any:
-        """The program as planned, or by a plan, without machine code; a plan without the matrix unit is refused."""
+        """The program as planned, or by a plan, without machine code; a plan that loses the matrix unit is refused."""
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FastPathLost)
-            warnings.simplefilter("error", MissingAtomWarning)
-            return kernel_for(self.make(), self.sizes, machine=machine("hopper"), plan=plan)
+            for kind in (FastPathLost, MissingAtomWarning):
+                warnings.simplefilter("ignore" if plan is None else "error", kind)
+            return kernel_for(self.make(), self.sizes, machine=machine("hopper"), plan=plan, constant=self.constant)
 
     @cached_property
     def facts(self) -> Facts:
         """The facts of the program."""
-        job = job_of(Problem("", "", self.make, self.sizes), machine("hopper"))
+        job = job_of(Problem("", "", self.make, self.sizes, self.constant), machine("hopper"))
         return facts_of(job.program, {**job.sizes, **job.typical}, job.free, job.open_extents)
 
     def cycles(self, plan: str) -> float | None:
@@ -104,7 +116,7 @@ class Case:
 
     def executable(self, plan: str, target: str) -> Any:
         """The program by a plan, as machine code; where there is a GPU, it is loaded too."""
-        return kernel_for(self.make(), self.sizes, target=target, plan=plan)
+        return kernel_for(self.make(), self.sizes, target=target, plan=plan, constant=self.constant)
 
 
 def _gemm(m: int, n: int, k: int) -> Case:
@@ -137,12 +149,35 @@ CASES = {
 }
 
 
+@cache
+def _corpus() -> dict[str, Case]:
+    """The problems of the corpus as cases, by kind and name."""
+    every = problems().items()
+    return {f"{kind}: {name}": Case(p.make, p.sizes, p.constant) for (kind, name), p in every}
+
+
+def case_of(name: str) -> Case:
+    """A program of the list, or of the corpus, by its name."""
+    return CASES.get(name) or _corpus()[name]
+
+
+def drawn_names(count: int, seed: int) -> list[str]:
+    """The names of programs that a seed draws from the Hopper entries of the corpus."""
+    cycles = LONGEST * 1e9 * machine("hopper").limits.clock_ghz
+    keys = [
+        key
+        for key, entry in read().items()
+        if key[2] == MACHINE and key[0] not in NOT_DRAWN and not entry.error and 0 < entry.cycles <= cycles
+    ]
+    return [f"{kind}: {name}" for kind, name, _ in sample(keys, count, seed)]
+
+
 # -- plans -----------------------------------------------------------------------------------------------------
 
 
 def drawn(name: str, count: int, seed: int) -> list[Timing]:
     """Plans of a program, the chosen one first: candidates and edits that are taken, no two with the same text."""
-    rng, case = random.Random(f"{seed} {name}"), CASES[name]
+    rng, case = random.Random(f"{seed} {name}"), case_of(name)
     best = case.planned()
     chosen = best.text("plan").strip()
     timings = [Timing(name, chosen, case.cycles(chosen) or math.nan, chosen=True)]
@@ -162,10 +197,10 @@ def drawn(name: str, count: int, seed: int) -> list[Timing]:
 def predicted(name: str, plan: str) -> float | None:
     """The cycles that a pinned plan should take; None if it is refused, or not done as it says."""
     try:
-        kernel = CASES[name].planned(plan)
+        kernel = case_of(name).planned(plan)
     except (TilewrightError, FastPathLost, MissingAtomWarning):
         return None
-    return CASES[name].cycles(plan) if kernel.text("plan").strip() == plan else None
+    return case_of(name).cycles(plan) if kernel.text("plan").strip() == plan else None
 
 
 def edited(plan: str, rng: random.Random) -> str:
@@ -214,7 +249,7 @@ def _stepped(line: str, words: str, rng: random.Random, step: Callable[[int], in
 def compile_fault(timing: Timing) -> str:
     """Makes a plan's machine code, which is kept; what was raised, or nothing."""
     try:
-        CASES[timing.program].executable(timing.plan, "gpu:hopper").text("asm")
+        case_of(timing.program).executable(timing.plan, "gpu:hopper").text("asm")
     except TilewrightError as fault:
         return f"{timing.program}: {str(fault).splitlines()[0]}\n{timing.plan}"
     return ""
@@ -231,21 +266,30 @@ def measured(timings: list[Timing]) -> tuple[list[Timing], list[str]]:
     from tilewright.cli.cuda_graphs import graph_sampler
     from tilewright.runtime.timing import interleaved_medians
 
-    case, wrong, samplers = CASES[timings[0].program], [], []
+    case, wrong, samplers = case_of(timings[0].program), [], []
     arguments = case.executable(timings[0].plan, "gpu").module.host.args
     shapes = {arg.name: tuple(map(int, arg.type.shape)) for arg in arguments}
     arrays = {a.name: gpu_tensor(shapes[a.name], str(a.type.dtype), a.type.dtype.numpy, 2) for a in arguments}
     result, wanted = arrays[arguments[-1].name], None
     for timing in timings:
-        result.fill_(math.nan)
+        result.fill_(math.nan if result.dtype.is_floating_point else -1)
         launch = case.executable(timing.plan, "gpu").bind(arrays)
         launch()
         torch.cuda.synchronize()
-        wanted = result.double() if wanted is None else wanted
-        if not float((result.double() - wanted).norm() / wanted.norm()) < DIFFERENT:
+        wanted = result.clone() if wanted is None else wanted
+        if not _difference(result, wanted) < DIFFERENT:
             wrong.append(f"{timing.program}: not the chosen plan's result\n{timing.plan}")
         samplers.append(graph_sampler(launch))
     return _timed(timings, [1e6 * seconds for seconds in interleaved_medians(samplers)]), wrong
+
+
+def _difference(result: Any, wanted: Any) -> float:
+    """The relative difference of two tensors by norms; infinite where not the same of their elements are numbers."""
+    given, wanted = result.double(), wanted.double()
+    if bool((given.isfinite() != wanted.isfinite()).any()):
+        return math.inf
+    given, wanted = (each.nan_to_num(posinf=0, neginf=0) for each in (given, wanted))
+    return float((given - wanted).norm()) / max(float(wanted.norm()), math.ulp(1.0))
 
 
 def dry(timings: list[Timing]) -> tuple[list[Timing], list[str]]:
@@ -279,7 +323,7 @@ def again(path: Path, only: str = "") -> list[list[Timing]]:
     """The plans of a file with their times, predicted anew; those that have no predicted time are left out."""
     programs: dict[str, list[Timing]] = {}
     for row in (row for row in json.loads(path.read_text()) if re.search(only, row["program"])):
-        timing, now = Timing(**row), CASES[row["program"]].cycles(row["plan"])
+        timing, now = Timing(**row), case_of(row["program"]).cycles(row["plan"])
         if now is not None:
             row = asdict(timing) | {"cycles": now, "chosen": False}
             programs.setdefault(timing.program, []).append(Timing(**row))
@@ -362,6 +406,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--plans", type=int, default=30)
     parser.add_argument("--only", default="", help="a regular expression that a program's name matches")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--corpus", type=int, default=0, help="so many programs of the corpus, not the dozen")
     parser.add_argument("--json", type=Path, help="where the rows go; $OUT/random_plans.json where OUT is set")
     parser.add_argument("--seconds", type=float, default=360.0, help="after which nothing more is timed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -374,8 +419,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.times is not None:
         return report(((timings, []) for timings in again(options.times, options.only)), target)
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        names = [name for name in CASES if re.search(options.only, name)]
+        listed = drawn_names(options.corpus, options.seed) if options.corpus else list(CASES)
+        names = [name for name in listed if re.search(options.only, name)]
         programs = pool.starmap(drawn, [(name, options.plans, options.seed) for name in names], chunksize=1)
+        programs = [timings for timings in programs if len(timings) >= min(FEWEST, options.plans)]
         print(f"{sum(map(len, programs))} plans in {time.monotonic() - begin:.0f} s", flush=True)
         if options.dry:
             return report(map(dry, programs), target)

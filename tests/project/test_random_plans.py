@@ -64,3 +64,17 @@ def test_edits_change_what_lines_say_and_keep_their_form(script: Any) -> None:
 
 def test_a_program_without_times_is_a_failure(script: Any) -> None:
     assert script.report(iter([([], ["p: no times"])]), None) == 1
+
+
+def test_programs_of_the_corpus_are_drawn_by_a_seed_and_predicted_anew(script: Any, tmp_path: Path) -> None:
+    names = script.drawn_names(40, seed=1)
+    assert len(set(names)) == 40
+    assert names == script.drawn_names(40, seed=1) != script.drawn_names(40, seed=2)
+    assert not any(name.startswith(script.NOT_DRAWN) for name in names)
+    name = next(name for name in names if name.startswith("resnet_50: bf16"))
+    assert script.case_of(name).constant == ("w",)
+    path = tmp_path / "rows.json"
+    timings = script.drawn(name, 4, seed=1)
+    script.report(iter([script.dry(timings)]), path)
+    (again,) = script.again(path)
+    assert [(t.plan, t.cycles) for t in again] == [(t.plan, t.cycles) for t in timings]
