@@ -11,16 +11,25 @@ from tilewright.algebra.expr import Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.cli.workload import Workload
 from tilewright.compiler.kernels import resolve
-from tilewright.plan.contraction import recognise, size
+from tilewright.interpret.loops import accumulates_only
+from tilewright.plan.contracted import contraction_of
+from tilewright.plan.contraction import size
+from tilewright.plan.facts import facts_of
+
+
+def space_of(program, sizes):
+    """The index space of a program's product, or why it has none."""
+    free = [op for op in program.walk() if op.name == "iterate" and accumulates_only(op)]
+    return contraction_of(facts_of(program, sizes, free))
 
 
 def recognised(kernel, sizes):
-    """What `recognise` finds in a kernel, for sizes by name."""
+    """The index space of a kernel's product for sizes by name, or why it has none."""
     program = kernel.trace()
     known = dict(program.bindings)
     named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
     known |= {named[name]: value for name, value in sizes.items() if name in named}
-    return recognise(program, {s: int(e) for s, e in resolve(known).items()})
+    return space_of(program, {s: int(e) for s, e in resolve(known).items()})
 
 
 class Problem(Workload):

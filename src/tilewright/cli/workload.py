@@ -200,8 +200,9 @@ class Workload:
         """The element types that are multiplied: those of both factors, or what they are converted to first."""
         from tilewright.ir.dtypes import element_type
 
-        if kernel.contraction is not None:
-            return kernel.contraction.a.dtype, kernel.contraction.b.dtype
+        atom = kernel.machine.multiply.get(kernel.plan.atom or "")
+        if atom is not None:
+            return atom.a.dtype, atom.b.dtype
         left, right = (element_type(_NAMES.get(name, name), "--dt") for name in self.types[:2])
         return left, right
 

@@ -49,8 +49,7 @@ class Compiled:
     """A kernel for one set of sizes, or for all values of those that stay open: what passes made of it, ready to run.
 
     `module` is its host program with the block programs; `main` is the block program that does the work, which others
-    prepare. `contraction` says what it was planned as, where it is a single one. `again` is the executable that it
-    is a member of, and which.
+    prepare. `again` is the executable that it is a member of, and which.
     """
 
     def __init__(self, job: Job, target: str, again: tuple[Any, ...]):
@@ -58,8 +57,7 @@ class Compiled:
         assert job.plan is not None
         assert job.choice is not None
         self.target, self.machine, self._again = target, job.machine, again
-        self.plan, self.choice, self.why = job.plan, job.choice, job.why
-        self.contraction = job.contraction
+        self.plan, self.choice = job.plan, job.choice
         self.parameters: tuple[Symbol, ...] = job.opened.parameters
         """The sizes that a call tells."""
         self.module = job.module
@@ -114,9 +112,7 @@ class Compiled:
 
     def explain(self) -> str:
         """The chosen plan, its predicted time and what limits it, and what was refused."""
-        told = self.why and self.contraction is None and self.plan.pipeline is None
-        why = f"no single contraction: {self.why}" if told else ""
-        return "\n".join(filter(None, [self.choice.explain(), why]))
+        return self.choice.explain()
 
     def __repr__(self) -> str:
         given = ", ".join(

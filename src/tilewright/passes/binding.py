@@ -22,6 +22,7 @@ from dataclasses import replace
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program
+from tilewright.passes.bind_blocks import bind_blocks
 from tilewright.passes.halo_tiles import bind_halo
 from tilewright.passes.job import InRows, Job, Pass
 from tilewright.passes.lane_rows import LaneRows
@@ -49,7 +50,10 @@ def bind_plan(job: Job, plan: Schedule, choose: Pass, planned: object = None) ->
 
     `planned` are the jobs of several kernels, where they are planned already.
     """
-    job.parts = job.aligned = job.split = job.merge = job.patched = job.looped = None
+    job.parts = job.aligned = job.split = job.merge = job.patched = job.looped = job.blocked = None
+    if plan.atom is not None and plan.split_after is None:
+        bind_blocks(job, plan)
+        return
     plan = plan.with_open(()) if plan.split_after is not None else replace(plan.with_open(()), early=None)
     if job.workgroups is not None:
         job.cuts = bind_grid(job.program, job.sizes, job.machine, job.free, job.open_extents, plan)

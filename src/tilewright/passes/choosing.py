@@ -1,26 +1,20 @@
-"""The pass that chooses a plan: given, fixed in part, or the best; for contractions, open ones, and everything else."""
+"""The pass that chooses a plan: the one that is given, the best that the search ranks, or that of an author's grid."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tilewright.errors import ArgumentError
-from tilewright.machine import MultiplyAtom
 from tilewright.passes.binding import bind_plan
 from tilewright.passes.given import better_refusal, bind_given, known_plan
 from tilewright.passes.job import Job
 from tilewright.passes.launching import with_launch
 from tilewright.passes.notes import notes_on
 from tilewright.passes.realising import rank_plans
-from tilewright.plan.blocking import LANES
-from tilewright.plan.contraction import Contraction, merge_rows, pad_k, recognise, size, with_known_sizes
-from tilewright.plan.fixed import Fixed, fixed_by
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.grids import plan_of_grid
-from tilewright.plan.model import copy_kernel_cycles
-from tilewright.plan.planner import Choice, choose, variant
+from tilewright.plan.planner import Choice
 from tilewright.plan.schedule import Schedule
-from tilewright.plan.validate import validate
 
 
 def choose_plan(job: Job) -> None:
@@ -37,29 +31,22 @@ def choose_plan(job: Job) -> None:
 def _take_given(job: Job, given: Schedule) -> None:
     """Bind the plan that is given."""
     job.given = known_plan(given, job)
-    if job.contraction is not None:
-        if _planned(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
-            return
-        job.contraction = None
     if job.logs:  # tasks are chosen that show what is logged
         job.given = None
         _choose_plan(job)
         return
-    _take(job, bind_given(job, job.given, choose_plan))
+    choice = bind_given(job, job.given, choose_plan)
+    _take(job, job.given if isinstance(choice, Choice) else choice.plan, choice)
 
 
-def _take(job: Job, choice: GeneralChoice) -> None:
-    """Make a choice the job's."""
-    job.plan = choice.plan
-    job.choice = replace(choice, notes=(*choice.notes, *notes_on(job, choice.plan)))
+def _take(job: Job, plan: Schedule, choice: Choice | GeneralChoice) -> None:
+    """Make a plan, and the choice that says why, the job's."""
+    job.plan = plan
+    job.choice = replace(choice, notes=(*choice.notes, *notes_on(job, plan)))
 
 
 def _choose_plan(job: Job) -> None:
     """Plan a job as the best of what fits, and bind the plan."""
-    if job.contraction is not None:
-        if _planned(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
-            return
-        job.contraction = None
     if job.workgroups is None:
         rank_plans(job, choose_plan)
         return
@@ -67,118 +54,4 @@ def _choose_plan(job: Job) -> None:
     choice = with_launch(plan_of_grid(job.program, job.sizes, job.machine, job.free, opened), None)
     plan = choice.plan if not opened else choice.plan.with_open({str(s) for s in opened})
     bind_plan(job, plan, choose_plan)
-    _take(job, replace(choice, plan=plan))
-
-
-def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
-    """Whether a contraction has a plan; the job then has it. One with open rows is planned for its typical sizes."""
-    if c.open:
-        return _planned_open(job, c)
-    unpadded, found = c, choose(c, job.machine, fixed)
-    if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or found.best.blocking.by_lanes):
-        wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
-        other = choose(wide, job.machine, fixed)
-        if _widened(job, found, other, copy_kernel_cycles(c.a, wide.a, job.machine)):
-            c, found = wide, other
-    padded = _perhaps_padded(job, unpadded, found, fixed)
-    if padded is not None:
-        c, found = padded
-    if job.given is not None:
-        whole = merge_rows(c)
-        atom = job.machine.multiply.get(job.given.atom or "")
-        job.contraction = whole if atom is None else variant(whole, atom)
-        validate(job.given, job.contraction, job.machine)
-        job.plan = job.given
-    elif found.best is None:
-        job.why = f"no plan fits: {'; '.join(map(str, found.refused))}"
-        return False
-    else:
-        job.plan, job.contraction = found.best.plan, found.best.contraction
-    job.choice = replace(found, notes=(*found.notes, *notes_on(job, job.plan)))
-    return True
-
-
-def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tuple[Contraction, Choice] | None:
-    """The contraction with zeros after its depth, for an atom that adds more neighbours at once than divide it.
-
-    None, where no atom is worth that, or the plan given is not of one.
-    """
-    groups = set()
-    for atom in job.machine.multiply.values():
-        vectors = (atom.a.dtype, atom.b.dtype) == (c.a.dtype, c.b.dtype) and atom.shape[0] == 1
-        if vectors and (job.given is None or job.given.atom == atom.name):
-            groups.add(atom.shape[2])
-    for group in sorted(groups):
-        padded = pad_k(c, group)
-        if padded is c:
-            continue
-        other = choose(padded, job.machine, fixed)
-        if other.best is None:
-            continue
-        cycles = other.best.cost.cycles + copy_kernel_cycles(c.a, padded.a, job.machine)
-        if job.given is None and found.best is not None and found.best.cost.cycles <= cycles:
-            continue
-        last, wide = c.depth[-1], padded.depth[-1]
-        note = (
-            f"{c.a.name} and {c.b.name} are copied with zeros after {last.name}: {size(wide)} instead of {size(last)}"
-        )
-        return padded, replace(other, notes=(*other.notes, note))
-    return None
-
-
-def recognised(job: Job) -> Contraction | str:
-    """The contraction that a job's program is; or why it is planned as any other program.
-
-    With open sizes it is one in tile registers, where only batches are open, so images are whole.
-    """
-    if not job.opened:
-        return recognise(job.program, job.sizes, job.machine)
-    if not job.machine.limits.tile_registers:
-        return "rows that are open are planned as such in tile registers only"
-    found = recognise(job.program, job.extents, job.machine)
-    if isinstance(found, str):
-        return found
-    best = None if {*found.open} & {*found.rows[-2:]} else choose(_typical(job, found), job.machine).best
-    return found if best is not None and best.blocking.in_tiles else "no plan in tile registers is the best"
-
-
-def _typical(job: Job, c: Contraction) -> Contraction:
-    """What a contraction with open rows is planned for."""
-    return with_known_sizes(c, job.typical)
-
-
-def _planned_open(job: Job, c: Contraction) -> bool:
-    """The plan of a contraction with open batches, in tile registers: every plan of one image fits."""
-    typical = _typical(job, c)
-    found = choose(typical, job.machine)
-    fit = [x for x in found.candidates if x.blocking.in_tiles]
-    note = f"{', '.join(s.name for s in job.opened.parameters)} open: every plan of one image in tile registers fits"
-    job.choice = replace(found, candidates=tuple(fit), notes=(*found.notes, note))
-    names = {digit.name for digit in c.open}
-    if job.given is not None:
-        if job.given.open != names:
-            raise ArgumentError(f"plan: open here are {', '.join(sorted(names))}, marked as in `m_0 56?`")
-        how = validate(job.given.with_open(()), typical, job.machine)
-        if how not in [x.blocking for x in fit]:
-            raise ArgumentError(f"plan: {note}")
-        job.plan = job.given
-    elif fit:
-        job.plan, how = fit[0].plan.with_open(names), fit[0].blocking
-    else:
-        job.why = f"no plan fits open sizes: {'; '.join(map(str, found.unfit))}"
-        return False
-    assert isinstance(how.atom, MultiplyAtom)
-    job.contraction = variant(c, how.atom)
-    return True
-
-
-def _widened(job: Job, narrow: Choice, wide: Choice, converting: float) -> bool:
-    """Whether factors are converted first: no plan takes them as they are, or not the one given, or it is slower."""
-    if narrow.best is None:
-        return True
-    if job.given is not None:
-        atom = job.given.atom or ""
-        return not atom.startswith(f"{LANES}.") and all(x.blocking.atom.name != atom for x in narrow.candidates)
-    if wide.best is None or wide.best.blocking.by_lanes:  # lanes convert what they load
-        return False
-    return wide.best.cost.cycles + converting < narrow.best.cost.cycles
+    _take(job, plan, replace(choice, plan=plan))

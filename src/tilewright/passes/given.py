@@ -6,21 +6,26 @@ from dataclasses import replace
 
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
+from tilewright.passes.bind_blocks import bind_blocks
 from tilewright.passes.binding import bind_plan
 from tilewright.passes.job import Job, Pass
 from tilewright.passes.kernels import lower_kernels, with_workspace
 from tilewright.passes.launching import can_be_early, with_known_launch
-from tilewright.passes.rating import rated
+from tilewright.passes.rating import rated, rated_blocks
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.legality import lines_of_stages
 from tilewright.plan.pinned import Known, quote_lines
+from tilewright.plan.planner import Choice
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import REVERSED, Schedule
 from tilewright.plan.unlowered import refuse_unlowered
 
 
-def bind_given(job: Job, given: Schedule, choose: Pass) -> GeneralChoice:
+def bind_given(job: Job, given: Schedule, choose: Pass) -> Choice | GeneralChoice:
     """Bind the plan that a job is given; return the choice, with the time that is predicted for it."""
+    if given.atom is not None and given.split_after is None:
+        bind_blocks(job, given)
+        return rated_blocks(job, given)
     opened = {str(s) for s in job.open_extents}
     if given.open and not opened:
         raise ArgumentError(f"plan: {', '.join(sorted(given.open))}: no size is open here")

@@ -16,7 +16,6 @@ from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.patches import Patched
 from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.boxes import numbers_of
-from tilewright.plan.contraction import Contraction
 from tilewright.plan.general import Cuts, GeneralChoice
 from tilewright.plan.planner import Choice, Refusal
 from tilewright.plan.schedule import Schedule, ValuePlacement
@@ -35,6 +34,19 @@ class InRows:
     def often(self, constant: Collection[str]) -> list[Job]:
         """What is copied at every launch, with arguments that never change left out."""
         return [job for job in self.copies if job.program.args[0].name not in constant]
+
+
+@dataclass(frozen=True)
+class BlockedProgram:
+    """A product with what follows it, over digits (mixed-radix parts) of its dimensions, as a plan of blocks says it.
+
+    `dims` are the dimensions of the job's program that are M, those that are N, and the last one of K.
+    """
+
+    program: Program
+    sizes: Mapping[Symbol, Size]
+    shapes: Mapping[Value, tuple[Size, ...]]
+    dims: tuple[tuple[str, ...], tuple[str, ...], str]
 
 
 @dataclass
@@ -62,9 +74,8 @@ class Job:
     """The arguments of the host program, tensors as a caller passes them; without them there is none."""
     constant: Collection[str] = ()
     """Arguments that never change once they are bound: what depends on them alone is done then."""
-    contraction: Contraction | None = None
-    why: str = ""
-    """Why it is no contraction that a plan fits."""
+    blocked: BlockedProgram | None = None
+    """Its product over digits, where a plan keeps accumulator tiles in registers over all of K on a CPU."""
     whole: Program | None = None
     """The program with what has no elements, and is not computed."""
     choice: Choice | GeneralChoice | None = None
@@ -137,9 +148,7 @@ class Job:
             return "block", lambda: str(lowered.program)
         if plan is not None and choice is not None:
             return "plan", lambda: "\n".join([*plan.lines(), "", choice.explain(), ""])
-        if self.contraction is not None:
-            return "contraction", self.contraction.text
-        return "tile", lambda: f"{self.program}{self.why}\n"
+        return "tile", self.program.__str__
 
 
 Pass = Callable[[Job], None]

@@ -17,26 +17,9 @@ from tilewright.passes.launching import launched
 from tilewright.passes.outside import outside
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.general import Lowered, lower_tiles
-from tilewright.passes.tile.normal import over_digits
 from tilewright.passes.tile.ordering import in_order
 from tilewright.passes.tile.roles import role_of
-from tilewright.plan.blocking import blocking_of
-from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice
-from tilewright.plan.validate import atom_of_plan
-
-
-def lower_contraction(job: Job) -> Lowered:
-    """Return the block program of a contraction, from its program over digits and its plan."""
-    c, plan = job.contraction, job.plan
-    assert c is not None
-    assert plan is not None
-    blocking = blocking_of(c, plan, atom_of_plan(plan.atom or "", c, job.machine))
-    walked = in_lines(c, blocking)
-    program, sizes, shapes = over_digits(walked, digits_of(walked, blocking))
-    (product,) = (op for op in program.walk() if op.name == "mma")
-    cuts = cuts_of(c, blocking, product)
-    return lower_tiles(program, {**job.sizes, **sizes}, shapes, job.machine, cuts, opened=job.opened)
 
 
 def lower_kernels(job: Job, lower: Pass) -> None:
@@ -84,6 +67,10 @@ def _lower_repacked(job: Job, repacked: InRows, lower: Pass) -> None:
 def _lower_one(job: Job, lower: Pass) -> None:
     """One kernel; of a reduction in parts, also the one that adds these up."""
     assert job.cuts is not None
+    if job.blocked is not None:
+        of_product = replace(job, shapes=job.blocked.shapes, free=())
+        job.lowered, _ = _lowered(of_product, job.blocked.program, job.cuts, {**job.sizes, **job.blocked.sizes})
+        return
     assert isinstance(job.choice, GeneralChoice)
     if job.patched is not None:
         sizes = {**job.sizes, **job.patched.sizes}

@@ -18,7 +18,8 @@ def notes_on(job: Job, plan: Schedule) -> tuple[str, ...]:
         () if any(op.name in WRITES for op in job.program.walk()) else ("nothing is written: nothing is launched",)
     )
     is_grid = job.workgroups is not None
-    aside = not_followed(job.program, plan, job.machine, job.sizes, job.contraction, is_grid)
+    dims = None if job.blocked is None else job.blocked.dims
+    aside = not_followed(job.program, plan, job.machine, job.sizes, dims, is_grid)
     return (*nothing, *_copies(job), *aside, *f16_accumulator_note(job.program, job.machine))
 
 

@@ -5,7 +5,7 @@
 | present    | the program without what has no elements                                              |
 | canonical  | the program in the one writing of those that mean the same                             |
 | give_rows  | the program with a unit dimension for products without rows                           |
-| normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
+| digits     | the program over the digits of dimensions that its accesses divide                   |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
 | general    | the block program: operation by operation, over the plan's tasks and blocks           |
 | host       | the module: a host program that launches the block programs                           |
@@ -16,17 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.passes.canonical import canonical
-from tilewright.passes.choosing import choose_plan, recognised
+from tilewright.passes.choosing import choose_plan
 from tilewright.passes.given import lower_given
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
-from tilewright.passes.kernels import lower_contraction, lower_kernels, with_workspace
+from tilewright.passes.kernels import lower_kernels, with_workspace
 from tilewright.passes.realising import lower_ranked
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.empty import without_empty
 from tilewright.passes.tile.flat import in_one
 from tilewright.passes.tile.unit_rows import with_unit_rows
-from tilewright.plan.contraction import Contraction
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -48,41 +47,27 @@ def give_rows(job: Job) -> None:
         job.extents = {**job.extents, unit: 1} if job.extents else {}
 
 
-def normalise(job: Job) -> None:
-    """The program as one contraction, where it is one whose reads outside memory are zeros."""
+def in_digits_of_accesses(job: Job) -> None:
+    """The program over one flat dimension, where that is all it has; else over the digits that its accesses divide.
+
+    Copies over lanes go along flat rows as they are, so that on GPUs only summed dimensions become digits.
+    """
     if job.workgroups is not None:
-        job.why = "a grid program: its workgroups are part of its meaning"
         return
-    if job.general_only or job.logs or (job.given is not None and job.given.atom is None):
-        found: Contraction | str = "it was asked for"
-    elif (longer := job.longer()) is not None:
-        found = f"the argument {longer} is longer than its dimensions say"
-    elif job.machine.lanes is not None:
-        found = "the plan of one contraction is for machines with one thread per core"
-    else:
-        found = recognised(job)
-    if isinstance(found, str):
-        job.why = found
-        summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
-        flat = None if job.opened or job.logs or job.machine.lanes is None else in_one(job.program, job.sizes)
-        if flat is not None and job.longer() is None:
-            job.program = flat[0]
-            job.take(flat[1])
-        elif not job.logs:
-            given, job.undivided = job.extents or job.sizes, (job.program, job.free)
-            job.program, every, job.free = in_digits(job.program, given, job.free, summed_only=summed)
-            job.take(every)
-    elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
-        job.why = "an access of an operand or the result may be out of bounds, where nothing, or no zero, is read"
-    else:
-        job.contraction = found
+    flat = None if job.opened or job.logs or job.machine.lanes is None else in_one(job.program, job.sizes)
+    if flat is not None and job.longer() is None:
+        job.program = flat[0]
+        job.take(flat[1])
+    elif not job.logs:
+        given, job.undivided = job.extents or job.sizes, (job.program, job.free)
+        summed = job.machine.lanes is not None
+        job.program, every, job.free = in_digits(job.program, given, job.free, summed_only=summed)
+        job.take(every)
 
 
 def general(job: Job) -> None:
-    """The block programs of a job: of a contraction, of the best plan that is lowered, or of the plan that is bound."""
-    if job.contraction is not None:
-        job.lowered = lower_contraction(job)
-    elif job.ranked is not None:
+    """The block programs of a job: of the best plan that is lowered, or of the plan that is bound."""
+    if job.ranked is not None:
         lower_ranked(job, job.ranked, general)
     elif job.given is not None:
         lower_given(job, job.given, choose_plan, general)
@@ -95,7 +80,7 @@ PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
     ("present", present),
     ("canonical", canonical),
     ("give_rows", give_rows),
-    ("normalise", normalise),
+    ("digits", in_digits_of_accesses),
     ("choose", choose_plan),
     ("general", general),
     ("host", write_host),
@@ -111,9 +96,9 @@ def run(job: Job, dumped: Dumped | None = None) -> Job:
 
     dump("start")
     for name, step in PASSES:
-        before = (job.contraction, job.plan, job.lowered, job.module)
+        before = (job.plan, job.lowered, job.module)
         step(job)
-        after = (job.contraction, job.plan, job.lowered, job.module)
+        after = (job.plan, job.lowered, job.module)
         if any(x is not y for x, y in zip(before, after, strict=True)):
             dump(name)
     return job

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from tilewright.passes.job import Job
+from tilewright.passes.job_facts import facts_of_job
 from tilewright.passes.parts import joined_plan
-from tilewright.passes.realising import choices_of_parts, facts_of_job
+from tilewright.passes.realising import choices_of_parts
 from tilewright.plan.general import GeneralChoice
+from tilewright.plan.planner import Choice
 from tilewright.plan.schedule import Schedule
-from tilewright.plan.search import cycles_on, lower_bound, rate_plan
+from tilewright.plan.search import BlockedKernelSchedule, cycles_on, lower_bound, rate_plan
+
+
+def rated_blocks(job: Job, plan: Schedule) -> Choice:
+    """Return the choice of a plan of blocks that is bound: all blockings of its product, ranked, its own first."""
+    candidate = rate_plan(facts_of_job(job), job.machine, plan)
+    assert not isinstance(candidate, str), "binding has refused programs that are not one product"
+    assert isinstance(candidate.kernel, BlockedKernelSchedule)
+    return candidate.kernel.choice
 
 
 def rated(job: Job, plan: Schedule) -> GeneralChoice:

@@ -13,15 +13,22 @@ from tilewright.check.block import past_shared_memory
 from tilewright.errors import ProgramError
 from tilewright.passes.binding import bind_plan
 from tilewright.passes.job import Job, Pass, RankedPlans
+from tilewright.passes.job_facts import facts_of_job
 from tilewright.passes.kernels import lower_kernels, with_workspace
 from tilewright.passes.notes import notes_on
-from tilewright.passes.tile.memory import is_ordered
-from tilewright.plan.facts import Facts, facts_of
 from tilewright.plan.general import GeneralChoice
-from tilewright.plan.planner import Refusal
+from tilewright.plan.planner import Choice, Refusal
 from tilewright.plan.refusals import refusal_of
 from tilewright.plan.schedule import Schedule
-from tilewright.plan.search import PlanCandidate, Rejected, as_plan, cycles_on, refusals, search_facts
+from tilewright.plan.search import (
+    BlockedKernelSchedule,
+    PlanCandidate,
+    Rejected,
+    as_plan,
+    cycles_on,
+    refusals,
+    search_facts,
+)
 
 SHOWN = 24
 """Candidates that `explain` and the tuner know of, at most."""
@@ -35,14 +42,6 @@ def rank_plans(job: Job, choose: Pass) -> None:
     _bind_next(job, ranked)
 
 
-def facts_of_job(job: Job) -> Facts:
-    """Return the facts of a job's program."""
-    sizes = {**job.sizes, **job.typical}
-    opened = job.open_extents
-    facts = facts_of(job.program, sizes, job.free, opened, logs=job.logs, in_order=is_ordered(job.program))
-    return replace(facts, between=job.between)
-
-
 def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, Schedule]]:
     """Yield the candidates of a job with their plans: of its program over digits, then over whole dimensions, of which
     loops may take less at a time."""
@@ -51,7 +50,8 @@ def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, 
         programs.append(job.undivided)
     for program, free in programs:
         facts = facts_of_job(replace(job, program=program, free=free))
-        ranking = search_facts(facts, job.machine, constant=job.constant)
+        blocks = not job.general_only and job.longer() is None
+        ranking = search_facts(facts, job.machine, constant=job.constant, blocks=blocks)
         ranked.rankings.append(ranking)
         for candidate in ranking.candidates:
             plan = as_plan(candidate)
@@ -100,7 +100,7 @@ def _bind_next(job: Job, ranked: RankedPlans) -> bool:
 def _take(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> None:
     """Make a plan that is bound the job's."""
     ranked.tried = candidate, plan
-    job.plan = plan.with_open({str(s) for s in job.open_extents})
+    job.plan = plan if plan.atom is not None else plan.with_open({str(s) for s in job.open_extents})
     job.choice = choice_of(job, ranked, candidate, job.plan)
 
 
@@ -126,9 +126,13 @@ def _name(candidate: PlanCandidate, plan: Schedule) -> str:
     return "; ".join((*candidate.family, *map(str, plan.products)))
 
 
-def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> GeneralChoice:
+def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> Choice | GeneralChoice:
     """The choice of a plan that the search ranked: its time, what limits it, and why the others are not chosen."""
     ranking = ranked.rankings[-1]
+    if isinstance(candidate.kernel, BlockedKernelSchedule) and candidate.then is None:
+        choice = candidate.kernel.choice
+        copied = (rewrite.what for rewrite in candidate.rewrites)
+        return replace(choice, notes=(*choice.notes, *copied, *notes_on(job, plan)))
     plans = [(c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)][:SHOWN]
     slower = [Refusal(r.what, r.why) for r in refusals(ranking)]
     return GeneralChoice(
@@ -157,7 +161,6 @@ def _summed_up(refused: list[Refusal]) -> list[Refusal]:
     ]
 
 
-def choices_of_parts(job: Job) -> tuple[GeneralChoice, ...]:
+def choices_of_parts(job: Job) -> tuple[Choice | GeneralChoice, ...]:
     """The choices of two kernels."""
-    choices = (part.choice for part in job.parts or ())
-    return tuple(choice for choice in choices if isinstance(choice, GeneralChoice))
+    return tuple(part.choice for part in job.parts or () if part.choice is not None)

@@ -12,7 +12,6 @@ from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
 from tilewright.plan.blocking import COLUMNS, DEPTH, ROWS
 from tilewright.plan.boxes import numbers_of
-from tilewright.plan.contraction import Contraction
 from tilewright.plan.fixed import wave_parts
 from tilewright.plan.general import words_for
 from tilewright.plan.microkernel import axes_in, names_of
@@ -104,20 +103,20 @@ def not_followed(
     plan: Schedule,
     machine: Machine,
     sizes: Mapping[Symbol, int],
-    contraction: Contraction | None = None,
+    dims: tuple[tuple[str, ...], tuple[str, ...], str] | None = None,
     is_grid: bool = False,
 ) -> tuple[str, ...]:
     """Return one line of text, with the reason, for each constraint of a program that a plan does not follow.
 
-    `contraction` is given if the plan's axes are the rows, columns and depth of a CPU contraction. With `is_grid`,
-    workgroup tiles are part of the program's meaning, so that every plan follows them. `sizes` maps size symbols to the
-    numbers that the plan was made for.
+    `dims` is given if the plan's axes are rows, columns and depth: the dimensions of M, those of N, and the last
+    one of K. With `is_grid`, workgroup tiles are part of the program's meaning, so that every plan follows them.
+    `sizes` maps size symbols to the numbers that the plan was made for.
     """
-    if contraction is None:
+    if dims is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
     else:
-        rows, columns, depth = contraction.dims
-        single = [(dims[0], name) for dims, name in ((rows, ROWS), (columns, COLUMNS)) if len(dims) == 1]
+        rows, columns, depth = dims
+        single = [(own[0], name) for own, name in ((rows, ROWS), (columns, COLUMNS)) if len(own) == 1]
         axes = {**dict(single), depth: DEPTH}
     return Followed(program, plan, machine, sizes, axes, is_grid).notes()
 

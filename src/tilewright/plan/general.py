@@ -22,7 +22,7 @@ from tilewright.plan.boxes import Room
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, axes_in
 from tilewright.plan.model import Size, cores, us
-from tilewright.plan.planner import Refusal
+from tilewright.plan.planner import Choice, Refusal
 from tilewright.plan.schedule import Axis, Digit, Pipeline, Schedule, Split
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
@@ -111,7 +111,7 @@ class GeneralChoice:
     """A function that predicts the cycles of this plan on a machine with other rates, if the model has one."""
     costs: tuple[float, ...] = ()
     """The predicted cycles of each candidate."""
-    parts: tuple[GeneralChoice, ...] = ()
+    parts: tuple[Choice | GeneralChoice, ...] = ()
     """The choices of its kernels, in order, where the program becomes more than one kernel."""
 
     def explain(self) -> str:

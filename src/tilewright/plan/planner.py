@@ -68,6 +68,11 @@ class Choice:
         """The Candidate with the fewest predicted cycles; None if no plan is legal."""
         return self.candidates[0] if self.candidates else None
 
+    @property
+    def cycles(self) -> float:
+        """The predicted cycles of the best plan; 0 if no plan is legal."""
+        return self.candidates[0].cost.cycles if self.candidates else 0.0
+
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:
         """A Refusal for each alternative to the best plan: illegal variants, slower plans, atoms that do not fit.

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
+from tilewright.algebra.expr import Expr
+
 Dims = frozenset[str]
 """A set of dimensions, by name."""
 LinearForm = tuple[tuple[str, int], ...]
-"""A coordinate of memory: pairs (dimension, coefficient) that add up; the constant offset is left out."""
+"""A coordinate of memory: pairs (dimension, coefficient) that add up; the constant offset is apart."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class AccessFacts:
     linear: bool = True
     is_open: bool = False
     """True if the row stride is known only at a call."""
+    offsets: tuple[int | Expr, ...] = ()
+    """The constant offset of each coordinate, an expression if only a call gives its number; () if all are 0."""
 
     @cached_property
     def steps(self) -> dict[str, int]:

@@ -16,13 +16,13 @@ from math import prod
 from typing import Any
 
 from tilewright.algebra.expr import Expr, FloorDiv, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.algebra.expr_use import Substitution, linear_form, number_or
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tile import REDUCTIONS, accessed
 from tilewright.plan.boxes import WRITES, cut_dims, numbers_of
 from tilewright.plan.contraction import chain
-from tilewright.plan.facts.access import AccessFacts, Dims
+from tilewright.plan.facts.access import AccessFacts, Dims, LinearForm
 from tilewright.plan.facts.graph import Facts
 from tilewright.plan.facts.loops import MAXIMUM, RESCALED, LoopFacts, monoid_of
 from tilewright.plan.facts.online import OnlineSoftmax, online_softmax
@@ -292,22 +292,36 @@ class _Builder:
         kind: MemoryType = memory.type
         shape = tuple(1 if d is None else self.size(d) for d in kind.sizes)
         strides = kind.strides or tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
-        coords = self._coordinates(op, tile, kind)
-        linear = coords is not None
-        if coords is None:
-            coords = (tuple((name, 1) for d in tile.dims for name in self._digit_names(d) if name in self.extents),)
+        forms = self._coordinates(op, tile, kind)
+        linear = forms is not None
+        if forms is None:
+            all_dims = tuple((name, 1) for d in tile.dims for name in self._digit_names(d) if name in self.extents)
+            forms = ((all_dims, 0),)
+        coords, offsets = tuple(form for form, _ in forms), tuple(offset for _, offset in forms)
         leaves = "otherwise" in op.attrs or "bounds" in op.attrs
         name = memory.name or "memory"
         last = kind.sizes[-1] if kind.sizes else None
         names = {str(s) for s in last.symbols} if last is not None else set()
         is_open = not names.isdisjoint(str(s) for e in (*self.opened, *self.opened.values()) for s in e.symbols)
-        return AccessFacts(name, element_bytes(kind.dtype), coords, shape, tuple(strides), leaves, linear, is_open)
+        return AccessFacts(
+            name,
+            element_bytes(kind.dtype),
+            coords,
+            shape,
+            tuple(strides),
+            leaves,
+            linear,
+            is_open,
+            () if all(offset == 0 for offset in offsets) else offsets,
+        )
 
-    def _coordinates(self, op: Op, tile: TileType, kind: MemoryType) -> tuple[tuple[tuple[str, int], ...], ...] | None:
-        """Return each memory coordinate of the read or write `op` as pairs (dimension, coefficient) that add up.
+    def _coordinates(
+        self, op: Op, tile: TileType, kind: MemoryType
+    ) -> tuple[tuple[LinearForm, int | Expr], ...] | None:
+        """Return (linear form, constant offset) of each memory coordinate of the read or write `op`.
 
-        None if a coordinate is not linear, or depends on data (a gather). `tile` is the type of its tile, `kind` the
-        type of its memory.
+        A linear form is pairs (dimension, coefficient) that add up. None if a coordinate is not linear, or depends on
+        data (a gather). `tile` is the type of its tile, `kind` the type of its memory.
         """
         names: dict[Symbol, str] = {}
 
@@ -336,4 +350,8 @@ class _Builder:
             form is None or any(not c.is_constant for c in form[0].values()) for form in forms
         ):
             return None
-        return tuple(tuple((names[s], int(c)) for s, c in form[0].items()) for form in forms if form is not None)
+        return tuple(
+            (tuple((names[s], int(c)) for s, c in form[0].items()), number_or(form[1]))
+            for form in forms
+            if form is not None
+        )

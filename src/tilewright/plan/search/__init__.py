@@ -17,6 +17,7 @@
 | uniform     | kernels whose waves all do the same: their work and plan                         |
 | uniform_kernel | such a kernel: task widths, waves, loop tiles, microkernels                    |
 | resident    | tasks of such kernels that a core has at a time                                  |
+| blocked     | rule: one product on a CPU in accumulator tiles that stay in registers            |
 | core_tasks  | rule: such kernels on a CPU, whose cores run one thread each                     |
 | lanes       | rule: such kernels without products                                              |
 | fragments   | rule: such kernels with products                                                 |
@@ -48,6 +49,7 @@
 """
 
 from tilewright.plan.search.as_plan import as_plan
+from tilewright.plan.search.blocked import BlockedKernelSchedule, blocking_of_plan, product_space
 from tilewright.plan.search.explaining import explain_ranking, refusals
 from tilewright.plan.search.limiter import cycles_on, limits_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rejected, Rewrite
@@ -55,15 +57,18 @@ from tilewright.plan.search.rate import rate_plan
 from tilewright.plan.search.search import lower_bound, search, search_facts
 
 __all__ = [
+    "BlockedKernelSchedule",
     "PlanCandidate",
     "Ranking",
     "Rejected",
     "Rewrite",
     "as_plan",
+    "blocking_of_plan",
     "cycles_on",
     "explain_ranking",
     "limits_of",
     "lower_bound",
+    "product_space",
     "rate_plan",
     "refusals",
     "search",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.plan.schedule import Schedule, ValuePlacement
+from tilewright.plan.search.blocked import BlockedKernelSchedule
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.kernel_plan import LACKS, KernelPlan
 from tilewright.plan.search.ranking import PlanCandidate, Rejected
@@ -22,7 +23,9 @@ def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
     """
     kernel = candidate.kernel
     plan: Schedule | Rejected
-    if isinstance(kernel, TermKernelSchedule):
+    if isinstance(kernel, BlockedKernelSchedule):
+        plan = kernel.plan
+    elif isinstance(kernel, TermKernelSchedule):
         plan = plan_by_terms(kernel)
     elif isinstance(kernel, UniformKernelSchedule):
         plan = plan_of_uniform(kernel)

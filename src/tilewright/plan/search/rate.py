@@ -11,6 +11,7 @@ from dataclasses import replace
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts
 from tilewright.plan.schedule import DIAGONAL, LAUNCH, Schedule
+from tilewright.plan.search.blocked import rate_blocks
 from tilewright.plan.search.diagonal import block_diagonal
 from tilewright.plan.search.partition import GraphCut, cuts
 from tilewright.plan.search.plan_axes import plan_axes
@@ -97,6 +98,8 @@ def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> 
 
     `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
     """
+    if plan.atom is not None:
+        return rate_blocks(facts, machine, plan)
     program = term_program(facts, machine) if plan.pipeline is None and plan.products else None
     if program is not None and is_by_terms(program, plan):
         return rate_by_terms(program, plan)

@@ -13,6 +13,7 @@ from tilewright.machine import Machine
 from tilewright.plan.facts import Facts, facts_of
 from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.microkernel import atoms_for, precision_of, shared_atoms
+from tilewright.plan.search.blocked import BlockedKernelSchedule, kernels_of_blocks
 from tilewright.plan.search.candidates import kernels_with_atoms
 from tilewright.plan.search.core_tasks import keeps_cores_busy, kernels_of_cores
 from tilewright.plan.search.cost import roofline
@@ -59,16 +60,19 @@ def search_facts(
     only_lowered: bool = True,
     constant: Collection[str] = (),
     keeps_all: bool = False,
+    blocks: bool = True,
 ) -> Ranking:
     """Return a Ranking: the ways to run a program, given by its facts, the fastest first, and the rejected choices.
 
     With `only_lowered`, candidates that the lowering cannot do are rejected. `constant` names arguments that are
-    repacked once, when they are bound, at no cost. With `keeps_all`, the ranking keeps candidates that bounds show to
-    be slower. A program that logs, or computes elements in order, gets kernels without a pipeline only; a program with
-    sizes known only at the call gets no SIMT products, repacked operands, split reductions or second kernel.
+    repacked once, when they are bound, at no cost. With `keeps_all`, the ranking keeps candidates that bounds show
+    to be slower. Without `blocks`, no kernel of a CPU keeps accumulator tiles in registers over all of K. A program
+    that logs, or computes elements in order, gets kernels without a pipeline only; a program with sizes known only
+    at the call gets no SIMT products, repacked operands, split reductions or second kernel.
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
-    _add_candidates(ranking, list(kernels_of_cores(facts, machine, ranking)))
+    blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
+    _add_candidates(ranking, blocked or list(kernels_of_cores(facts, machine, ranking)))
     lanes = list(kernels_of_lanes(facts, machine, ranking))
     can_split = not (facts.opened or facts.logs or facts.in_order)
     _add_candidates(
@@ -87,7 +91,9 @@ def search_facts(
     _add_candidates(ranking, list(kernels_by_terms(facts, machine, ranking)))
     for repacked in repackings(facts, machine, constant, ranking):
         _add_repacked(repacked, machine, ranking, constant, only_lowered)
-    if keeps_cores_busy(ranking, machine):
+    if ranking.best is not None and isinstance(ranking.best.kernel, BlockedKernelSchedule):
+        ranking.reject("two kernels", "one kernel computes the product and what follows it, tile by tile")
+    elif keeps_cores_busy(ranking, machine):
         ranking.reject("two kernels", "one kernel gives every core a task, and caches hold the values between")
     elif facts.part != FIRST:
         _add_two_kernels(facts, machine, ranking, only_lowered)

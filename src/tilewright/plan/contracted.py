@@ -1,0 +1,270 @@
+"""The index space of a program's product, from the program's facts: digits of M, N, K and batch, and the operands.
+
+A convolution has rows (n, p, q) and depth (r, s, c); a matrix product has one digit each. Loops that only accumulate
+are dissolved in the facts, so the depth is all that the product sums over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from math import prod
+
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr, index
+from tilewright.algebra.expr_use import Substitution, linear_form, number_or
+from tilewright.errors import ProgramError
+from tilewright.ir.core import MemoryType, Op, TileType
+from tilewright.ir.formula import BINARY, COMPARISONS, UNARY, Formula
+from tilewright.ir.tile import accessed
+from tilewright.ir.tile_functions import elementwise
+from tilewright.machine import Machine
+from tilewright.plan.contraction import Contraction, Operand
+from tilewright.plan.facts import AccessFacts, Facts, ValueFacts
+from tilewright.plan.sums import summed_in
+
+LONGEST = 1000
+"""Steps of an epilogue, at most: a value that is used twice is computed twice."""
+
+
+def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction | str:
+    """Return the index space of a program's product as a Contraction; or text: why its blocks have no lowering yet.
+
+    The program must have one product of two reads, that starts from a number; what follows it must be elementwise and
+    end in one write. Sizes known only at the call may be extents of M alone. The accumulator type is what `machine`
+    uses for the product; without a machine, no atom is assumed.
+    """
+    return _why_not_one_product(facts) or _why_not_elementwise(facts) or _ProductSpace(facts, machine).contraction()
+
+
+def _why_not_one_product(facts: Facts) -> str:
+    """Return text: why the program is not one product of reads with one write; empty if it is."""
+    if len(facts.products) != 1 or len(facts.writes) != 1:
+        return f"it has {len(facts.products)} products and {len(facts.writes)} writes, not one"
+    (product,), (write,) = facts.products, facts.writes
+    node = facts.nodes[product.node]
+    start = facts.nodes[node.args[2]].source
+    if facts.loops:
+        return "its loop carries more than one sum"
+    if node.source is None or node.source.attrs.get("blocks", 1) > 1:
+        return "its product is one of blocks"
+    if not (product.a.is_read and product.b.is_read and product.a.value != product.b.value):
+        return "its operands are not two reads of memory"
+    if start is None or start.name != "fill" or not isinstance(start.attrs["value"], int | float):
+        return "its sum does not start from a number"
+    if any(read.place.memory == write.place.memory for read in facts.reads):
+        return f"it reads {write.place.memory}, which it writes"
+    every = [(n, n.place) for n in (*facts.reads, *facts.writes)]
+    if any(not place.linear or n.args[int(n.op == "write") :] for n, place in every):
+        return "an access divides an index, or uses values that are data"
+    if any(n.source is not None and "bounds" in n.source.attrs for n, _ in every):
+        return "an access has bounds of its own"
+    if any(_has_gaps(place) for _, place in every):
+        return "rows of a tensor have gaps between them"
+    return ""
+
+
+def _has_gaps(place: AccessFacts) -> bool:
+    """True if the tensor of an access is not packed: a stride is not the product of the inner extents."""
+    return any(stride != prod(place.shape[n + 1 :]) for n, stride in enumerate(place.strides))
+
+
+def _why_not_elementwise(facts: Facts) -> str:
+    """Return text: why what follows the program's product is not elementwise; empty if it is.
+
+    It must have at most LONGEST (1000) steps, and no dimension that the product's result lacks.
+    """
+    (product,), (write,) = facts.products, facts.writes
+    result, steps = facts.nodes[product.node], dict[int, int]()
+    for node in facts.nodes:  # operands come before what uses them
+        if node.id == result.id:
+            steps[node.id] = 1
+        elif node.op != "write":
+            steps[node.id] = 1 + sum(steps[arg] for arg in node.args)
+    after = set(facts.behind(write.args[0], stop_at=("mma",))) - {result.id}
+    for node in (facts.nodes[i] for i in after):
+        if not node.dims <= result.dims:
+            return "a value after the sum has dimensions of its own"
+        why = "" if node.op == "read" else _why_not_pointwise(facts, node)
+        if why:
+            return why
+    if result.id not in facts.behind(write.args[0]):
+        return "what it writes does not depend on its sum"
+    if steps[write.args[0]] > LONGEST:
+        return f"what follows the sum has more than {LONGEST} steps"
+    return ""
+
+
+def _why_not_pointwise(facts: Facts, node: ValueFacts) -> str:
+    """Return text: why a node is neither elementwise nor a constant that is known; empty if it is."""
+    op = node.source
+    if op is None or op.blocks:
+        return "a loop after the sum is not done element by element"
+    if op.name in ("fill", "scalar"):
+        value = op.attrs["value"]
+        is_known = not isinstance(value, Expr) or isinstance(Substitution(dict(facts.sizes))(value), Const)
+        return "" if is_known else f"the number {value} after the sum is not known"
+    if op.name in (*UNARY, *BINARY, *COMPARISONS) and op.operands:
+        try:
+            elementwise(op.name, op.operands[0].type.dtype, *(Formula.operand(1) for _ in op.operands))
+        except ProgramError as fault:
+            return fault.what
+        return ""
+    is_pointwise = op.name in ("broadcast", "cast", "select")
+    return "" if is_pointwise else f"{op.name} after the sum is not done element by element"
+
+
+class _ProductSpace:
+    """The digits and operands of the one product of a program."""
+
+    def __init__(self, facts: Facts, machine: Machine | None):
+        self.facts, self.machine = facts, machine
+        (self.product,) = facts.products
+        source = facts.nodes[self.product.node].source
+        assert source is not None
+        self.op: Op = source
+        self.sizes = Substitution({**facts.sizes, **facts.opened})
+        self.units: dict[Expr, tuple[Symbol, ...]] = {}
+        """{dimension of the program: the digit of extent 1 that stands for an M, N or K without elements to count}."""
+
+    def contraction(self) -> Contraction | str:
+        """Return the Contraction; or text: which sizes known only at the call the code would depend on."""
+        facts, product = self.facts, self.product
+        result: TileType = self.op.results[0].type
+        left, right = (set(v.type.dims) for v in self.op.operands[:2])
+        batch = [d for d in result.dims if d in left and d in right]
+        rows = [d for d in result.dims if d in left and d not in batch]
+        columns = [d for d in result.dims if d in right and d not in batch]
+        alone = [d for d in result.dims if d not in left | right]
+        if any(self.digits[d] for d in alone):
+            return "a dimension of the result is in neither operand"
+        summed = [d for d in self.op.operands[0].type.dims if d in right and d not in batch]
+        a, b = facts.nodes[product.a.value], facts.nodes[product.b.value]
+        if rows and columns and result.dims.index(rows[0]) > result.dims.index(columns[0]):
+            a, b, rows, columns = b, a, columns, rows
+        m, n, k, shared = (self._digits_of(dims) for dims in (rows, columns, summed, batch))
+        m, n = m or self._unit_digit(rows), n or self._unit_digit(columns)
+        k = self._in_depth_order(summed, a.place) if k else self._unit_digit(summed)
+        last = next((d for d in summed if k[-1] in self.digits[d]), None)
+        if known_late := [s.name for s in (*n, *k, *shared) if not isinstance(s.upper, Const)]:
+            return f"the code depends on {', '.join(known_late)}, which only a call tells"
+        if any(self._depends_on_call(node) for node in (*facts.reads, *facts.writes)):
+            return "digits have sizes that only a call tells"
+        (write,) = facts.writes
+        extras = [read for read in facts.reads if read.id in set(facts.behind(write.args[0], ("mma",)))]
+        accesses = (a, b, write, *extras)
+        of_a, of_b, of_result, *of_extras = (self._operand(node) for node in accesses)
+        ordered = [*batch, *rows, *columns, *summed, *alone]
+        return Contraction(
+            facts.name,
+            m,
+            n,
+            k,
+            of_a,
+            of_b,
+            of_result,
+            float(facts.nodes[facts.nodes[product.node].args[2]].source.attrs["value"]),  # type: ignore[union-attr]
+            summed_in(self.op, self.machine),
+            tuple(of_extras),
+            shared,
+            (tuple(map(str, rows)), tuple(map(str, columns)), "" if last is None else str(last)),
+            over=tuple(((d,), self.digits[d]) for d in ordered),
+            program=facts.program,
+            accesses=tuple(node.source for node in accesses if node.source is not None),
+        )
+
+    @cached_property
+    def digits(self) -> dict[Expr, tuple[Symbol, ...]]:
+        """{dimension of the program: its digits (mixed-radix parts) of more than one element, outermost first}."""
+        facts, labels = self.facts, self._labels
+        found: dict[Expr, tuple[Symbol, ...]] = {}
+        for d in facts.order:
+            names = [name for name in facts.digits.get(str(d), (str(d),)) if name in facts.extents]
+            extents: list[int | Expr] = [facts.extents[name] for name in names]
+            if d in facts.opened and names:
+                extents[0] = number_or(as_expr(facts.opened[d]) // prod(facts.extents[name] for name in names[1:]))
+            found[d] = tuple(index(labels[name], n) for name, n in zip(names, extents, strict=True))
+        return found
+
+    @cached_property
+    def _labels(self) -> dict[str, str]:
+        """{digit: its unique name in a plan}: in lower case, with a number at the end, such as m_0."""
+        used, labels = {"rows_0", "taps_0"}, dict[str, str]()
+        names = [name for d in self.facts.order for name in (*self.facts.digits.get(str(d), ()), str(d))]
+        for name in dict.fromkeys(names):
+            base = re.sub(r"\W", "_", name.lower(), flags=re.ASCII)
+            base = base if re.search(r"_\d+$", base) else f"{base}_0"
+            choices = (base, *(f"x{n}_{base}" for n in range(2, len(names) + 4)))
+            labels[name] = next(choice for choice in choices if choice not in used)
+            used.add(labels[name])
+        return labels
+
+    def _digits_of(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
+        """Return the digits of `dims`, dimension by dimension."""
+        return tuple(s for d in dims for s in self.digits[d])
+
+    def _unit_digit(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
+        """Return a digit of extent 1 for the last of `dims`; () for no dimensions."""
+        if not dims:
+            return ()
+        self.units[dims[-1]] = self.digits[dims[-1]] = (index(self._labels[str(dims[-1])], 1),)
+        return self.units[dims[-1]]
+
+    def _in_depth_order(self, summed: Sequence[Expr], place: AccessFacts) -> tuple[Symbol, ...]:
+        """Return the digits of K in the order of its loops: filter taps (which slide) first, then memory order.
+
+        `summed` are the program's dimensions of K, `place` is the access of operand A.
+        """
+        forms = [{name for name, _ in form} for form in place.coords]
+
+        def key(digit: tuple[str, Symbol]) -> tuple[bool, int]:
+            """Return (True if the digit is alone in its coordinates, number of its first coordinate)."""
+            positions = [n for n, names in enumerate(forms) if digit[0] in names]
+            return all(forms[n] == {digit[0]} for n in positions), min(positions, default=-1)
+
+        return tuple(s for _, s in sorted((x for d in summed for x in self._named_digits(d)), key=key))
+
+    def _depends_on_call(self, node: ValueFacts) -> bool:
+        """True if a coordinate of a read or write depends on sizes that only a call tells."""
+        opened = {s for e in (*self.facts.opened, *self.facts.opened.values()) for s in e.symbols}
+        at = () if node.source is None else node.source.attrs.get("at", ())
+        return any(opened & e.symbols for e in at)
+
+    def _operand(self, node: ValueFacts) -> Operand:
+        """Return the Operand of a read or write: its tensor, with coordinates in terms of digits."""
+        place = node.place
+        names = {name: s for d in self.facts.order for name, s in self._named_digits(d)}
+        offsets = place.offsets or (0,) * len(place.coords)
+        coordinates = tuple(
+            sum((factor * names[name] for name, factor in form), start=as_expr(offset) + self._unit_terms(node, n))
+            for n, (form, offset) in enumerate(zip(place.coords, offsets, strict=True))
+        )
+        shape: tuple[int | Expr, ...] = place.shape
+        if node.source is not None:
+            kind: MemoryType = accessed(node.source)[0].type
+            shape = tuple(number_or(self.sizes(d)) for d in kind.dims)
+        otherwise = None if node.source is None else node.source.attrs.get("otherwise")
+        return Operand(place.memory, node.dtype, shape, coordinates, otherwise)
+
+    def _unit_terms(self, node: ValueFacts, coordinate: int) -> Expr:
+        """Return what digits of extent 1 add to a memory coordinate of a read or write: facts leave them out.
+
+        Blocks go past the end of such a digit, and only its coordinate tells that nothing is stored there.
+        """
+        if node.source is None:
+            return ZERO
+        memory, tile, _ = accessed(node.source)
+        if "at" not in node.source.attrs:
+            return sum((s for s in self.units.get(memory.type.dims[coordinate], ())), start=ZERO)
+        over = node.source.attrs["over"]
+        at = Substitution(dict(self.facts.sizes))(node.source.attrs["at"][coordinate])
+        total: Expr = ZERO
+        for d, own in zip(tile.dims, over, strict=True):
+            form = linear_form(at, [own]) if d in self.units and own in at.symbols else None
+            total = total if form is None else total + form[0][own] * self.units[d][0]
+        return total
+
+    def _named_digits(self, dim: Expr) -> list[tuple[str, Symbol]]:
+        """Return [(digit in the facts, its symbol)] of a dimension of the program."""
+        names = [name for name in self.facts.digits.get(str(dim), (str(dim),)) if name in self.facts.extents]
+        return list(zip(names, self.digits[dim], strict=False))

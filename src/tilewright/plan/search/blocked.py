@@ -1,0 +1,219 @@
+"""Rule: kernels of one product on a CPU, whose accumulator tiles stay in registers over all of K.
+
+The units are tile registers, vectors along N, and vectors along a dimension that A, B and the result share. Operands
+may be widened to the accumulator's type first, or get zeros after K, where a unit then takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.blocking import LANES, Blocking
+from tilewright.plan.contracted import contraction_of
+from tilewright.plan.contraction import Contraction, merge_rows, pad_k, size, with_known_sizes
+from tilewright.plan.facts import Facts
+from tilewright.plan.fixed import FREE, Fixed, fixed_by
+from tilewright.plan.model import copy_kernel_cycles
+from tilewright.plan.planner import Candidate, Choice, choose, variant
+from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import Schedule
+from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
+from tilewright.plan.validate import cost_of, validate
+
+WHAT = "accumulator tiles that stay in registers over K"
+"""This rule's kernels, as refusals name them."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockedKernelSchedule:
+    """A kernel of one product in accumulator tiles that stay in registers, and the ranking that it is from.
+
+    `opened` are the names of the digits (mixed-radix parts of M) whose extent is known only at the call.
+    """
+
+    candidate: Candidate
+    ranked: Choice
+    opened: frozenset[str] = frozenset()
+
+    @property
+    def family(self) -> str:
+        """Return text: the unit of this kernel; the lowering tends to refuse all kernels of a unit alike."""
+        blocking = self.candidate.blocking
+        return "tile registers" if blocking.in_tiles else LANES if blocking.by_lanes else "vectors"
+
+    @property
+    def plan(self) -> Schedule:
+        """Return the plan (a Schedule) of this kernel."""
+        return self.candidate.plan.with_open(self.opened)
+
+    @property
+    def choice(self) -> Choice:
+        """Return the ranking of this kernel's blockings, this one first."""
+        others = (x for x in self.ranked.candidates if x is not self.candidate)
+        return replace(self.ranked, candidates=(self.candidate, *others))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A product's index space as a unit takes it: operands copied first for `copies` cycles, as `note` says."""
+
+    space: Contraction
+    copies: float = 0.0
+    note: str = ""
+
+
+def product_space(facts: Facts, machine: Machine) -> Contraction | str:
+    """Return the index space of the product of a program; or text: why its tiles have no lowering in registers."""
+    space = contraction_of(facts, machine)
+    if isinstance(space, str):
+        return space
+    if (space.a.loose and space.a.otherwise != 0) or space.b.loose or space.out.loose:
+        return "an access of an operand or the result may be out of bounds, where nothing, or no zero, is read"
+    return space
+
+
+def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
+    """Yield a candidate for every blocking of the program's product that fits a unit of a machine without lanes.
+
+    Yields nothing on a machine with lanes (a GPU), and if the program has no product. If no blocking fits, or the
+    lowering has no such kernel for the program, `ranking` gets the reason.
+    """
+    if machine.lanes is not None or not facts.products or facts.logs or facts.in_order:
+        return
+    space = product_space(facts, machine)
+    if isinstance(space, str):
+        ranking.reject(WHAT, space)
+        return
+    if space.open:
+        yield from _open_kernels(facts, space, machine, ranking)
+        return
+    fixed, count = fixed_by(facts.program, space, facts.sizes), 0
+    for variant_of, ranked in _ranked_variants(space, machine, fixed):
+        rewrites = (Rewrite(variant_of.note),) if variant_of.note else ()
+        for candidate in ranked.candidates:
+            cycles = candidate.cost.cycles + variant_of.copies
+            yield PlanCandidate(BlockedKernelSchedule(candidate, ranked), cycles, (cycles, count), rewrites)
+            count += 1
+        if not count:
+            for refusal in ranked.unfit:
+                ranking.reject(refusal.what, refusal.why)
+    ranking.timed += count
+
+
+def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, Choice]]:
+    """Yield (variant of a product's index space, its ranked blockings), the product as it is first.
+
+    Operands are widened to the accumulator's type only if no atom takes them as they are: only lanes do, which convert
+    what they load, or nothing does.
+    """
+    ranked = choose(space, machine, fixed)
+    yield Variant(space), ranked
+    takes_none = ranked.best is None
+    if space.a.dtype.bits < space.sum_dtype.bits and (ranked.best is None or ranked.best.blocking.by_lanes):
+        wide = _widened(space)
+        by_atoms = choose(wide, machine, fixed)
+        fit = tuple(x for x in by_atoms.candidates if takes_none or not x.blocking.by_lanes)
+        copies = copy_kernel_cycles(space.a, wide.a, machine)
+        yield (
+            Variant(wide, copies, f"operands are widened from {space.a.dtype} to {space.sum_dtype} first"),
+            replace(by_atoms, candidates=fit),
+        )
+    for group in sorted({atom.shape[2] for atom in machine.multiply.values() if _adds_neighbours(atom, space)}):
+        padded = pad_k(space, group)
+        if padded is not space:
+            yield _padded_variant(space, padded, machine), choose(padded, machine, fixed)
+
+
+def _widened(space: Contraction) -> Contraction:
+    """Return a product's index space with operands of the accumulator's type."""
+    a, b = (replace(operand, dtype=space.sum_dtype) for operand in (space.a, space.b))
+    return replace(space, a=a, b=b)
+
+
+def _adds_neighbours(atom: MultiplyAtom, space: Contraction) -> bool:
+    """True if an atom multiplies vectors of a product's operand types, perhaps several neighbours along K at once."""
+    return (atom.a.dtype, atom.b.dtype) == (space.a.dtype, space.b.dtype) and atom.shape[0] == 1
+
+
+def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -> Variant:
+    """Return the Variant of a product with zeros after K; `padded` is its index space with a longer K."""
+    last, longer = space.depth[-1], padded.depth[-1]
+    note = (
+        f"{space.a.name} and {space.b.name} are copied with zeros after {last.name}: {size(longer)} instead of "
+        f"{size(last)}"
+    )
+    return Variant(padded, copy_kernel_cycles(space.a, padded.a, machine), note)
+
+
+def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
+    """Yield a candidate for every blocking in tile registers of a product whose batches are known only at the call.
+
+    Images must be whole. If other units are predicted faster at typical sizes, `ranking` gets the reason instead.
+    """
+    if not machine.limits.tile_registers or {*space.open} & {*space.rows[-2:]}:
+        ranking.reject(WHAT, "rows that are open are planned as such in tile registers only")
+        return
+    ranked = choose(with_known_sizes(space, facts.sizes), machine)
+    if ranked.best is None or not ranked.best.blocking.in_tiles:
+        ranking.reject(WHAT, "no plan in tile registers is the best")
+        return
+    names = ", ".join(sorted(s.name for e in facts.opened.values() for s in e.symbols))
+    note = f"{names} open: every plan of one image in tile registers fits"
+    fit = tuple(x for x in ranked.candidates if x.blocking.in_tiles)
+    ranked = replace(ranked, candidates=fit, notes=(*ranked.notes, note))
+    opened = frozenset(digit.name for digit in space.open)
+    for n, candidate in enumerate(fit):
+        cycles = candidate.cost.cycles
+        yield PlanCandidate(BlockedKernelSchedule(candidate, ranked, opened), cycles, (cycles, n))
+
+
+def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
+    """Return the variant of a product's index space that a plan's atom takes: widened, with zeros after K, or as it is.
+
+    Rows, and few channels with their taps, are merged as the atom computes them.
+    """
+    atom = machine.multiply.get(plan.atom or "")
+    if atom is None:
+        return Variant(merge_rows(space))
+    chosen = Variant(space)
+    if (atom.a.dtype, atom.b.dtype) != (space.a.dtype, space.b.dtype) and atom.a.dtype is space.sum_dtype:
+        chosen = Variant(_widened(space))
+    elif _adds_neighbours(atom, space) and (padded := pad_k(space, atom.shape[2])) is not space:
+        chosen = _padded_variant(space, padded, machine)
+    return replace(chosen, space=variant(merge_rows(chosen.space), atom))
+
+
+def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: Schedule) -> tuple[Variant, Blocking]:
+    """Return (the variant of a product's index space that a plan is for, the plan's blocking); refuse an illegal plan.
+
+    Blockings are for typical sizes where extents of M are known only at the call; the variant has the open extents.
+    """
+    chosen = space_for(plan, space, machine)
+    if not space.open:
+        return chosen, validate(plan.with_open(()), chosen.space, machine)
+    names = {digit.name for digit in space.open}
+    typical = with_known_sizes(chosen.space, facts.sizes)
+    blocking = validate(plan.with_open(()), typical, machine)
+    if not blocking.in_tiles:
+        raise refused(f"atom {plan.atom}", f"{', '.join(sorted(names))} are open: tile registers take such rows only")
+    return chosen, blocking
+
+
+def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
+    """Return a given plan of blocks as a PlanCandidate with its predicted cycles; or text: why it has none."""
+    space = product_space(facts, machine)
+    if isinstance(space, str):
+        return space
+    chosen, blocking = blocking_of_plan(facts, space, machine, plan)
+    typical = with_known_sizes(chosen.space, facts.sizes) if space.open else chosen.space
+    fixed = FREE if space.open else fixed_by(facts.program, space, facts.sizes)
+    ranked = choose(typical, machine, fixed)
+    notes = (chosen.note,) if chosen.note else ()
+    candidate = next((x for x in ranked.candidates if x.blocking == blocking), None)
+    if candidate is None:
+        candidate = Candidate(blocking, typical, cost_of(typical, blocking, machine))
+    kernel = BlockedKernelSchedule(candidate, replace(ranked, notes=(*ranked.notes, *notes)))
+    cycles = candidate.cost.cycles + chosen.copies
+    return PlanCandidate(kernel, cycles, (cycles,))
