@@ -25,7 +25,7 @@ ALLOWED = {
     "plan/boxes.py: RUN": _SEARCH,
     "plan/boxes.py: ROWS": _SEARCH,
     "plan/boxes.py: TABLED": _WORK,
-    "plan/contraction.py: LONGEST": _CODE,
+    "plan/contracted.py: LONGEST": _CODE,
     "plan/general.py: WHOLE": _SEARCH,
     "plan/general.py: CHOSEN": _SEARCH,
     "plan/general.py: DEEPEST": _SEARCH,

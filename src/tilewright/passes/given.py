@@ -50,7 +50,7 @@ def known_plan(given: Schedule, job: Job) -> Schedule:
 def better_refusal(fault: ArgumentError, job: Job, given: Schedule, choose: Pass) -> ArgumentError:
     """The refusal of a plan with the line that it means, other sizes and misspelt names told by the plan that would be
     chosen."""
-    alone = replace(job, given=None)
+    alone = replace(job, given=None, general_only=job.general_only or given.atom is None)
     choose(alone)
     sizes = {s.name: n for s, n in job.sizes.items()}
     known = Known(sizes, [a.name or "" for a in job.program.args], job.machine.multiply)

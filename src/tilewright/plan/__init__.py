@@ -2,7 +2,8 @@
 
 | file        | subject                                                                     |
 |-------------|-----------------------------------------------------------------------------|
-| contraction | a GEMM recognised in a tile program by its accesses, in digits              |
+| contraction | the index space of a product, in digits, with its operands                  |
+| contracted  | that space, derived from the facts of a program                             |
 | sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side |
 | schedule    | the schedule as data: axes, splits, grid, loops, values, products, pipeline |
 | text        | plans from their text, and what is wrong with one                           |

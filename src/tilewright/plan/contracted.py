@@ -136,7 +136,7 @@ class _ProductSpace:
         rows = [d for d in result.dims if d in left and d not in batch]
         columns = [d for d in result.dims if d in right and d not in batch]
         alone = [d for d in result.dims if d not in left | right]
-        if any(self.digits[d] for d in alone):
+        if any(self.digits.get(d) for d in alone):
             return "a dimension of the result is in neither operand"
         summed = [d for d in self.op.operands[0].type.dims if d in right and d not in batch]
         a, b = facts.nodes[product.a.value], facts.nodes[product.b.value]
@@ -145,7 +145,7 @@ class _ProductSpace:
         m, n, k, shared = (self._digits_of(dims) for dims in (rows, columns, summed, batch))
         m, n = m or self._unit_digit(rows), n or self._unit_digit(columns)
         k = self._in_depth_order(summed, a.place) if k else self._unit_digit(summed)
-        last = next((d for d in summed if k[-1] in self.digits[d]), None)
+        last = next((d for d in summed if k[-1] in self.digits.get(d, ())), None)
         if known_late := [s.name for s in (*n, *k, *shared) if not isinstance(s.upper, Const)]:
             return f"the code depends on {', '.join(known_late)}, which only a call tells"
         if any(self._depends_on_call(node) for node in (*facts.reads, *facts.writes)):
@@ -168,7 +168,7 @@ class _ProductSpace:
             tuple(of_extras),
             shared,
             (tuple(map(str, rows)), tuple(map(str, columns)), "" if last is None else str(last)),
-            over=tuple(((d,), self.digits[d]) for d in ordered),
+            over=tuple(((d,), self.digits.get(d, ())) for d in ordered),
             program=facts.program,
             accesses=tuple(node.source for node in accesses if node.source is not None),
         )
@@ -190,18 +190,20 @@ class _ProductSpace:
     def _labels(self) -> dict[str, str]:
         """{digit: its unique name in a plan}: in lower case, with a number at the end, such as m_0."""
         used, labels = {"rows_0", "taps_0"}, dict[str, str]()
-        names = [name for d in self.facts.order for name in (*self.facts.digits.get(str(d), ()), str(d))]
+        dims = (*self.facts.order, *(d for v in (*self.op.operands, *self.op.results) for d in v.type.dims))
+        names = [name for d in dims for name in (*self.facts.digits.get(str(d), ()), str(d))]
         for name in dict.fromkeys(names):
             base = re.sub(r"\W", "_", name.lower(), flags=re.ASCII)
             base = base if re.search(r"_\d+$", base) else f"{base}_0"
-            choices = (base, *(f"x{n}_{base}" for n in range(2, len(names) + 4)))
-            labels[name] = next(choice for choice in choices if choice not in used)
+            while base in used:
+                base = f"other_{base}"
+            labels[name] = base
             used.add(labels[name])
         return labels
 
     def _digits_of(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
         """Return the digits of `dims`, dimension by dimension."""
-        return tuple(s for d in dims for s in self.digits[d])
+        return tuple(s for d in dims for s in self.digits.get(d, ()))
 
     def _unit_digit(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
         """Return a digit of extent 1 for the last of `dims`; () for no dimensions."""
@@ -267,4 +269,4 @@ class _ProductSpace:
     def _named_digits(self, dim: Expr) -> list[tuple[str, Symbol]]:
         """Return [(digit in the facts, its symbol)] of a dimension of the program."""
         names = [name for name in self.facts.digits.get(str(dim), (str(dim),)) if name in self.facts.extents]
-        return list(zip(names, self.digits[dim], strict=False))
+        return list(zip(names, self.digits.get(dim, ()), strict=False))

@@ -86,7 +86,7 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
     if isinstance(space, str):
         ranking.reject(WHAT, space)
         return
-    if space.open:
+    if facts.opened:
         yield from _open_kernels(facts, space, machine, ranking)
         return
     fixed, count = fixed_by(facts.program, space, facts.sizes), 0
@@ -152,7 +152,7 @@ def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: R
 
     Images must be whole. If other units are predicted faster at typical sizes, `ranking` gets the reason instead.
     """
-    if not machine.limits.tile_registers or {*space.open} & {*space.rows[-2:]}:
+    if not machine.limits.tile_registers or not space.open or {*space.open} & {*space.rows[-2:]}:
         ranking.reject(WHAT, "rows that are open are planned as such in tile registers only")
         return
     ranked = choose(with_known_sizes(space, facts.sizes), machine)
