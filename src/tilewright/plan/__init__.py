@@ -38,7 +38,6 @@
 | computed    | MMA operands that are computed element by element from reads                |
 | cutting     | from a contraction's blocking to lowering parameters                        |
 | epilogue    | cycles of lanes for one element of an elementwise operation                 |
-| hiding      | loop iterations that a mask covers, so that they change nothing             |
 | limiting    | what limits a plan: the time of each resource alone                         |
 | microkernel | the atom of an MMA, and its accumulator tile                                |
 | pinned      | plans that are given; the line, the size or the name that a refusal means   |

@@ -3,7 +3,7 @@
     %sees = le %n, %m                          if (128*k + 127 - first >= 1) {        tiles on the diagonal only
     %s = select %sees, %scores, -inf             map %scores = select(..., %scores, -inf)
 
-A loop goes only over tiles that change what it carries (`plan/hiding`).
+A loop goes only over tiles that change what it carries (`plan/facts/masking`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.passes.tile import moving
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Parts, Tile
-from tilewright.plan.hiding import changes_nothing, last_maskable
+from tilewright.plan.facts.masking import changes_nothing, last_maskable
 
 _ARITHMETIC = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b}
 _DIFFERENCES = {

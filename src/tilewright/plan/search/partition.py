@@ -120,7 +120,7 @@ def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
     A program dimension that was split into digits (mixed-radix parts) has one coordinate for all of them. The memory is
     named %ID, where ID is the node number of `v`.
     """
-    every = [facts.digits.get(str(d), (str(d),)) for d in _tile_dims(v)]
+    every = [facts.digit_names(d) for d in _tile_dims(v)]
     digits = [[n for n in names if n in v.dims] for names in every]
     rest = sorted(v.dims - {n for names in digits for n in names})
     runs = [*(names for names in digits if names), *([n] for n in rest)]
@@ -184,8 +184,8 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     used: Dims = frozenset(d for n in made for d in n.space)
     extents = {d: extent for d, extent in facts.extents.items() if d in used}
     parallel = tuple(d for d in _dims_in_grid_order(facts, made) if d in used and _is_parallel(made, loops, d))
-    owners = [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & used]
-    cut = tuple(d for d in owners if set(facts.digits.get(str(d), (str(d),))) & used <= set(parallel))
+    owners = [d for d in facts.order if set(facts.digit_names(d)) & used]
+    cut = tuple(d for d in owners if set(facts.digit_names(d)) & used <= set(parallel))
     result = facts.nodes[nodes[-2].id] if part == FIRST else None
     if result is not None:  # tasks in the order of the value between
         dims = _tile_dims(result)

@@ -14,7 +14,7 @@ from tilewright.plan.search.liveness import Liveness, operand_registers
 from tilewright.plan.search.placement import HaloTile, OperandPlacement, halo_taps
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
 from tilewright.plan.search.tiling import Tiling, is_chained
-from tilewright.plan.search.unit import MmaTile
+from tilewright.plan.search.unit import MmaTile, refusal_name
 
 AHEAD, ORDERED, PLAIN = "mma ahead", "ordered", "none"
 """MMAs that start one iteration ahead; the same with wave groups in turn; neither."""
@@ -64,7 +64,7 @@ def pipelines(
     for keeps, overlap, pingpong in combinations((True, False) if placed.keepable else (False,), overlaps, turns):
         waves = _fit_registers(t, mmas, live, placed, (keeps, pingpong))
         if isinstance(waves, str):
-            ranking.reject(_refusal_name(mmas), waves)
+            ranking.reject(refusal_name(mmas), waves)
             continue
         if placed.halo is not None:
             for halo_roles, offsets in _halo_pipelines(t, mmas[0], placed.halo, waves, pingpong):
@@ -72,14 +72,9 @@ def pipelines(
             continue
         roles = _fit_stages(t, mmas, live, placed, waves, keeps, pingpong)
         if isinstance(roles, str):
-            ranking.reject(_refusal_name(mmas), roles)
+            ranking.reject(refusal_name(mmas), roles)
         else:
             yield KernelPipeline(roles, overlap, keeps)
-
-
-def _refusal_name(mmas: tuple[MmaTile, ...]) -> str:
-    """Return text that names a kernel in a refusal: each MMA with the rows and columns of its tile of C."""
-    return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in mmas)
 
 
 def _fit_registers(

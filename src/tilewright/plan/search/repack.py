@@ -219,10 +219,10 @@ def _im2col(
     accesses, copies = {}, []
     for n in reads:
         rows = [d for d in n.dims if d not in p.k]
-        owners = [o for o in facts.order if set(facts.digits.get(str(o), (str(o),))) & set(rows)]
+        owners = [o for o in facts.order if set(facts.digit_names(o)) & set(rows)]
         forms, shape = [], []
         for owner in owners:
-            digits = [d for d in facts.digits.get(str(owner), (str(owner),)) if d in rows]
+            digits = [d for d in facts.digit_names(owner) if d in rows]
             forms.append(tuple((d, facts.size(digits[i + 1 :])) for i, d in enumerate(digits)))
             shape.append(facts.size(digits))
         wide = _round_up(length, bulk_pitch(machine), n.place.bytes)
