@@ -34,11 +34,14 @@ from tilewright.machine import Machine
 from tilewright.passes.inserting import Inserting
 
 _EARLY = ("alloc", "fill", "wait", "view", "let", "mma", "release")
-"""What stands before a product, and right behind it."""
+"""Operations that may be moved with the first product: they stand before it, or right behind it."""
 
 
 def products_ahead(program: Program, machine: Machine, turns: bool = False) -> Program:
-    """The program with the loops changed, in place, that have two products or more.
+    """Return the program with its loops of two or more MMAs software-pipelined, in place: the first MMA of iteration
+    i+1 is issued before the last MMA of iteration i.
+
+    Loops that cannot be rotated stay. With `turns`, groups of waves start the MMAs of an iteration one after the other.
 
     With `turns`, groups of waves start the products of a round one after the other.
     """
@@ -47,10 +50,10 @@ def products_ahead(program: Program, machine: Machine, turns: bool = False) -> P
         for op in list(program.walk()):
             for block in op.blocks:
                 for loop in [x for x in block.ops if x.name == "for"]:
-                    made = _Rotation(loop, new, machine, turns).run()
-                    if made is not None:
+                    rotated = _Rotation(loop, new, machine, turns).run()
+                    if rotated is not None:
                         place = block.ops.index(loop)
-                        block.ops[place : place + 1] = made
+                        block.ops[place : place + 1] = rotated
         verify(program)
     return program
 
@@ -79,7 +82,9 @@ class _Rotation:
                 self.roots[result] = self.roots.get(inner, inner)
 
     def run(self) -> list[Op] | None:
-        """The operations that take the loop's place; None where it stays."""
+        """Return the operations that take the loop's place: a prologue, the rotated loop, an epilogue; None if the loop
+        stays.
+        """
         ranges: tuple[Range, ...] = self.loop.attrs["ranges"]
         if len(ranges) != 1 or self.loop.attrs.get("unroll") or self.loop.attrs.get("peel") or ranges[0].step != 1:
             return None
@@ -87,15 +92,18 @@ class _Rotation:
         parts = self._parts()
         if parts is None or not shown(loop.hi - loop.lo - 1):
             return None
-        made = list(parts.held)
-        made += self._again([*parts.first, *parts.rest], {loop.symbol: loop.lo})
+        ops = list(parts.held)
+        ops += self._again([*parts.first, *parts.rest], {loop.symbol: loop.lo})
         if loop.hi - loop.lo is not ONE:
-            made += self._loops(parts, Range.of(loop.symbol.name, loop.lo + 1, loop.hi))
-        return made + self._again([*parts.last, *parts.release], {loop.symbol: loop.hi - 1})
+            ops += self._loops(parts, Range.of(loop.symbol.name, loop.lo + 1, loop.hi))
+        return ops + self._again([*parts.last, *parts.release], {loop.symbol: loop.hi - 1})
 
     def _loops(self, parts: _Parts, following: Range) -> list[Op]:
-        """The rounds after the first: where a branch is taken from some round on, in two loops, without it and with
-        what it does, so that other rounds do not look at it."""
+        """Return the loops over the iterations after the first: one, or two if a branch is taken from some iteration
+        on.
+
+        The first of the two loops is without the branch; the second does what the branch does, without a test.
+        """
         (loop,) = self.loop.attrs["ranges"]
         branch = _taken_late(parts.rest, loop.symbol)
         if branch is None:
@@ -106,7 +114,9 @@ class _Rotation:
         return [self._rounds(parts, Range.of(loop.symbol.name, lo, hi), {op: taken}) for lo, hi, taken in cut]
 
     def _rounds(self, parts: _Parts, rounds: Range, taken: dict[Op, bool]) -> Op:
-        """A loop; of these branches it is known whether they are taken."""
+        """Return the rotated loop over `rounds`; `taken` maps branches whose condition is known there to True if they
+        are taken.
+        """
         (loop,) = self.loop.attrs["ranges"]
         now, before = {loop.symbol: rounds.symbol}, {loop.symbol: rounds.symbol - 1}
         values: dict[Value, Value] = {}
@@ -128,7 +138,7 @@ class _Rotation:
         return Op(self.loop.spec, (), attrs, (), (Block((), body),), self.loop.loc)
 
     def _parts(self) -> _Parts | None:
-        """The body's parts; None where they cannot pass each other."""
+        """Return the _Parts of the loop's body; None if operations that would pass each other touch the same values."""
         ops = self.loop.blocks[0].ops
         products = [n for n, op in enumerate(ops) if op.name == "mma"]
         inside = [op for op in ops for b in op.blocks for op in walk_block(b)]
@@ -160,14 +170,18 @@ class _Rotation:
         return _Parts(first, others[count:], last, release, held)
 
     def _takes_long(self, product: Op) -> bool:
-        """Whether a product takes as long as lanes take for a function of its factor: it pays to compute some before
-        the product is waited for, which assemblers do not see."""
+        """True if an MMA takes at least as many cycles as lanes take to evaluate a function of every element of its A.
+
+        Then half of the next A is computed before the MMA is waited for, an order that assemblers do not find.
+        """
         atom, limits = self.machine.multiply_atom(product.attrs["atom"]), self.machine.limits
         rows, deep = numbers(product.operands[1].type.shape, "mma")
         return rows / atom.shape[0] * deep / atom.shape[2] * atom.cycles >= rows * deep / limits.function_rate
 
     def _edge(self, value: Value) -> list[Op]:
-        """An edge: half of a value is computed before it."""
+        """Return a view of the left half of `value` and an `edge`: code before it computes this half, other code comes
+        after.
+        """
         rows, columns = value.type.shape
         over = (index("i0", rows), index("i1", columns // 2))
         half = self.new.op("view", (value,), "early", over=over, at=tuple((e, False) for e in over))
@@ -176,9 +190,13 @@ class _Rotation:
     def _again(
         self, ops: Iterable[Op], meanings: Mapping[Symbol, Expr], values: dict[Value, Value] | None = None
     ) -> list[Op]:
-        """The operations with another meaning of the loop's variable, on values of their own."""
+        """Return clones of `ops` with symbols replaced by `meanings`; `values` maps results to their clones, and is
+        extended.
+
+        A branch whose condition is known is replaced by the operations of the block that is taken.
+        """
         images, known = Substitution(dict(meanings)), {} if values is None else values
-        found: list[Op] = []
+        clones: list[Op] = []
         for op in ops:
             attrs = {n: kind_of(op.spec.attrs[n]).mapped(v, images) for n, v in op.attrs.items() if n != "over"}
             attrs |= {n: v for n, v in op.attrs.items() if n == "over"}
@@ -186,38 +204,46 @@ class _Rotation:
             blocks = [self._again(b.ops, meanings, known) for b in op.blocks]
             if op in self.taken or (op.name == "if" and isinstance(attrs["when"], Const)):
                 taken = self.taken[op] if op in self.taken else attrs["when"].value
-                found += blocks[0] if taken else blocks[1] if len(blocks) > 1 else []
+                clones += blocks[0] if taken else blocks[1] if len(blocks) > 1 else []
                 continue
             new = Op(op.spec, tuple(known.get(v, v) for v in op.operands), attrs, (), (), op.loc)
             new.results = tuple(Value(r.type, self.new.fresh(r.name)) for r in op.results)
             new.blocks = tuple(Block((), b) for b in blocks)
             known |= zip(op.results, new.results, strict=True)
-            found.append(new)
-        return found
+            clones.append(new)
+        return clones
 
 
 def _taken_late(ops: list[Op], round_: Symbol) -> tuple[Op, Expr] | None:
-    """The one branch that depends on the round, and the round from which it is taken, to the last one."""
-    found = [op for op in ops if op.name == "if" and round_ in op.attrs["when"].symbols]
-    when = found[0].attrs["when"] if len(found) == 1 else None
+    """Return (the only branch that depends on the iteration, the iteration from which on it is taken); None if there is
+    none.
+
+    None too if the condition is not linear in `round_` with a positive factor, or if the branch has an else block.
+    """
+    branches = [op for op in ops if op.name == "if" and round_ in op.attrs["when"].symbols]
+    when = branches[0].attrs["when"] if len(branches) == 1 else None
     form = linear_form(when.operand, [round_]) if isinstance(when, AtLeastZero) else None
     step = None if form is None else form[0].get(round_)
-    if form is None or not isinstance(step, Const) or step.value < 1 or len(found[0].blocks) > 1:
+    if form is None or not isinstance(step, Const) or step.value < 1 or len(branches[0].blocks) > 1:
         return None
-    return found[0], -(form[1] // step.value)
+    return branches[0], -(form[1] // step.value)
 
 
 def _made_of(parts: _Parts, wait: int) -> Value | None:
-    """What the last product's factor is rounded from, where it is computed before sums are waited for."""
+    """Return the f32 value that A of the last MMA is rounded from, if it is computed before operation `wait` of the
+    rest.
+
+    None if there is no such value, or several.
+    """
     left = next(op.result for op in parts.held)
     making = [op for op in parts.rest[wait:] if op.name == "map" and op.operands[0] is left]
-    made = {op.operands[0] for op in parts.rest[:wait] if op.name == "map"}
-    found = [v for op in making for v in op.operands[1:] if v in made and _is_wide(v)]
-    return found[0] if len(found) == 1 else None
+    computed = {op.operands[0] for op in parts.rest[:wait] if op.name == "map"}
+    sources = [v for op in making for v in op.operands[1:] if v in computed and _is_wide(v)]
+    return sources[0] if len(sources) == 1 else None
 
 
 def _is_wide(value: Value) -> bool:
-    """Whether a value is rows of numbers that lanes compute one by one, of which there is a half."""
+    """True if a value is a matrix of f32 in registers with an even number of columns, so that it has halves."""
     kind = value.type
     if not isinstance(kind, RegisterType) or kind.dtype is not f32 or len(kind.shape) != 2:
         return False
@@ -225,7 +251,7 @@ def _is_wide(value: Value) -> bool:
 
 
 def _touched(op: Op) -> Iterable[Value]:
-    """The values that an operation, and those inside it, take."""
+    """Yield the operands of an operation and of all operations inside it."""
     yield from op.operands
     for block in op.blocks:
         for inner in walk_block(block):

@@ -71,35 +71,41 @@ def _choose_plan(job: Job) -> None:
 
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
-    """Whether a contraction has a plan; the job then has it. One with open rows is planned for its typical sizes."""
+    """Set the plan of a contraction on the job and return True; return False, with a reason in `job.why`, if no plan
+    fits.
+
+    A contraction with open rows is planned for its typical sizes. Narrow operands may be converted, and K padded,
+    first.
+    """
     if c.open:
         return _planned_open(job, c)
-    unpadded, found = c, choose(c, job.machine, fixed)
-    if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or found.best.blocking.by_lanes):
+    unpadded, choice = c, choose(c, job.machine, fixed)
+    if c.a.dtype.bits < c.sum_dtype.bits and (choice.best is None or choice.best.blocking.by_lanes):
         wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
         other = choose(wide, job.machine, fixed)
-        if _widened(job, found, other, copy_kernel_cycles(c.a, wide.a, job.machine)):
-            c, found = wide, other
-    padded = _perhaps_padded(job, unpadded, found, fixed)
+        if _widened(job, choice, other, copy_kernel_cycles(c.a, wide.a, job.machine)):
+            c, choice = wide, other
+    padded = _perhaps_padded(job, unpadded, choice, fixed)
     if padded is not None:
-        c, found = padded
+        c, choice = padded
     if job.given is not None:
         whole = merge_rows(c)
         atom = job.machine.multiply.get(job.given.atom or "")
         job.contraction = whole if atom is None else variant(whole, atom)
         validate(job.given, job.contraction, job.machine)
         job.plan = job.given
-    elif found.best is None:
-        job.why = f"no plan fits: {'; '.join(map(str, found.refused))}"
+    elif choice.best is None:
+        job.why = f"no plan fits: {'; '.join(map(str, choice.refused))}"
         return False
     else:
-        job.plan, job.contraction = found.best.plan, found.best.contraction
-    job.choice = replace(found, notes=(*found.notes, *notes_on(job, job.plan)))
+        job.plan, job.contraction = choice.best.plan, choice.best.contraction
+    job.choice = replace(choice, notes=(*choice.notes, *notes_on(job, job.plan)))
     return True
 
 
 def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tuple[Contraction, Choice] | None:
-    """The contraction with zeros after its depth, for an atom that adds more neighbours at once than divide it.
+    """Return (the contraction with K padded by zeros, its Choice) for an atom that adds more neighbours of K than
+    divide K.
 
     None, where no atom is worth that, or the plan given is not of one.
     """
@@ -127,7 +133,7 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
 
 
 def recognised(job: Job) -> Contraction | str:
-    """The contraction that a job's program is; or why it is planned as any other program.
+    """Return the Contraction that a job's program is; or text: why it is planned as any other program.
 
     With open sizes it is one in tile registers, where only batches are open, so images are whole.
     """
@@ -135,45 +141,53 @@ def recognised(job: Job) -> Contraction | str:
         return recognise(job.program, job.sizes, job.machine)
     if not job.machine.limits.tile_registers:
         return "rows that are open are planned as such in tile registers only"
-    found = recognise(job.program, job.extents, job.machine)
-    if isinstance(found, str):
-        return found
-    best = None if {*found.open} & {*found.rows[-2:]} else choose(_typical(job, found), job.machine).best
-    return found if best is not None and best.blocking.in_tiles else "no plan in tile registers is the best"
+    contraction = recognise(job.program, job.extents, job.machine)
+    if isinstance(contraction, str):
+        return contraction
+    best = (
+        None if {*contraction.open} & {*contraction.rows[-2:]} else choose(_typical(job, contraction), job.machine).best
+    )
+    return contraction if best is not None and best.blocking.in_tiles else "no plan in tile registers is the best"
 
 
 def _typical(job: Job, c: Contraction) -> Contraction:
-    """What a contraction with open rows is planned for."""
+    """Return the contraction with the typical sizes of the call in place of open ones."""
     return with_known_sizes(c, job.typical)
 
 
 def _planned_open(job: Job, c: Contraction) -> bool:
-    """The plan of a contraction with open batches, in tile registers: every plan of one image fits."""
+    """Plan a contraction with open batch sizes in tile registers; return False, with a reason in `job.why`, if no plan
+    fits.
+    """
     typical = _typical(job, c)
-    found = choose(typical, job.machine)
-    fit = [x for x in found.candidates if x.blocking.in_tiles]
+    choice = choose(typical, job.machine)
+    fit = [x for x in choice.candidates if x.blocking.in_tiles]
     note = f"{', '.join(s.name for s in job.opened.parameters)} open: every plan of one image in tile registers fits"
-    job.choice = replace(found, candidates=tuple(fit), notes=(*found.notes, note))
+    job.choice = replace(choice, candidates=tuple(fit), notes=(*choice.notes, note))
     names = {digit.name for digit in c.open}
     if job.given is not None:
         if job.given.open != names:
             raise ArgumentError(f"plan: open here are {', '.join(sorted(names))}, marked as in `m_0 56?`")
-        how = validate(job.given.with_open(()), typical, job.machine)
-        if how not in [x.blocking for x in fit]:
+        blocking = validate(job.given.with_open(()), typical, job.machine)
+        if blocking not in [x.blocking for x in fit]:
             raise ArgumentError(f"plan: {note}")
         job.plan = job.given
     elif fit:
-        job.plan, how = fit[0].plan.with_open(names), fit[0].blocking
+        job.plan, blocking = fit[0].plan.with_open(names), fit[0].blocking
     else:
-        job.why = f"no plan fits open sizes: {'; '.join(map(str, found.unfit))}"
+        job.why = f"no plan fits open sizes: {'; '.join(map(str, choice.unfit))}"
         return False
-    assert isinstance(how.atom, MultiplyAtom)
-    job.contraction = variant(c, how.atom)
+    assert isinstance(blocking.atom, MultiplyAtom)
+    job.contraction = variant(c, blocking.atom)
     return True
 
 
 def _widened(job: Job, narrow: Choice, wide: Choice, converting: float) -> bool:
-    """Whether factors are converted first: no plan takes them as they are, or not the one given, or it is slower."""
+    """True if operands are converted to the accumulator's type first, by a kernel of `converting` cycles.
+
+    That is so if no plan takes them as they are, if the given plan's atom does not, or if conversion is predicted
+    faster.
+    """
     if narrow.best is None:
         return True
     if job.given is not None:

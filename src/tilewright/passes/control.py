@@ -28,7 +28,9 @@ MOST = 4096
 
 
 def for_(low: LoopLowering, op: Op) -> None:
-    """A loop: kept, unrolled or peeled; one that has no rounds for any value of open parameters is left out."""
+    """Lower a loop: kept, unrolled, peeled or deferred; nothing is emitted if it has no iterations for any open
+    size.
+    """
     if low.open and any((low.expr(r.hi) - low.expr(r.lo)).hi <= 0 for r in op.attrs["ranges"]):
         return
     if op.attrs.get("overlap") == "defer" and can_defer(low, op):
@@ -42,17 +44,22 @@ def for_(low: LoopLowering, op: Op) -> None:
 
 
 def _ends(low: LoopLowering, op: Op) -> tuple[int, ...]:
-    """How many first and last rounds `peel` says; none where it is not there."""
+    """Return (first iterations to peel, last iterations to peel) as `peel` says; () without `peel`.
+
+    Raise a ProgramError unless these are one or two numbers from 0 to MOST.
+    """
     if "peel" not in op.attrs:
         return ()
-    found = [int(low.expr(e)) for e in op.attrs["peel"]]
-    if not 1 <= len(found) <= 2 or any(not 0 <= n <= MOST for n in found):
-        raise ProgramError(f"peel {found}: one or two numbers of rounds from 0 to {MOST}, of the first and of the last")
-    return found[0], found[1] if len(found) > 1 else 0
+    counts = [int(low.expr(e)) for e in op.attrs["peel"]]
+    if not 1 <= len(counts) <= 2 or any(not 0 <= n <= MOST for n in counts):
+        raise ProgramError(
+            f"peel {counts}: one or two numbers of rounds from 0 to {MOST}, of the first and of the last"
+        )
+    return counts[0], counts[1] if len(counts) > 1 else 0
 
 
 def _length(values: range) -> int:
-    """How many there are; `len` takes no more than a word holds.
+    """Return the number of elements of a range; `len` fails for numbers beyond a machine word.
 
     >>> _length(range(0, 10**30, 3)) == 10**30 // 3 + 1, _length(range(5, 2))
     (True, 0)
@@ -61,7 +68,7 @@ def _length(values: range) -> int:
 
 
 def body(low: LoopLowering, op: Op) -> None:
-    """Both parts of a round, one after the other."""
+    """Lower all blocks of an iteration, one after the other."""
     before = low.meaning
     for block in op.blocks:
         low.block(block)
@@ -89,7 +96,7 @@ def _unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
 
 
 def _nested(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:
-    """The loops one in another; the innermost one may have rounds peeled off its ends."""
+    """Emit the loops over `ranges`, nested; iterations of the innermost one may be peeled off at both ends."""
     if not ranges:
         body(low, op)
         return
@@ -115,7 +122,7 @@ def _nested(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...
 
 
 def _peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
-    """A loop whose limits only a call tells, without its first and last rounds: those are done if they are there.
+    """Emit a loop whose limits are known only at the call, with the first iterations peeled, each under a condition.
 
     The last ones are a loop of their own, so that their code is written once.
     """
@@ -124,11 +131,11 @@ def _peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple
         hi = symbol(low.fresh("end"), definition=hi)
         low.emit("let", symbol=hi)
     for n in range(first):
-        there = lo + n < hi
-        if isinstance(there, Const) and there.value:
+        runs = lo + n < hi
+        if isinstance(runs, Const) and runs.value:
             _round(low, op, r.symbol, lo + n, [])
         else:
-            with low.when(there):
+            with low.when(runs):
                 _round(low, op, r.symbol, lo + n, [])
     _loop(low, op, r, lo + first, hi - last, [], ())
     if last:
@@ -148,7 +155,7 @@ def _loop(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Ra
 
 
 def tasks(low: LoopLowering, op: Op) -> None:
-    """The worker's share of all tasks stays a loop of its own kind; the runtime says which worker this is.
+    """Lower `tasks` to a loop over the tasks of a worker; the runtime says which worker runs it.
 
     A task that has shared memory of its own ends with a barrier. Here each operation is done for all waves before the
     next one is, so that the next task finds nobody at work in that memory.
@@ -169,7 +176,7 @@ def tasks(low: LoopLowering, op: Op) -> None:
 
 
 def if_(low: LoopLowering, op: Op) -> None:
-    """A branch; one whose condition is known is none."""
+    """Lower a branch; one whose condition is known becomes the operations of its block."""
     when = low.expr(op.attrs["when"])
     before = low.meaning
     if isinstance(when, Const):
@@ -191,7 +198,9 @@ def if_(low: LoopLowering, op: Op) -> None:
 
 
 def _narrow(low: LoopLowering, fact: Expr) -> None:
-    """What a branch says of an open parameter alone, W//14 >= 1: within it, the parameter has a name that knows."""
+    """Give an open size a name with a tighter range inside a branch, if `fact` bounds this size alone, as W//14 >= 1
+    does.
+    """
     constant, terms = linear(fact)
     if len(terms) != 1 or terms[0][1] != 1:
         return
@@ -207,7 +216,7 @@ def _narrow(low: LoopLowering, fact: Expr) -> None:
 
 
 def while_(low: LoopLowering, op: Op) -> None:
-    """A loop as long as a number in a register is not zero."""
+    """Lower a loop that runs while a number in a register is not zero."""
     flag = low.handles[op.operands[0]]
     register = low.register(i64)
 
@@ -227,18 +236,18 @@ def while_(low: LoopLowering, op: Op) -> None:
 
 
 def barrier(low: LoopLowering, op: Op) -> None:
-    """Operations are done for all threads one after another: nothing to wait for."""
+    """Emit nothing: operations are done for all threads one after another."""
 
 
 def edge(low: LoopLowering, op: Op) -> None:
-    """CPUs order arithmetic by themselves."""
+    """Emit nothing: CPUs order arithmetic by themselves."""
 
 
 # -- channels of one role: stages taken in turn -----------------------------------------------------------------
 
 
 def channel(low: LoopLowering, op: Op) -> None:
-    """Two counters: the next fill to acquire, the next to wait for."""
+    """Emit two counters for a channel: the next fill to acquire, and the next to wait for."""
     counters = {}
     for side in ("acquire", "wait"):
         counters[side] = low.register(i64, name=side)
@@ -247,8 +256,8 @@ def channel(low: LoopLowering, op: Op) -> None:
 
 
 def _taken(low: LoopLowering, op: Op, side: str) -> None:
-    found: Any = low.handles[op.operands[0]]
-    declared, counters = found
+    handle: Any = low.handles[op.operands[0]]
+    declared, counters = handle
     stages = numbers((declared.attrs["stages"],), "stages")[0]
     number = low.symbol("fill", 0, 1 << 40)
     low.emit("read", (counters[side],), symbol=number)
@@ -263,14 +272,14 @@ def _taken(low: LoopLowering, op: Op, side: str) -> None:
 
 
 def acquire(low: LoopLowering, op: Op) -> None:
-    """The stage of the next fill."""
+    """Bind the results of `acquire` to the stage of the next fill."""
     _taken(low, op, "acquire")
 
 
 def wait(low: LoopLowering, op: Op) -> None:
-    """The stage of the next fill."""
+    """Bind the results of `wait` to the stage of the next fill."""
     _taken(low, op, "wait")
 
 
 def handed(low: LoopLowering, op: Op) -> None:
-    """Commit and release: one worker does things in order, so what it committed is there."""
+    """Emit nothing for commit and release: one worker does everything in order."""

@@ -55,7 +55,7 @@ class ElementwiseJob:
 
 
 def fill(low: LoopLowering, op: Op) -> None:
-    """Every element becomes the number."""
+    """Lower `fill`: every element becomes the number."""
     target = low.handles[op.operands[0]]
     if isinstance(target, Tiles) and op.attrs["value"] != 0:  # only zero has an instruction of its own
         image = low.scratch(target.dtype, target.shape, "tile")
@@ -71,7 +71,9 @@ def fill(low: LoopLowering, op: Op) -> None:
 
 
 def copy(low: LoopLowering, op: Op) -> None:
-    """Elements from one tensor to another; the atom that a copy names is asked, and says how caches are treated."""
+    """Lower `copy`: elements go from one tensor to another; if the copy names an atom, this may say that stores
+    stream.
+    """
     source, target = (low.handles[v] for v in op.operands)
     stream, answer = op.attrs.get("stream"), low.answer(op)
     streams = (stream is not None and bool(int(low.expr(stream)))) or (
@@ -95,7 +97,7 @@ def copy(low: LoopLowering, op: Op) -> None:
 
 
 def map_(low: LoopLowering, op: Op) -> None:
-    """A formula, element by element."""
+    """Lower `map`: a formula, element by element."""
     handles = [_unpacked(low, low.handles[v]) for v in op.operands]
     target = low.handles[op.operands[0]]
     run(low, job_of_map(low, op, handles))
@@ -104,7 +106,7 @@ def map_(low: LoopLowering, op: Op) -> None:
 
 
 def job_of_map(low: LoopLowering, op: Op, handles: Sequence[Any] | None = None) -> ElementwiseJob:
-    """A map's work, on what its operands became."""
+    """Return the ElementwiseJob of a map on `handles` (the lowered operands); None: those that the lowering knows."""
     handles = [low.handles[v] for v in op.operands] if handles is None else handles
     return ElementwiseJob(
         handles[0].shape,
@@ -119,13 +121,13 @@ def job_of_map(low: LoopLowering, op: Op, handles: Sequence[Any] | None = None) 
 
 
 def _renamed(low: LoopLowering, axis: Symbol) -> Symbol:
-    """An axis as formulas have it, whose extent may depend on loops around."""
-    found = low.expr(axis)
-    return found if isinstance(found, Symbol) else axis
+    """Return the symbol that stands for an axis of formulas in the loop program; the axis itself if there is none."""
+    image = low.expr(axis)
+    return image if isinstance(image, Symbol) else axis
 
 
 def broadcast(low: LoopLowering, op: Op) -> None:
-    """Repeats along a dimension."""
+    """Lower `broadcast`: the source is repeated along a dimension."""
     source, target = (_unpacked(low, low.handles[v]) for v in op.operands)
     along = op.attrs["along"]
     held = in_memory(low, source)
@@ -144,28 +146,30 @@ def _side(handle: Any) -> At | Vectors:
 
 
 def _unpacked(low: LoopLowering, handle: Any) -> Any:
-    """Tiles as memory: only whole-tile operations reach them."""
+    """Return a copy in memory if the handle is Tiles (tile registers), whose elements cannot be addressed; else the
+    handle.
+    """
     if not isinstance(handle, Tiles):
         return handle
-    made = low.scratch(handle.dtype, handle.shape, "tile")
-    _copy_tiles(low, handle, made, None, False)
-    return made
+    copy = low.scratch(handle.dtype, handle.shape, "tile")
+    _copy_tiles(low, handle, copy, None, False)
+    return copy
 
 
 def in_memory(low: LoopLowering, handle: Any) -> PlacedMemory | PlacedView:
-    """A tensor's elements in memory: where they are, or a copy of registers."""
+    """Return a tensor's elements in memory: where they are, or a copy if they are in registers."""
     if isinstance(handle, PlacedMemory | PlacedView):
         return handle
     if isinstance(handle, Tiles):
-        found: PlacedMemory = _unpacked(low, handle)
-        return found
-    made = low.scratch(handle.dtype, handle.shape, "spill")
-    run(low, ElementwiseJob(handle.shape, handle.dtype, made.at, Formula.operand(1), {1: handle}, {1: handle.dtype}))
-    return made
+        unpacked: PlacedMemory = _unpacked(low, handle)
+        return unpacked
+    spilled = low.scratch(handle.dtype, handle.shape, "spill")
+    run(low, ElementwiseJob(handle.shape, handle.dtype, spilled.at, Formula.operand(1), {1: handle}, {1: handle.dtype}))
+    return spilled
 
 
 def from_memory(low: LoopLowering, held: PlacedMemory | PlacedView, target: Any) -> None:
-    """Puts what was worked out in memory where it belongs."""
+    """Emit the copy from memory to `target`; nothing if `held` is the target."""
     if held is target:
         return
     if isinstance(target, Tiles):
@@ -178,7 +182,7 @@ def from_memory(low: LoopLowering, held: PlacedMemory | PlacedView, target: Any)
 
 
 def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | None, stream: bool) -> None:
-    """Whole tiles to or from memory, where rows lie at a constant stride; through memory of our own otherwise."""
+    """Copy whole tile registers to or from memory if rows have a constant stride; else through a scratch buffer."""
     tiles: Tiles = target if isinstance(target, Tiles) else source
     memory = source if isinstance(target, Tiles) else target
     if isinstance(memory, Tiles):
@@ -222,9 +226,9 @@ def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | 
             )
         return
     for key, value in tiles.registers.items():
-        found = places[key]
-        assert found is not None
-        (row, element), where = found
+        place = places[key]
+        assert place is not None
+        (row, element), where = place
         if isinstance(target, Tiles):
             low.emit("load", (value, where.buffer), over=(row, element), at=(where.offset,), stream=stream or None)
         else:
@@ -232,7 +236,7 @@ def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | 
 
 
 def _copy_packed(low: LoopLowering, memory: PlacedMemory, tiles: Tiles, load: bool) -> None:
-    """Between packed memory and tiles whose rows do not lie there: element by element through a tile-shaped buffer."""
+    """Copy between packed memory and tile registers, element by element through a buffer of one tile's shape."""
     rows, elements = tiles.register_shape
     for key, value in tiles.registers.items():
         image = low.scratch(tiles.dtype, (rows, elements), "image")
@@ -253,7 +257,10 @@ def _copy_packed(low: LoopLowering, memory: PlacedMemory, tiles: Tiles, load: bo
 def _tile_where(
     low: LoopLowering, tiles: Tiles, memory: Any, key: tuple[int, int], rows: int, elements: int
 ) -> tuple[tuple[Symbol, Symbol], Where] | None:
-    """((row, element), place) where a tile's rows lie at a constant stride and its elements side by side."""
+    """Return ((row symbol, element symbol), place) of a tile whose rows have a constant stride and contiguous elements.
+
+    None if the tile does not lie so, or if parts of it may be out of bounds.
+    """
     row, element = low.axis("row", rows), low.axis("e", elements)
     where = memory.at(tiles.coordinates(key, row, element))
     step = linear_factor(where.offset, row)
@@ -266,7 +273,7 @@ def _tile_where(
 
 
 def run(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Writes the loops of a job."""
+    """Emit the loops of a job: over memory, or over registers if operands are in registers."""
     holders = [h for h in (job.target, *job.sources.values()) if isinstance(h, Vectors)]
     if holders and not all(h.alike(holders[0]) for h in holders[1:]):
         _through_memory(low, job)
@@ -277,17 +284,18 @@ def run(low: LoopLowering, job: ElementwiseJob) -> None:
 
 
 def _through_memory(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Registers of different shapes meet in memory."""
+    """Emit a job whose register operands have different shapes: they are copied to memory first."""
     sources: dict[int, At | Vectors] = {
         i: in_memory(low, s).at if isinstance(s, Vectors) else s for i, s in job.sources.items()
     }
     target = job.target
     if isinstance(target, Vectors):
-        made = low.scratch(job.dtype, target.shape, "spill")
+        spilled = low.scratch(job.dtype, target.shape, "spill")
         run(
-            low, ElementwiseJob(job.shape, job.dtype, made.at, job.formula, sources, job.types, job.otherwise, job.over)
+            low,
+            ElementwiseJob(job.shape, job.dtype, spilled.at, job.formula, sources, job.types, job.otherwise, job.over),
         )
-        from_memory(low, made, target)
+        from_memory(low, spilled, target)
         return
     run(
         low,
@@ -298,7 +306,7 @@ def _through_memory(low: LoopLowering, job: ElementwiseJob) -> None:
 
 
 def _by_registers(low: LoopLowering, job: ElementwiseJob, holder: Vectors) -> None:
-    """One step for each register of the holder."""
+    """Emit one step of the job for each register of `holder`."""
     for key in holder.registers:
         lane = low.axis("l", holder.lanes)
         coordinates = holder.coordinates(key, lane)
@@ -307,10 +315,10 @@ def _by_registers(low: LoopLowering, job: ElementwiseJob, holder: Vectors) -> No
 
 
 def _sides(job: ElementwiseJob) -> dict[int, At]:
-    """The operands in memory, by number; 0 is the target."""
+    """Return {operand number: function from coordinates to a place} of the operands in memory; 0 is the target."""
     used = {f.value for f in job.formula.walk() if f.name == "operand"}
-    found = {0: job.target, **{n: s for n, s in job.sources.items() if n in used}}
-    return {n: side for n, side in found.items() if not isinstance(side, Vectors)}
+    operands = {0: job.target, **{n: s for n, s in job.sources.items() if n in used}}
+    return {n: side for n, side in operands.items() if not isinstance(side, Vectors)}
 
 
 class _Loops:
@@ -325,7 +333,11 @@ class _Loops:
         self.vector = self._vector_axis()
 
     def _vector_axis(self) -> int | None:
-        """The axis along which the target lies side by side; best, every source too, or in one place."""
+        """Return the axis along which the target is contiguous; preferably all sources are contiguous or constant along
+        it too.
+
+        None if there is none.
+        """
         best = None
         for n in reversed(range(len(self.axes))):
             if self.shape[n] == 1:
@@ -338,13 +350,17 @@ class _Loops:
         return best
 
     def turn(self, job: ElementwiseJob) -> transposing.VectorTurn | None:
-        """How a copy is turned whose source lies side by side along another axis than its target."""
+        """Return the VectorTurn (transpose in registers) of a copy that reads contiguously along another axis than it
+        writes.
+
+        None if the job is no plain copy, or cannot be transposed so.
+        """
         if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
             return None
         return transposing.turn_of(self.shape, self.axes, self.places[0], self.places[1], self.lanes)
 
     def run(self, job: ElementwiseJob, rest: list[int], known: dict[Symbol, Expr]) -> None:
-        """The loops over the axes in `rest`; `known` are those outside."""
+        """Emit the loops over the axes in `rest`; `known` maps the axes outside to values."""
         if not rest:
             self._innermost(job, known)
             return
@@ -395,7 +411,11 @@ class _Loops:
     def _interior(
         self, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
-        """Where along an axis conditions of single lanes hold for every lane: there, no lane needs a mask."""
+        """Return (first, end, conditions) of the indices along `axis` for which `conditions` hold for all lanes: no
+        mask there.
+
+        None if there are no such conditions. `later` are axes inside this loop, `known` maps those outside to values.
+        """
         if self.vector is None or self.low.straight:
             return None
         lane = self.axes[self.vector]
@@ -426,7 +446,8 @@ class _Loops:
     def _span(
         self, place: int, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
-        """Where along an axis an operand is there: (from, to, the conditions that says); None: nothing to cut.
+        """Return (first, end, conditions) of the indices along `axis` at which operand `place` is in bounds; None: no
+        limit.
 
         Only an identity can be cut at the edge of its source: elsewhere the number read outside enters a formula.
         """
@@ -453,7 +474,7 @@ class _Loops:
         return (lo, maximum(lo, hi), frozenset(seen)) if seen else None
 
     def _innermost(self, job: ElementwiseJob, known: dict[Symbol, Expr]) -> None:
-        """Vectors along the vector axis: full ones in a loop, then what is left."""
+        """Emit vectors along the vector axis: whole ones in a loop, then the rest."""
         if self.vector is None:
             self._step(job, known, None, 1)
             return
@@ -481,7 +502,7 @@ class _Loops:
                 start = start + part
 
     def _vectors(self, size: int) -> Iterator[tuple[Expr, int]]:
-        """(start, elements) along the vector axis: interleaved vectors, single ones, the rest."""
+        """Yield (start, elements) along the vector axis: interleaved vectors, single vectors, the rest."""
         wide = size - size % self.most
         yield from self.low.vectors(wide, self.most, few=4 * self.lanes // self.most)
         for start, count in self.low.vectors(size - wide, self.lanes, few=4):
@@ -495,7 +516,7 @@ class _Loops:
         lanes: int,
         there: tuple[Expr, ...] = (),
     ) -> None:
-        """One vector; `there` says which of its lanes are part of the job."""
+        """Emit one vector of the job; `there` are conditions on the lanes that take part."""
         images = Substitution(known)
         places = {}
         for n, where in self.places.items():
@@ -506,7 +527,7 @@ class _Loops:
 
 
 def _whole_powers(count: int) -> list[int]:
-    """A number as a sum of powers of two: code generators move no other number of bf16 from memory to memory.
+    """Return a number as a sum of powers of two: code generators move no other numbers of bf16 from memory to memory.
 
     >>> _whole_powers(13)
     [8, 4, 1]
@@ -515,7 +536,7 @@ def _whole_powers(count: int) -> list[int]:
 
 
 def _by_loops(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Loops over all axes but one, vectors along that one."""
+    """Emit loops over all axes of a job except the vector axis; or a transpose in registers."""
     if 0 in job.shape:
         return
     loops = _Loops(low, job)
@@ -536,7 +557,7 @@ def _leaf(
     lanes: int,
     key: tuple[int, ...] | None,
 ) -> None:
-    """One step: loads, a computation, a store."""
+    """Emit one step: loads, a computation, a store."""
     over = () if lane is None else (lane,)
     shape = () if lane is None else (lanes,)
     target = job.target
@@ -570,7 +591,7 @@ def computed(
     over: tuple[Symbol, ...],
     shape: tuple[int, ...],
 ) -> Value:
-    """The formula's value, in the target's register or a new one."""
+    """Return the register with the formula's value: the target's register `kept`, or a new one."""
     result = kept if kept is not None else low.register(job.dtype, *shape)
     if job.formula.name == "number":
         low.emit("fill", (result,), value=job.formula.value)
@@ -584,7 +605,7 @@ def computed(
 
 
 def never(where: Where) -> bool:
-    """Whether nothing is there, ever."""
+    """True if a place is known to be out of bounds."""
     return any(isinstance(c, Const) and not c.value for c in where.conditions)
 
 
@@ -594,7 +615,7 @@ def _renumbered(formula: Formula, order: dict[int, int]) -> Formula:
 
 
 def load(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: Where, otherwise: float | None) -> None:
-    """A load of what is there; elsewhere the `otherwise` number."""
+    """Emit a load under the conditions of a place; a lane that is out of bounds gets `otherwise`."""
     if never(where):
         low.emit("fill", (register,), value=otherwise or 0)
         return
@@ -604,7 +625,7 @@ def load(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: Wh
 
 
 def store(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: Where, stream: bool) -> None:
-    """A store to where there is something."""
+    """Emit a store under the conditions of a place."""
     if never(where):
         return
     when = all_of(*where.conditions) if where.conditions else None

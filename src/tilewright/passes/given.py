@@ -43,8 +43,9 @@ def known_plan(given: Schedule, job: Job) -> Schedule:
 
 
 def better_refusal(fault: ArgumentError, job: Job, given: Schedule, choose: Pass) -> ArgumentError:
-    """The refusal of a plan with the line that it means, other sizes and misspelt names told by the plan that would be
-    chosen."""
+    """Return the refusal of a given plan with the lines it means; the plan that would be chosen shows wrong sizes and
+    names.
+    """
     alone = replace(job, given=None)
     choose(alone)
     sizes = {s.name: n for s, n in job.sizes.items()}
@@ -76,7 +77,7 @@ def _refuse_overflow(job: Job, given: Schedule, choose: Pass, lower: Pass) -> No
 
 
 def _is_chosen(job: Job, given: Schedule, choose: Pass, lower: Pass) -> bool:
-    """Whether a given plan is the one that is chosen."""
+    """True if the given plan equals the one that is chosen without it."""
     unpinned = replace(job, given=None, lowered=None)
     choose(unpinned)
     lower(unpinned)

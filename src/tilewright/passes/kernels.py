@@ -57,7 +57,7 @@ def with_workspace(job: Job) -> None:
 
 
 def _lower_two(job: Job, parts: tuple[Job, Job], lower: Pass) -> None:
-    """Two kernels, with a value in memory between them."""
+    """Set the block programs of a job that runs as two kernels, with a value in memory between them."""
     for part in parts:
         lower(part)
     first, second = (part.lowered for part in parts)
@@ -67,8 +67,11 @@ def _lower_two(job: Job, parts: tuple[Job, Job], lower: Pass) -> None:
 
 
 def _lower_repacked(job: Job, repacked: InRows, lower: Pass) -> None:
-    """The kernels that repack operands, at every launch together, and the one that works on copies; that alone, where
-    operands are only seen in other rows."""
+    """Set the block programs of a job with repacked operands: kernels that copy, then the kernel on the copies.
+
+    Copies that run at every launch become one launch if they can. There are none if operands are only viewed with other
+    strides.
+    """
     for each in (*repacked.copies, repacked.main):
         lower(each)
     last, plan = repacked.main.lowered, job.plan
@@ -82,7 +85,7 @@ def _lower_repacked(job: Job, repacked: InRows, lower: Pass) -> None:
 
 
 def _lower_one(job: Job, lower: Pass) -> None:
-    """One kernel; of a reduction in parts, also the one that adds these up."""
+    """Set the block program of one kernel; for a reduction in parts, also the kernel that adds them."""
     assert job.cuts is not None
     assert isinstance(job.choice, GeneralChoice)
     if job.patched is not None:
@@ -110,7 +113,7 @@ def _lower_one(job: Job, lower: Pass) -> None:
 def _lowered(
     job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int], written: Collection[Value] = ()
 ) -> tuple[Lowered, tuple[str, ...]]:
-    """A program as a block program for the job's machine, and the notes that `explain` prints of it."""
+    """Return (the block program of `program` for the job's machine, notes for `explain`)."""
     lowered = lower_tiles(
         program,
         sizes,
@@ -129,7 +132,7 @@ def _lowered(
             in_order(lowered.program)
         return lowered, ()
     by_lanes = sums_by_lanes(lowered.program, job.machine)
-    made, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, job.machine)
+    program_in_roles, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, job.machine)
     if cuts.overlap in ("mma ahead", "ordered"):
-        made = products_ahead(made, job.machine, turns=cuts.overlap == "ordered")
-    return replace(lowered, program=made), notes
+        program_in_roles = products_ahead(program_in_roles, job.machine, turns=cuts.overlap == "ordered")
+    return replace(lowered, program=program_in_roles), notes

@@ -33,14 +33,14 @@ Dumped = Callable[[str, str, Callable[[], str]], None]
 
 
 def present(job: Job) -> None:
-    """The program without what has no elements; workgroups are part of a grid program's meaning, and logs of others."""
+    """Delete from the program what has no elements; grid programs and programs with logs stay."""
     if job.workgroups is None and not job.logs:
         job.whole = job.program
         job.program, job.free = without_empty(job.program, job.extents or job.sizes, job.free)
 
 
 def give_rows(job: Job) -> None:
-    """The program with a dimension of extent 1 for products that lack rows: MMAs have rows and columns."""
+    """Rewrite the program with a dimension of extent 1 for MMAs without rows: atoms have rows and columns."""
     rewritten = with_unit_rows(job.program, job.free)
     if rewritten is not None:
         job.program, job.free, unit = rewritten
@@ -49,37 +49,39 @@ def give_rows(job: Job) -> None:
 
 
 def normalise(job: Job) -> None:
-    """The program as one contraction, where it is one whose reads outside memory are zeros."""
+    """Set the job's contraction if the program is one that can be planned so; else set `why`, and rewrite its
+    dimensions.
+    """
     if job.workgroups is not None:
         job.why = "a grid program: its workgroups are part of its meaning"
         return
     if job.general_only or job.logs or (job.given is not None and job.given.atom is None):
-        found: Contraction | str = "it was asked for"
+        contraction: Contraction | str = "it was asked for"
     elif (longer := job.longer()) is not None:
-        found = f"the argument {longer} is longer than its dimensions say"
+        contraction = f"the argument {longer} is longer than its dimensions say"
     elif job.machine.lanes is not None:
-        found = "the plan of one contraction is for machines with one thread per core"
+        contraction = "the plan of one contraction is for machines with one thread per core"
     else:
-        found = recognised(job)
-    if isinstance(found, str):
-        job.why = found
+        contraction = recognised(job)
+    if isinstance(contraction, str):
+        job.why = contraction
         summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
         flat = None if job.opened or job.logs or job.machine.lanes is None else in_one(job.program, job.sizes)
         if flat is not None and job.longer() is None:
             job.program = flat[0]
             job.take(flat[1])
         elif not job.logs:
-            given, job.undivided = job.extents or job.sizes, (job.program, job.free)
-            job.program, every, job.free = in_digits(job.program, given, job.free, summed_only=summed)
+            extents, job.undivided = job.extents or job.sizes, (job.program, job.free)
+            job.program, every, job.free = in_digits(job.program, extents, job.free, summed_only=summed)
             job.take(every)
-    elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
+    elif (contraction.a.loose and contraction.a.otherwise != 0) or contraction.b.loose or contraction.out.loose:
         job.why = "an access of an operand or the result may be out of bounds, where nothing, or no zero, is read"
     else:
-        job.contraction = found
+        job.contraction = contraction
 
 
 def general(job: Job) -> None:
-    """The block programs of a job: of a contraction, of the best plan that is lowered, or of the plan that is bound."""
+    """Set the block programs of a job: of a contraction, of the best plan that can be lowered, or of the bound plan."""
     if job.contraction is not None:
         job.lowered = lower_contraction(job)
     elif job.ranked is not None:
@@ -103,7 +105,7 @@ PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
 
 
 def run(job: Job, dumped: Dumped | None = None) -> Job:
-    """All passes in order; `dumped` gets the job's text before the first and after each that changed it."""
+    """Run all passes in order; `dumped` gets the job's text before the first and after each pass that changed it."""
 
     def dump(name: str) -> None:
         if dumped is not None:

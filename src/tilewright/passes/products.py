@@ -26,7 +26,7 @@ UNROLLED = 4096
 
 
 def mma(low: LoopLowering, op: Op) -> None:
-    """The product of matrices is added."""
+    """Lower `mma`: C += A * B by atoms on registers, or by loops of the same meaning, which `slow` notes."""
     assert low.machine is not None
     atom = low.machine.multiply_atom(op.attrs["atom"])
     c, a, b = (low.handles[v] for v in op.operands)
@@ -53,7 +53,7 @@ def mma(low: LoopLowering, op: Op) -> None:
 
 
 def _matrices(low: LoopLowering, atom: MultiplyAtom, c: Registers, a: Registers, b: Registers) -> None:
-    """Products of whole registers, each a small matrix."""
+    """Emit the atoms for registers that each hold a small matrix; `c[i, j]`, `a[i, k]` and `b[k, j]` are registers."""
     depth = max(k for _, k in a) + 1
     for k in range(depth):
         for (i, j), value in c.items():
@@ -61,12 +61,12 @@ def _matrices(low: LoopLowering, atom: MultiplyAtom, c: Registers, a: Registers,
 
 
 def _is_vector_atom(atom: MultiplyAtom, c: Vectors) -> bool:
-    """One row times a few rows of a vector: A is the same in all lanes."""
+    """True if the atom multiplies an element (or group along k) of A, the same in all lanes, with a vector of B."""
     return atom.shape[0] == 1 and isinstance(atom.c, RegisterOperand) and atom.c.lanes == c.lanes
 
 
 def _whole_steps(low: LoopLowering, atom: MultiplyAtom, a: PlacedMemory | PlacedView) -> bool:
-    """Whether the numbers of A that one instruction takes are all there or all outside, and at a constant stride."""
+    """True if the elements of A that an instruction takes have a constant stride, and all or none are in bounds."""
     depth = atom.shape[2]
     if depth == 1:
         return True
@@ -97,7 +97,9 @@ def _vectors(
     b: PlacedMemory | PlacedView,
     skip: bool,
 ) -> None:
-    """For each step of k: vectors of B once, then each element of A times all of them."""
+    """Emit the MMA by vector atoms: for each step of k, load vectors of B once, then multiply each element of A with
+    them.
+    """
     depth = atom.shape[2]
     starts = range(0, a.extents[1], depth)
     if len(starts) * len(c.registers) > UNROLLED:
@@ -120,7 +122,7 @@ def _vectors(
 def _rows_of_step(
     low: LoopLowering, c: Vectors, a: PlacedMemory | PlacedView, k: Step, depth: int, skip: bool
 ) -> list[_Row]:
-    found = []
+    rows = []
     for i in sorted({key[0] for key in c.registers}):
         wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
         conditions = dict.fromkeys(x for w in wheres for x in w.conditions)
@@ -129,8 +131,8 @@ def _rows_of_step(
         when = all_of(*conditions) if conditions else None
         always = _always_there(low, a, i, k, depth) if skip and conditions else None
         # what is not multiplied may be any element
-        found.append(_Row(i, wheres, when, when) if always is None else _Row(i, always, None, when))
-    return found
+        rows.append(_Row(i, wheres, when, when) if always is None else _Row(i, always, None, when))
+    return rows
 
 
 def _one_by_one(
@@ -142,7 +144,7 @@ def _one_by_one(
     rows: list[_Row],
     skip: bool,
 ) -> None:
-    """One step of k, each element of A loaded just before its products: few registers at a time."""
+    """Emit one step of k, each element of A loaded just before its products: few registers are live."""
     if not rows:
         return
     columns = {j: _column(low, atom, c, b, k, j) for j in _blocks(c)}
@@ -154,7 +156,7 @@ def _one_by_one(
 
 @contextmanager
 def _if_there(low: LoopLowering, row: _Row, skip: bool) -> Iterator[None]:
-    """What is written within is left out where the row's elements are out of bounds, if that was asked for."""
+    """Emit what is written within under the row's bounds condition, if `skip` asks for that."""
     if row.when is not None and skip:
         with low.when(row.when):
             yield
@@ -175,7 +177,7 @@ def _picked(
     rows: list[_Row],
     skip: bool,
 ) -> None:
-    """Several steps of k: one load brings a row's elements of A for all of them, and each product picks its own."""
+    """Emit several steps of k: one load brings a row's elements of A for all steps, and each product picks its own."""
     depth = atom.shape[2]
     held: dict[int, Value] = {}
 
@@ -202,7 +204,7 @@ def _picked(
 
 
 def _side_by_side(steps: list[list[_Row]]) -> bool:
-    """Whether every row has the elements of all steps side by side in memory, and all of them are there or none."""
+    """True if each row's elements of A for all steps are contiguous in memory, and all or none are in bounds."""
     rows = [[x.row for x in step] for step in steps]
     if not rows[0] or any(other != rows[0] for other in rows):
         return False
@@ -216,16 +218,16 @@ def _side_by_side(steps: list[list[_Row]]) -> bool:
 
 
 def _neighbours(low: LoopLowering, atom: MultiplyAtom, row: _Row, count: int) -> Value:
-    """So many neighbouring elements of a row of A in one register."""
+    """Return a register with `count` neighbouring elements of a row of A."""
     first, lane = row.wheres[0], low.axis("d", count)
     value = low.register(atom.a.dtype, count)
-    there = () if row.there is None else first.conditions
-    load(low, value, (lane,), Where(first.buffer, first.offset + lane, there), 0)
+    conditions = () if row.there is None else first.conditions
+    load(low, value, (lane,), Where(first.buffer, first.offset + lane, conditions), 0)
     return value
 
 
 def _pick(low: LoopLowering, atom: MultiplyAtom, held: Value, step: int) -> Value:
-    """One element (or group along k) of a register in all lanes, by its number."""
+    """Return a register with element (or group along k) number `step` of `held`, repeated in all lanes."""
     _, lanes, depth = atom.shape
     lane = low.axis("l", lanes * depth)
     value = low.register(atom.a.dtype, lanes * depth)
@@ -238,7 +240,7 @@ def _blocks(c: Vectors) -> list[int]:
 
 
 def _column(low: LoopLowering, atom: MultiplyAtom, c: Vectors, b: PlacedMemory | PlacedView, k: Step, j: int) -> Value:
-    """A vector of B, with its neighbours along k in each lane."""
+    """Return a register with a vector of B; each lane has its neighbours along k."""
     depth, lanes = atom.shape[2], c.lanes
     lane = low.axis("l", lanes * depth)
     value = low.register(b.dtype, lanes * depth)
@@ -247,11 +249,14 @@ def _column(low: LoopLowering, atom: MultiplyAtom, c: Vectors, b: PlacedMemory |
 
 
 def _always_there(low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: Step, depth: int) -> list[Where] | None:
-    """Places that can be read whether or not the numbers of A are there; where sizes are open, edges are common."""
+    """Return places clamped into bounds for elements of A, so that they can be read without a condition.
+
+    None if no size is open, if the tensor may be empty, or if the clamped places have no constant stride.
+    """
     if not low.open:
         return None
-    found = [nearest(a, (as_expr(i), as_expr(k + d))) for d in range(depth)]
-    places = [w for w in found if w is not None]
+    clamped = [nearest(a, (as_expr(i), as_expr(k + d))) for d in range(depth)]
+    places = [w for w in clamped if w is not None]
     if len(places) < depth:
         return None
     first = places[0].offset
@@ -265,7 +270,7 @@ def _row(low: LoopLowering, atom: MultiplyAtom, c: Vectors, i: int, element: Val
 
 
 def _element(low: LoopLowering, atom: MultiplyAtom, wheres: list[Where], when: Expr | None) -> Value:
-    """The element (or pair, or four) of A that all lanes share."""
+    """Return a register with the element (or pair, or four) of A that all lanes share."""
     depth = len(wheres)
     value = low.register(atom.a.dtype, *(() if depth == 1 else (depth,)))
     if depth == 1:
@@ -279,7 +284,7 @@ def _element(low: LoopLowering, atom: MultiplyAtom, wheres: list[Where], when: E
 
 
 def _loops(low: LoopLowering, c: Any, a: PlacedMemory | PlacedView, b: PlacedMemory | PlacedView, skip: bool) -> None:
-    """C += A * B by loops: rows, vectors of columns, k."""
+    """Emit C += A * B as loops over rows, vectors of columns, and k."""
     held = in_memory(low, c)
     kind = held.dtype
     rows, columns = held.extents
@@ -304,7 +309,7 @@ def _loops(low: LoopLowering, c: Any, a: PlacedMemory | PlacedView, b: PlacedMem
 
 @contextmanager
 def _unless_outside(low: LoopLowering, factor: Where, skip: bool) -> Iterator[None]:
-    """What is written within is left out where the factor lies outside, if that was asked for."""
+    """Emit what is written within under the bounds condition of A's element, if `skip` asks for that."""
     if skip and factor.conditions:
         with low.when(all_of(*factor.conditions)):
             yield

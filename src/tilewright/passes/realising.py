@@ -44,8 +44,7 @@ def facts_of_job(job: Job) -> Facts:
 
 
 def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, Schedule]]:
-    """Yield the candidates of a job with their plans: of its program over digits, then over whole dimensions, of which
-    loops may take less at a time."""
+    """Yield (candidate, plan) of a job: of its program over digits (mixed-radix parts), then over whole dimensions."""
     programs = [(job.program, job.free)]
     if job.undivided is not None and job.undivided[0] is not job.program:
         programs.append(job.undivided)
@@ -110,7 +109,7 @@ def _reset(job: Job, start: Job) -> None:
 
 
 def _over_shared_memory(job: Job, ranked: RankedPlans) -> str:
-    """Why a lowered job needs more shared memory than there is; empty where it does not."""
+    """Return text: why a lowered job needs more shared memory than there is; empty if it does not."""
     assert job.lowered is not None
     if job.opened or job.parts is not None or job.aligned is not None:
         return ""
@@ -122,12 +121,12 @@ def _over_shared_memory(job: Job, ranked: RankedPlans) -> str:
 
 
 def _name(candidate: PlanCandidate, plan: Schedule) -> str:
-    """A plan in a few words, for a refusal."""
+    """Return text that names a plan in a refusal: its family and its MMA lines."""
     return "; ".join((*candidate.family, *map(str, plan.products)))
 
 
 def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> GeneralChoice:
-    """The choice of a plan that the search ranked: its time, what limits it, and why the others are not chosen."""
+    """Return the GeneralChoice of a ranked plan: its time, what limits it, and why the others are not chosen."""
     ranking = ranked.rankings[-1]
     plans = [(c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)][:SHOWN]
     slower = [Refusal(r.what, r.why) for r in refusals(ranking)]
@@ -147,7 +146,7 @@ def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Sch
 
 
 def _summed_up(refused: list[Refusal]) -> list[Refusal]:
-    """Refusals of binding and lowering, of which those of the same tiles for the same resource are one."""
+    """Return the refusals of binding and lowering, with those of the same tiles and the same resource joined."""
     alike: dict[tuple[str, str], list[Refusal]] = {}
     for each in refused:
         alike.setdefault((each.what, each.why.partition(":")[0]), []).append(each)
@@ -158,6 +157,6 @@ def _summed_up(refused: list[Refusal]) -> list[Refusal]:
 
 
 def choices_of_parts(job: Job) -> tuple[GeneralChoice, ...]:
-    """The choices of two kernels."""
+    """Return the choices of the two kernels of a split job; () if it is not split."""
     choices = (part.choice for part in job.parts or ())
     return tuple(choice for choice in choices if isinstance(choice, GeneralChoice))
