@@ -18,7 +18,9 @@ from tilewright.plan.boxes import WRITES
 
 
 def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """The program with one read for equal ones of a block, and its free loops; itself where all differ.
+    """Return (the program with equal reads of a block joined, its free loops); unchanged if all reads differ.
+
+    Reads of memory that is written are not joined.
 
     Memory that is written is read as often as it is said.
     """
@@ -47,7 +49,7 @@ def _key(op: Op) -> tuple[object, ...]:
 
 
 class _ReadOnce(Regrouped):
-    """A program over the same dimensions, without reads that stand in their block before."""
+    """The program rewritten without reads that stand in their block before."""
 
     def __init__(self, written: Collection[Value]):
         super().__init__(())
@@ -59,7 +61,9 @@ class _ReadOnce(Regrouped):
         return super().of(self.same.get(value, value))
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Operations, appended; an equal read before stands for a read."""
+        """Append the rewritten operations to `ops`; a read that stands in the block before is replaced by its
+        result.
+        """
         first: dict[tuple[object, ...], Value] = {}
         kept: list[Op] = []
         for op in given:

@@ -38,7 +38,7 @@ from tilewright.plan.microkernel import waves_of
 
 @dataclass(frozen=True)
 class Lowered:
-    """A block program; which arguments of the tile program are its arguments, in order; what it reports."""
+    """A block program, the arguments of the tile program that it takes, in order, and what it reports."""
 
     program: Program
     arguments: tuple[Value, ...]
@@ -93,7 +93,7 @@ RULES: dict[str, Rule] = {
 
 
 def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
-    """Writes the operations of a block, those along the same rows together; gives what it yields."""
+    """Emit the operations of a block, those along the same rows together; return the tiles that it yields."""
     env = low.storage.env
     for step in fusing.steps(low, block.ops):
         low.writer.loc = None
@@ -121,7 +121,7 @@ def lower_tiles(
     opened: OpenSizes = CLOSED,
     written: Collection[Value] = (),
 ) -> Lowered:
-    """The block program of a tile program.
+    """Return the block program of a tile program (Lowered).
 
     Sizes (`symbols`) and `shapes` of arguments are numbers, or expressions of sizes that are `opened`, which become
     parameters that calls tell. `cuts` are what a plan says of tasks, loops and products. `free` are the loops that give
@@ -183,13 +183,13 @@ def lower_tiles(
 
 
 def _task_width(cuts: Cuts, scope: TileScope, dim: Expr) -> int:
-    """How wide a task is along a dimension: one that stays open is wider than 1."""
+    """Return the extent of a task along a dimension; 2 for one whose size is open, as it is wider than 1."""
     size = cuts.widths.get(dim) or scope.size(dim)
     return size if isinstance(size, int) else 2
 
 
 def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
-    """Writes the tasks of a program; gives it with what it reports."""
+    """Emit the tasks of a program; return it with what it reports."""
     arguments, reports = low.arguments, low.reports
     for arg in low.program.args:
         if not isinstance(arg.type, MemoryType):
@@ -200,11 +200,11 @@ def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
     packs = tuple(arguments.packs.values())
     tensors = [arguments.tensor(a, low.scope, low.writer) for a in taken]
     args = (*tensors, *(pack.packed for pack in packs), *reports.arguments())
-    made = Program(BLOCK, low.program.name, args, body, low.scope.opened.records())
+    program = Program(BLOCK, low.program.name, args, body, low.scope.opened.records())
     if waves > 1:
-        made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(waves)}))
-    made.records.append(Op(BLOCK.records["machine"], (), {"name": low.machine.name}))
-    verify(made)
+        program.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(waves)}))
+    program.records.append(Op(BLOCK.records["machine"], (), {"name": low.machine.name}))
+    verify(program)
     logs = tuple(log for log, _ in (reports.logs or {}).values())
     copies = dict(low.storage.brought), frozenset(low.storage.taken)
-    return Lowered(made, tuple(taken), logs, tuple(reports.faults), low.lost, packs, *copies)
+    return Lowered(program, tuple(taken), logs, tuple(reports.faults), low.lost, packs, *copies)
