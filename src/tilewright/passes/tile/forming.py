@@ -80,8 +80,8 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
 
     def coarse(user: Op) -> bool:
         if user.name == "mul":
-            (made,) = user.results
-            return all(adds(made, other) for other in low.users.get(made, ()))
+            (product,) = user.results
+            return all(adds(product, other) for other in low.users.get(product, ()))
         return user.name == "sum" or (user.name == "cast" and user.attrs["dtype"].bits <= COARSE)
 
     return all(map(coarse, low.users.get(value, ())))

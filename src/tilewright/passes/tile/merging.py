@@ -45,7 +45,7 @@ class Sized:
 
 
 def merged(given: Sized) -> Sized:
-    """The program with one dimension for every run that can be one; itself where there is none."""
+    """Return the program with each run of dimensions that can be one merged; unchanged if there is none."""
     for views in (True, False):  # what memory has as one is one in windows, too
         while (run := _Runs(given).first(views)) is not None:
             given = _merge(given, run, views)
@@ -53,7 +53,7 @@ def merged(given: Sized) -> Sized:
 
 
 class _Runs:
-    """The runs of a program's dimensions that can be one."""
+    """The runs of a program's dimensions that can be merged."""
 
     def __init__(self, given: Sized):
         self.given = given
@@ -64,12 +64,14 @@ class _Runs:
         self.stuck = self._stuck()
 
     def first(self, views: bool) -> Run | None:
-        """A run that memories can be seen with one dimension for, or one that accesses divide; None: there is none."""
+        """Return a run to merge: with `views`, one that memories can be viewed with; else one that accesses divide.
+        None: none.
+        """
         fits = self._can_be_viewed if views else self._can_be_divided
         return next((run for run in self._proposed() if self._acts_as_one(run) and fits(run)), None)
 
     def _proposed(self) -> Iterator[Run]:
-        """Dimensions that are coordinates beside each other in some access, the longest runs first."""
+        """Yield runs of dimensions that are neighbouring coordinates of some access, the longest first."""
         rows: dict[Run, None] = {}
         for op in self.accesses:
             kind, over, at = places(op)
@@ -83,7 +85,9 @@ class _Runs:
         yield from sorted(rows, key=len, reverse=True)
 
     def _stuck(self) -> set[Expr]:
-        """Dimensions that something depends on: a constraint, a loop that is not free, another size."""
+        """Return the dimensions that cannot be merged: those of constraints, loops that are not free, or other
+        sizes.
+        """
         records = self.given.program.records
         stuck: set[Expr] = {s for r in records for e in r.attrs.values() if isinstance(e, Expr) for s in e.symbols}
         for op in self.ops:
@@ -97,7 +101,10 @@ class _Runs:
         return stuck
 
     def _acts_as_one(self, run: Run) -> bool:
-        """Whether all tiles have all of a run or none, it is reduced at once, and at most one loop goes over it."""
+        """True if each tile has all of a run or none of it, it is reduced at once, and at most one loop goes over it.
+
+        The run must also be M, N or K of an MMA; without MMAs, reduced or beside a reduction.
+        """
         chains = [chain for chain in self.chains if not {op.attrs["dim"] for op in chain}.isdisjoint(run)]
         at_once = all({op.attrs["dim"] for op in chain} == set(run) for chain in chains)
         between = {op.result for chain in chains for op in chain[:-1]}
@@ -108,12 +115,14 @@ class _Runs:
         return is_wanted and at_once and len(loops) <= 1 and all(len({d in dims for d in run}) == 1 for dims in tiles)
 
     def _is_part_of_products(self, run: Run) -> bool:
-        """Whether products have it, and none as a batch: tasks have one of that, however many dimensions it has."""
+        """True if an MMA has the run as M, N or K, and none has it as a batch, of which a task has one element
+        anyway.
+        """
         parts = {self._part(op, run[0]) for op in self.products}
         return BATCH not in parts and parts != {NONE}
 
     def _is_beside_reduction(self, run: Run) -> bool:
-        """Whether results of reductions lie along a run; what is done element by element takes as long with several."""
+        """True if results of reductions are contiguous along a run; elementwise programs gain nothing from merging."""
         return bool(self.chains) and any(
             run_place(self.given, op, run) == len(places(op)[2]) - len(run) for op in self.accesses
         )
@@ -125,12 +134,12 @@ class _Runs:
         return SIDE if a or b else NONE
 
     def _sides(self, product: Op) -> list[set[Expr]]:
-        """The dimensions of a result that only one operand has, for each operand."""
+        """Return the dimensions of an MMA's result that only A has, and those that only B has."""
         a, b, acc = (set(v.type.dims) for v in product.operands)
         return [(a - b) & acc, (b - a) & acc]
 
     def _can_be_viewed(self, run: Run) -> bool:
-        """Whether all memories that a run is of can be seen with one dimension for it."""
+        """True if all memories with this run can be viewed with one dimension for it."""
         memories = {accessed(op)[0] for op in self.accesses if run[0] in accessed(op)[1].dims}
         return all(self._is_viewed(memory, run) for memory in memories)
 
@@ -142,7 +151,9 @@ class _Runs:
         return is_plain and all(op in self.accesses for op in users) and len(places_of) == 1 and None not in places_of
 
     def _can_be_divided(self, run: Run) -> bool:
-        """Whether a run is one side of the only product, results lie along it, and reads have it in order.
+        """True if a run is all of M or N of the only MMA, results are contiguous along it, and reads have it in order.
+
+        Bulk copies walk several dimensions as one index if none of them is contiguous.
 
         Copies walk several dimensions as one number where none of them is contiguous.
         """
@@ -150,8 +161,8 @@ class _Runs:
             return False
         for op in (x for x in self.accesses if run[0] in accessed(x)[1].dims):
             kind, over, at = places(op)
-            own = dict(zip(kind.dims, over, strict=True))
-            users = [[n for n, e in enumerate(at) if own[d] in e.symbols] for d in run]
+            index_of = dict(zip(kind.dims, over, strict=True))
+            users = [[n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in run]
             if op.name == "write" and run_place(self.given, op, run) is None:
                 return False
             if not all(users) or any(max(a) >= min(b) for a, b in pairwise(users)) or max(users[-1]) == len(at) - 1:
@@ -160,8 +171,11 @@ class _Runs:
 
 
 def reduction_chains(ops: list[Op]) -> list[list[Op]]:
-    """Reductions, each with those of one kind before it whose results nothing else uses: the same reduction of several
-    dimensions, one after the other. One that rounds what it gives is not followed by another."""
+    """Return lists of reductions that are one reduction over several dimensions, one after the other.
+
+    All in a list have the same function, and nothing else uses the results between. A reduction that rounds its result
+    ends a list.
+    """
     makers = {r: op for op in ops for r in op.results}
     users: dict[Value, int] = {}
     for v in (v for op in ops for v in op.operands):
@@ -177,28 +191,30 @@ def reduction_chains(ops: list[Op]) -> list[list[Op]]:
 
 
 def run_place(given: Sized, op: Op, run: Run) -> int | None:
-    """The first coordinate of a run in an access that has all of it, one dimension after the other; None: none does."""
+    """Return the number of a run's first coordinate in an access that has all of it as neighbours; None if it has
+    not.
+    """
     memory = accessed(op)[0]
     kind, over, at = places(op)
-    own = dict(zip(kind.dims, over, strict=True))
-    if any(d not in own for d in run):
+    index_of = dict(zip(kind.dims, over, strict=True))
+    if any(d not in index_of for d in run):
         return None
-    users = [n for n, e in enumerate(at) if not e.symbols.isdisjoint(own[d] for d in run)]
+    users = [n for n, e in enumerate(at) if not e.symbols.isdisjoint(index_of[d] for d in run)]
     start = users[0] if users else 0
-    if users != list(range(start, start + len(run))) or at[start : start + len(run)] != tuple(own[d] for d in run):
+    if users != list(range(start, start + len(run))) or at[start : start + len(run)] != tuple(index_of[d] for d in run):
         return None
     extents = given.shapes[memory][start + 1 : start + len(run)]
     return start if extents == tuple(given.sizes[d] for d in run[1:]) else None
 
 
 def _merge(given: Sized, run: Run, views: bool) -> Sized:
-    """The program with one dimension for a run; with `views`, memories have it too."""
+    """Return the program with one dimension for a run; with `views`, memories have this dimension too."""
     program, sizes, shapes = given.program, dict(given.sizes), dict(given.shapes)
-    made = _name(given, run)
+    merged_dim = _name(given, run)
     extents = [sizes[d] for d in run]
-    sizes[made] = prod(extents)
+    sizes[merged_dim] = prod(extents)
     with building():
-        f, at = symbol(f"at_{made}", 0, sizes[made] - 1), dict[Expr, Expr]()
+        f, at = symbol(f"at_{merged_dim}", 0, sizes[merged_dim] - 1), dict[Expr, Expr]()
         for n, d in enumerate(run):
             inner = prod(extents[n + 1 :])
             at[d] = f // inner % extents[n] if n else f // inner
@@ -208,10 +224,10 @@ def _merge(given: Sized, run: Run, views: bool) -> Sized:
         ):
             memory, place = accessed(op)[0], run_place(given, op, run)
             if memory not in seen and place is not None:
-                seen[memory] = _view(memory, run, made, place), place
+                seen[memory] = _view(memory, run, merged_dim, place), place
                 shape = shapes[memory]
                 shapes[seen[memory][0]] = (*shape[:place], prod(shape[place:][: len(run)]), *shape[place + len(run) :])
-        rewrite = _Merging(DimensionGroup(run, (made,), (f,), at), seen, sizes)
+        rewrite = _Merging(DimensionGroup(run, (merged_dim,), (f,), at), seen, sizes)
         args = tuple(seen[a][0] if a in seen else a for a in program.args)
         rewritten = replace(program, args=args, body=rewrite.body(program.body))
         verify(rewritten)
@@ -221,17 +237,17 @@ def _merge(given: Sized, run: Run, views: bool) -> Sized:
 
 
 def _view(memory: Value, run: Run, made: Symbol, place: int) -> Value:
-    """A memory with one dimension for a run."""
+    """Return a memory with one dimension for a run, at coordinate `place`."""
     kind: MemoryType = memory.type
-    own = kind.dims[place : place + len(run)]
-    one = made if own == run else prod(own[1:], start=own[0])
+    dims = kind.dims[place : place + len(run)]
+    one = made if dims == run else prod(dims[1:], start=dims[0])
     return Value(
         MemoryType(kind.dtype, (*kind.dims[:place], one, *kind.dims[place + len(run) :]), kind.space), memory.name
     )
 
 
 def _name(given: Sized, run: Run) -> Symbol:
-    """The dimension that stands for a run: the one with more than one element, where all others have one."""
+    """Return the symbol of a merged dimension: the only one with several elements, or a new one."""
     longer = [d for d in run if given.sizes[d] > 1]
     if len(longer) < 2:
         return longer[0] if longer else run[-1]
@@ -242,7 +258,7 @@ def _name(given: Sized, run: Run) -> Symbol:
 
 
 class _Merging(Regrouped):
-    """The program with one dimension for a group; `seen` has memories that have it too, and where."""
+    """The program rewritten with one dimension for a group; `seen` maps memories to (view with it, its coordinate)."""
 
     def __init__(self, group: DimensionGroup, seen: Mapping[Value, tuple[Value, int]], sizes: Mapping[Symbol, int]):
         super().__init__([group], sizes=sizes)
@@ -260,12 +276,12 @@ class _Merging(Regrouped):
         _, place = self.seen[memory]
         kind, over, at = places(op)
         (f,), outer, *inner = self.group.over, *self.group.dims
-        own = zip(kind.dims, over, strict=True)
-        along = tuple(f if d is outer else s for d, s in own if d not in inner)
+        indices = zip(kind.dims, over, strict=True)
+        along = tuple(f if d is outer else s for d, s in indices if d not in inner)
         return {"over": along, "at": (*at[:place], f, *at[place + len(self.group.dims) :])}
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Operations, appended; of reductions of the group, one after the other, the last one does all."""
+        """Append the rewritten operations to `ops`; of a chain of reductions over the group only the last one stays."""
         for chain in reduction_chains(given):
             if chain[0].attrs["dim"] in self.groups:
                 self.inner |= {op.result: op.operands[0] for op in chain[:-1]}
@@ -276,9 +292,9 @@ class _Merging(Regrouped):
         return self.of(self.inner[value]) if value in self.inner else super().of(value)
 
     def op(self, op: Op) -> Op:
-        """An operation; a loop over part of the group goes over all of it, and a reduction reduces all of it."""
-        made = super().op(op)
+        """Return the rewritten operation; a loop over, or reduction of, part of the group is one of the whole group."""
+        rewritten = super().op(op)
         for name in ("axis", "dim"):
-            if made.attrs.get(name) in self.groups:
-                made.attrs[name] = self.group.made[0]
-        return made
+            if rewritten.attrs.get(name) in self.groups:
+                rewritten.attrs[name] = self.group.made[0]
+        return rewritten
