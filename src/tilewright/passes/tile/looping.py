@@ -128,8 +128,8 @@ def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -
     for op in (*softmax.sums, *softmax.products):
         rescaled = add("mul", (carried[op], shrink), op)
         attrs = {**op.attrs, **({"acc": True} if op.name == "sum" else {})}
-        given = (op.operands[0], rescaled) if op.name == "sum" else (*op.operands[:2], rescaled)
-        ends.append(add(op.name, given, op, op.result, **attrs))
+        inputs = (op.operands[0], rescaled) if op.name == "sum" else (*op.operands[:2], rescaled)
+        ends.append(add(op.name, inputs, op, op.result, **attrs))
     ops.append(Op(TILE.ops["yield"], tuple(ends), {}, loc=maximum.loc))
     return ops
 

@@ -266,8 +266,8 @@ class BlockedProduct(AtomProduct):
                 if not out:
                     first, end, out = left.limits(d)
                 taps = self.taps.get(d, 1)
-                found = self.w.loop(f"k_{word(d)}", end if taps == 1 else end // taps, first, unroll=out)
-                self.at[d] = taps * loops.enter_context(found)
+                tap_loop = self.w.loop(f"k_{word(d)}", end if taps == 1 else end // taps, first, unroll=out)
+                self.at[d] = taps * loops.enter_context(tap_loop)
             self.steps(left, right, down, across, row, column, sums)
 
     def steps(

@@ -25,20 +25,19 @@ _AGAIN = {*SIMPLE, *GIVEN, "read"}
 
 
 def products_over(program: Program, dim: Expr) -> list[Op]:
-    """The products that sum a dimension, all of it at once."""
+    """Return the MMAs that sum all of a dimension at once, outside of a loop over it."""
     looped = {x for op in program.walk() if op.name == "iterate" and op.attrs["axis"] is dim for x in within(op)}
     return [op for op in program.walk() if op.name == "mma" and op not in looped and dim in _summed(op)]
 
 
 def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
-    """The program in which every product that sums a dimension does so in a loop, and its loops that give the same for
-    every tile; or why there is none."""
-    products, made = products_over(program, dim), program.makers()
+    """Return (the program with a loop over `dim` around each MMA that sums it, its free loops); or text: why not."""
+    products, makers = products_over(program, dim), program.makers()
     for value in [v for op in products for v in op.operands[:2]]:
-        if (why := _why_not(value, dim, made)) is not None:
+        if (why := _why_not(value, dim, makers)) is not None:
             return why
     with building():
-        rewriter = _InSteps(products, dim, made)
+        rewriter = _InSteps(products, dim, makers)
         body = rewriter.body(program.body)
         stepped = replace(program, body=without_unused(body))
         verify(stepped)
@@ -46,7 +45,7 @@ def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program
 
 
 def _why_not(value: Value, dim: Expr, made: Mapping[Value, Op]) -> str | None:
-    """Why an operand is not made a tile of a dimension at a time."""
+    """Return text: why an operand cannot be computed one tile of `dim` at a time; None if it can."""
     if not isinstance(value.type, TileType) or dim not in value.type.dims:
         return None
     op = made.get(value)
@@ -58,22 +57,22 @@ def _why_not(value: Value, dim: Expr, made: Mapping[Value, Op]) -> str | None:
 
 
 class _InSteps(Rewriter):
-    """A program written again, with loops around some products."""
+    """Rewrites a program with loops over `dim` around `products`."""
 
     def __init__(self, products: list[Op], dim: Expr, made: Mapping[Value, Op]):
         super().__init__()
         self.products, self.dim, self.made = products, dim, made
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Dimensions stay."""
+        """Return the dimensions unchanged."""
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Accesses stay."""
+        """Return no changed attributes: accesses stay."""
         return {}
 
     def op(self, op: Op) -> Op:
-        """An operation, or the loop around a product."""
+        """Return the rewritten operation; for one of `products`, the loop around it."""
         if op not in self.products:
             return super().op(op)
         inside: dict[Value, Op] = {}
@@ -88,7 +87,9 @@ class _InSteps(Rewriter):
         return Op(TILE.ops["iterate"], start, {"axis": self.dim}, results, (body,), op.loc)
 
     def _again(self, value: Value, inside: dict[Value, Op]) -> Value:
-        """A value that lies along the dimension, made in the loop; others as they are."""
+        """Return the value, recomputed inside the loop if it has the dimension; the operations are added to
+        `inside`.
+        """
         if not isinstance(value.type, TileType) or self.dim not in value.type.dims:
             return self.of(value)
         if value not in inside:

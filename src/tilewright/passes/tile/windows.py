@@ -38,7 +38,7 @@ UNROLLED = 36
 
 
 class AroundHalo:
-    """One product, written: C += A * B, all of C in registers, A in a halo tile."""
+    """An MMA around a halo tile: C += A * B, all of C in registers, A in a halo tile in shared memory."""
 
     def __init__(self, product: AtomProduct, a: Tile, b: Tile, offsets: int):
         self.p, self.w, self.offsets = product, product.w, offsets
@@ -47,13 +47,13 @@ class AroundHalo:
         self.slab, self.walk = product.how.slab or 1, product.low.cuts.walk
 
     def _given(self, tile: Tile, which: str) -> Load:
-        found = only_load(tile.formula)
-        if found is None or not found.is_given:
+        source = only_load(tile.formula)
+        if source is None or not source.is_given:
             raise ProgramError(f"{which} is no argument: a halo tile is copied from one")
-        return found
+        return source
 
     def write(self) -> None:
-        """All of it."""
+        """Emit the whole MMA: K steps, copies of the halo tile and of B, and the MMAs of all filter taps."""
         p = self.p
         if p.total not in p.low.storage.sums:
             raise ProgramError("the sums of a task do not stay in registers")
@@ -75,7 +75,7 @@ class AroundHalo:
                 self._multiply(e, halo, box, held, [] if stays is None else [e, *(p.at[d] for d in self.deep)])
 
     def _multiply(self, e: Expr, halo: Value, box: Box, b: Value, at: list[Expr]) -> None:
-        """The products at the current offset."""
+        """Emit the MMA at the current filter tap."""
         p = self.p
         i, c = self.w.axes((p.how.rows, self.slab))
         places = self._places(self.a, {p.axes.m: i, p.axes.k: self.slab * e + c})
@@ -88,7 +88,9 @@ class AroundHalo:
         p.multiply(p.total, left, right, e)
 
     def _places(self, found: Load, known: dict[Expr, Expr]) -> list[Expr]:
-        """Where a factor is read, at these places of dimensions and the current ones of all others."""
+        """Return the coordinates at which an operand is read, with `known` indices and the current ones of other
+        dimensions.
+        """
         p = self.p
         at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m)}
         at |= {d: p.parts[d][0] + e for d, e in (*p.at.items(), *known.items()) if d is not None}
@@ -98,7 +100,7 @@ class AroundHalo:
     # -- copies -------------------------------------------------------------------------------------------
 
     def _halo(self, e: Expr) -> tuple[Value, Box]:
-        """The halo tile of a step of K, and where it begins."""
+        """Emit the copy of the halo tile of a K step; return (the tile, its Box in the argument)."""
         p = self.p
         rows = [p.how.rows] if self.walk is None else [p.how.rows // self._each, self.walk.lines, self.walk.length]
         over = self.w.axes([*rows, *(int(p.width(d)) for d in self.deep), self.slab])
@@ -119,20 +121,22 @@ class AroundHalo:
 
     @property
     def _each(self) -> int:
-        """Rows of one image whose rows run on from line to line."""
+        """The number of rows of one image whose rows run on from line to line."""
         assert self.walk is not None
         return image_rows(self.walk, self.p.how)
 
     def _in_lines(self, at: list[Expr]) -> list[Expr]:
-        """Coordinates in a halo tile, lines one behind the other where rows run on."""
+        """Return coordinates in the halo tile, with lines one behind the other if rows run on."""
         if self.walk is None:
             return at
         *outer, line, place, c = at
         return [*outer, self.walk.pitch * line + place, c]
 
     def _running_on(self, box: Box, e: Expr) -> Value:
-        """A halo tile whose lines lie one behind the other: each image is copied by itself, and what is read behind its
-        last line is zero."""
+        """Emit the copy of a halo tile whose lines lie one behind the other, and return it.
+
+        Each image is copied separately; what MMAs read behind its last line is zero.
+        """
         p, walk, swizzle = self.p, self.walk, self._swizzle(self.p.how.atom.a)
         assert walk is not None
         *outer, lines, pitch, slab = box.widths
@@ -156,7 +160,7 @@ class AroundHalo:
         return held
 
     def _some_of_b(self, e: Expr) -> Value:
-        """B at the current offset, or at all along the last dimension that is summed."""
+        """Emit the copy of B at the current filter tap, or at all taps along the last dimension; return the copy."""
         p, dtype = self.p, self.p.how.atom.b.dtype
         last = self.deep[-1:] if self.offsets > 1 else []
         sizes = [*(int(p.width(d)) for d in last), p.how.columns, self.slab]
@@ -166,7 +170,7 @@ class AroundHalo:
         return held
 
     def _all_of_b(self) -> Value:
-        """B, brought before the first task."""
+        """Emit the copy of all of B before the first task; return the copy."""
         p, dtype = self.p, self.p.how.atom.b.dtype
         if any(p.parts[d][0].symbols for d in (p.axes.n, *p.axes.around) if d in self.b_dims):
             raise ProgramError("which part of B a task reads depends on the task")
@@ -185,7 +189,7 @@ class AroundHalo:
 
     @property
     def b_dims(self) -> set[Expr]:
-        """The dimensions that B is read over."""
+        """The dimensions among N and the batch that B depends on."""
         low, used = self.p.low, {s for e in self.b.at for s in e.symbols}
         return {d for d in (self.p.axes.n, *self.p.axes.around) if low.scope.coordinate(d) in used}
 
@@ -197,8 +201,11 @@ class AroundHalo:
     def _copy(
         self, found: Load, over: tuple[Symbol, ...], places: list[Expr], e: Expr, target: Value, ring: str
     ) -> None:
-        """A box of an argument at a step of K, which goes along the last axis, to shared memory; what lies outside, or
-        past the end of K, is zero."""
+        """Emit the copy of a box of an argument at a K step to shared memory, with zeros out of bounds and past the end
+        of K.
+
+        K goes along the last axis of `over`; `ring` says which channel the copy belongs to.
+        """
         *others, c = over
         if self.p.ends_in_zeros(found):
             view = self._view(found, over, places)
@@ -210,7 +217,7 @@ class AroundHalo:
         self.p.low.storage.brought[self.w.emit("copy", (view, target), otherwise=0)] = ring
 
     def _view(self, found: Load, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
-        """A view of an argument; what may lie outside it is marked."""
+        """Return a view of an argument, with coordinates that may be out of bounds marked."""
         shape = found.tensor.type.shape
         marks = [(x, not self.p.low.scope.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
         return self.w.view(found.tensor, over, marks)
