@@ -73,10 +73,10 @@ def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
             [op for op in factor_ops if op.name == "read" and op.result in product.operands],
         )
         return WholeSum(cut, start, factor_ops, product, (axis,), all(is_plain(op, axis) for op in reads))
-    made = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
-    if len(made) != 2 or product not in program.body.ops:
+    operand_reads = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
+    if len(operand_reads) != 2 or product not in program.body.ops:
         return "an operand is not read from memory"
-    return WholeSum(cut, start, made, product, axes, False)
+    return WholeSum(cut, start, operand_reads, product, axes, False)
 
 
 def _looped(program: Program, loop: Op) -> list[Op] | str:

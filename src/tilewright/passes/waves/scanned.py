@@ -25,21 +25,21 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Scan:
-    """A scan of what lanes hold: fragments of it have one value for each row and round."""
+    """A scan of a distributed tensor; its fragments have one value for each row and round."""
 
     def __init__(self, low: Waves, op: Op):
         self.low, self.op = low, op
         self.axes = low.frames.axes[op]
         self.dims: Dims = tuple(d for d in self.axes if d is not None)
         self.gone: Dim | None = self.axes[op.attrs["along"]]
-        how = op.attrs["with"]
+        function = op.attrs["with"]
         source = op.operands[0].type.dtype
-        self.kind: DType = source.accumulator if how in ("sum", "prod") else source
-        self.neutral = general.neutral(how, self.kind)
-        self.together = Formula(COMBINING[how], (Formula.operand(1), Formula.operand(2)))
+        self.kind: DType = source.accumulator if function in ("sum", "prod") else source
+        self.neutral = general.neutral(function, self.kind)
+        self.together = Formula(COMBINING[function], (Formula.operand(1), Formula.operand(2)))
 
     def run(self) -> None:
-        """Everything."""
+        """Emit the whole scan."""
         low, op = self.low, self.op
         values = cast(low, fetched(low, op, op.operands[0], self.axes, window(self.dims)), self.kind)
         result = low.fragment(self.kind, held(self.dims))
@@ -49,11 +49,11 @@ class Scan:
             self._along(masked(low, values, window(self.dims), self.gone, self.neutral), result, self.gone)
         target = op.operands[1]
         into = low.handles[low.frames.root(target)]
-        found = into.fragment if isinstance(into, Spread) else low.fragment(target.type.dtype, held(self.dims))
-        low.emit("compute", (found, result), formula=to_type(target.type.dtype))
+        stored_values = into.fragment if isinstance(into, Spread) else low.fragment(target.type.dtype, held(self.dims))
+        low.emit("compute", (stored_values, result), formula=to_type(target.type.dtype))
         if not isinstance(into, Spread):
             again = low.frames.root(op.operands[0]) is low.frames.root(target)
-            stored(low, found, low.handles[target], self.axes, window(self.dims), again)
+            stored(low, stored_values, low.handles[target], self.axes, window(self.dims), again)
 
     def _single(self, values: Value, result: Value) -> None:
         if self.op.attrs.get("exclusive"):
@@ -77,45 +77,45 @@ class Scan:
         before = self._combined(before, self._earlier(total, turns, gone.rounds))
         exclusive = bool(self.op.attrs.get("exclusive"))
         ready: list[Value | None] = [None, *sums[:-1]] if exclusive else [*sums]
-        found = [before if part is None else self._combined(before, part) for part in ready]
-        for j, part in enumerate(found):
+        totals = [before if part is None else self._combined(before, part) for part in ready]
+        for j, part in enumerate(totals):
             self._placed(result, part, j, gone.width)
 
     def _digits(self, gone: Dim) -> tuple[Array, Array]:
-        """Of each value, which round of the dimension and which neighbour of a vector it is."""
+        """Return for each value of a lane (its round along the dimension, its index within a vector)."""
         number = columns(self.dims, (gone,))
         return number // gone.width, number % gone.width
 
     # -- fragments --------------------------------------------------------------------------------------------------
 
     def _picked(self, source: Value, mine: Array) -> Value:
-        found = self.low.fragment(self.kind, len(mine))
-        moving.pick(self.low, found, source, mine)
-        return found
+        picked = self.low.fragment(self.kind, len(mine))
+        moving.pick(self.low, picked, source, mine)
+        return picked
 
     def _copied(self, source: Value) -> Value:
-        found = self.low.fragment(self.kind, int(source.type.shape[1]))
-        self.low.emit("compute", (found, source), formula=Formula.operand(1))
-        return found
+        copy = self.low.fragment(self.kind, int(source.type.shape[1]))
+        self.low.emit("compute", (copy, source), formula=Formula.operand(1))
+        return copy
 
     def _filled(self, count: int) -> Value:
-        found = self.low.fragment(self.kind, count)
-        self.low.emit("fill", (found,), value=self.neutral)
-        return found
+        filled = self.low.fragment(self.kind, count)
+        self.low.emit("fill", (filled,), value=self.neutral)
+        return filled
 
     def _combined(self, a: Value, b: Value) -> Value:
-        found = self.low.fragment(self.kind, int(a.type.shape[1]))
-        self.low.emit("compute", (found, a, b), formula=self.together)
-        return found
+        combined = self.low.fragment(self.kind, int(a.type.shape[1]))
+        self.low.emit("compute", (combined, a, b), formula=self.together)
+        return combined
 
     def _where(self, condition: Expr, lane: Symbol, v: Symbol, target: Value, other: Value) -> None:
-        """The target is combined with another, where a condition on lane and wave holds."""
+        """Emit target = combination of target and other, where a condition on lane and wave holds."""
         holds = Formula("ne", (Formula("index", (), condition), Formula.number(0)))
         formula = Formula("select", (holds, self.together, Formula.operand(1)))
         self.low.emit("compute", (target, target, other), over=(lane, v), formula=formula)
 
     def _placed(self, target: Value, part: Value, neighbour: int, width: int) -> None:
-        """A part becomes the values of one neighbour of each vector: those of others stay as they are."""
+        """Emit the copy of a part to element `neighbour` of each vector of the target; other elements stay."""
         count = int(target.type.shape[1])
         spread = self._picked(part, np.arange(count) // width)
         if neighbour == 0:
@@ -143,7 +143,7 @@ class Scan:
         waves = low.frames.waves_between(op)
         if waves <= 1:
             return
-        apart, lanes = max(1, gone.stride // low.lanes), min(low.lanes, gone.stride)
+        stride, lanes = max(1, gone.stride // low.lanes), min(low.lanes, gone.stride)
         count, wave = int(total.type.shape[1]), low.group.wave
         scratch = general.scratch(low, (op, "waves"), self.kind, (low.group.waves, lanes, count))
         lane, v = low.axes(count)
@@ -152,12 +152,12 @@ class Scan:
         low.emit("store", (total, scratch.buffer), over=(lane, v), at=(at,), when=lane < lanes)
         low.written(scratch)
         low.meet()
-        mine = wave // apart % waves
+        mine = wave // stride % waves
         low.emit("fill", (total,), value=self.neutral)
         for n in range(waves):
             other = low.fragment(self.kind, count)
             lane, v = low.axes(count)
-            at = scratch.at((wave - mine * apart + n * apart, lane % lanes, v)).offset
+            at = scratch.at((wave - mine * stride + n * stride, lane % lanes, v)).offset
             low.emit("load", (other, scratch.buffer), over=(lane, v), at=(at,))
             lane, v = low.axes(count)
             self._where(mine >= n + 1, lane, v, before, other)
@@ -165,9 +165,9 @@ class Scan:
         low.meet()
 
     def _earlier(self, total: Value, turns: Array, rounds: int) -> Value:
-        """What all earlier rounds of a row have together."""
+        """Return a fragment with the combination of all earlier rounds of each row."""
         count = len(turns)
-        found = self._filled(count)
+        earlier = self._filled(count)
         for r in range(rounds - 1):
             # the value of the same row in round r, for every value of a later round
             rows = np.argsort(turns, kind="stable").reshape(rounds, -1)
@@ -178,10 +178,10 @@ class Scan:
             moving.pick(self.low, other, total, source)
             lane, v = self.low.axes(count)
             later = place(np.asarray([turns]), 1, lane, lane, v) >= r + 1
-            self._where(later, lane, v, found, other)
-        return found
+            self._where(later, lane, v, earlier, other)
+        return earlier
 
 
 def scan(low: Waves, op: Op) -> None:
-    """A scan of what is dealt out over lanes."""
+    """Lower `scan` of a tensor that is distributed over lanes."""
     Scan(low, op).run()
