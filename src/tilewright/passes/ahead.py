@@ -42,8 +42,6 @@ def products_ahead(program: Program, machine: Machine, turns: bool = False) -> P
     i+1 is issued before the last MMA of iteration i.
 
     Loops that cannot be rotated stay. With `turns`, groups of waves start the MMAs of an iteration one after the other.
-
-    With `turns`, groups of waves start the products of a round one after the other.
     """
     with building():
         new = Inserting(program)

@@ -88,7 +88,7 @@ class _Walk:
         """Return the memory of a source as it was before anything is written: a copy if a target lies in the same
         memory.
 
-        A scan of a tensor onto itself reads each element right before it writes it, and needs none.
+        A scan of a tensor onto itself needs no copy: it reads each element right before it writes it.
         """
         low, source = self.low, in_memory(self.low, self.low.handles[value])
         for goal, target in zip(self.op.operands[len(self.op.operands) // 2 :], self.targets, strict=True):

@@ -48,8 +48,6 @@ def bind_plan(job: Job, plan: Schedule, choose: Pass, planned: object = None) ->
     """Set the fields of a job that the lowering reads: rewritten programs, and the parameters of its kernel.
 
     `planned` are the jobs of several kernels, if they are planned already; otherwise `choose` plans them.
-
-    `planned` are the jobs of several kernels, where they are planned already.
     """
     job.parts = job.aligned = job.split = job.merge = job.patched = job.looped = None
     plan = plan.with_open(()) if plan.split_after is not None else replace(plan.with_open(()), early=None)

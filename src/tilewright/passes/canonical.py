@@ -14,9 +14,6 @@ def canonical(job: Job) -> None:
 
     Equal reads are one; tiles are in the order of results; dimensions of MMAs and reductions are merged if they are
     contiguous in memory. Programs with logs and grid programs stay: they are over the author's dimensions.
-
-    Equal reads are one; tiles are in the order of results; dimensions of products and reductions are one where memory
-    has them so. What is logged, and the workgroups of a grid program, are over the author's dimensions.
     """
     if job.machine.lanes is None or job.logs or job.workgroups is not None:
         return

@@ -107,7 +107,8 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
     """Return (the contraction with K padded by zeros, its Choice) for an atom that adds more neighbours of K than
     divide K.
 
-    None, where no atom is worth that, or the plan given is not of one.
+    None if no atom is worth the copy, or if the given plan's atom is another one. `found` is the Choice without
+    padding.
     """
     groups = set()
     for atom in job.machine.multiply.values():
@@ -135,7 +136,7 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
 def recognised(job: Job) -> Contraction | str:
     """Return the Contraction that a job's program is; or text: why it is planned as any other program.
 
-    With open sizes it is one in tile registers, where only batches are open, so images are whole.
+    With open sizes it must be one in tile registers of which only batch sizes are open, so that images are whole.
     """
     if not job.opened:
         return recognise(job.program, job.sizes, job.machine)

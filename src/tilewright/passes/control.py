@@ -124,7 +124,7 @@ def _nested(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...
 def _peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
     """Emit a loop whose limits are known only at the call, with the first iterations peeled, each under a condition.
 
-    The last ones are a loop of their own, so that their code is written once.
+    The last iterations are a second loop, so that their code is emitted once.
     """
     first, last = peel
     if has_division(hi):  # a name, of which proofs know how far it is from what was divided
@@ -157,8 +157,8 @@ def _loop(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Ra
 def tasks(low: LoopLowering, op: Op) -> None:
     """Lower `tasks` to a loop over the tasks of a worker; the runtime says which worker runs it.
 
-    A task that has shared memory of its own ends with a barrier. Here each operation is done for all waves before the
-    next one is, so that the next task finds nobody at work in that memory.
+    No barrier is needed between tasks that have shared memory: each operation is done for all waves before the next one
+    is.
     """
     if op.attrs.get("overlap") == "pingpong":
         raise ProgramError("overlap pingpong needs two halves of waves that run at once; this machine has one worker")

@@ -104,8 +104,6 @@ def can_defer(low: LoopLowering, op: Op) -> bool:
     """True if the end of the loop is small enough to be unrolled, and all register tensors it reads are in registers.
 
     A register tensor that was placed in memory would need a copy.
-
-    Of those in memory it would need a copy.
     """
     steps = [inner for inner in walk_block(op.blocks[1]) if inner.name != "view"]  # looking takes no instructions
     if any(_elements(low, value) > ELEMENTS for inner in steps for value in inner.operands):

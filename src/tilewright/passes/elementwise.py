@@ -30,8 +30,8 @@ At = Callable[[tuple[Expr, ...]], Where]
 class ElementwiseJob:
     """Element-by-element work: target = formula of sources, over a shape.
 
-    A memory operand is a function from coordinates to a place; a register operand is `Vectors`. `otherwise` is what a
-    source is read as outside its tensor. Where registers take part, the shape is numbers.
+    A memory operand is a function from coordinates to a place; a register operand is `Vectors`. `otherwise` is the
+    value of a source that is out of bounds. The shape is numbers if registers take part.
     """
 
     shape: tuple[Size, ...]
@@ -449,7 +449,8 @@ class _Loops:
         """Return (first, end, conditions) of the indices along `axis` at which operand `place` is in bounds; None: no
         limit.
 
-        Only an identity can be cut at the edge of its source: elsewhere the number read outside enters a formula.
+        `later` are axes inside this loop, `known` maps those outside to values. Only a plain copy can be limited by its
+        source: in other formulas the `otherwise` number takes part.
         """
         where = self.places.get(place)
         if where is None:

@@ -56,7 +56,7 @@ class Job:
     lenient: bool = False
     """True if arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
     extents: Mapping[Symbol, Size] = field(default_factory=dict)
-    """Where sizes stay open: what each is, as an expression of those."""
+    """If sizes stay open: {size: its value, a number or an expression of the symbols that a call binds}."""
     opened: OpenSizes = CLOSED
     arguments: tuple[Value, ...] | None = None
     """The arguments of the host program, tensors as a caller passes them; without them there is none."""
@@ -129,8 +129,6 @@ class Job:
         """Return (kind of text, function that writes it) of the last thing that a pass made.
 
         The function is called only if the text is wanted: writing a program costs as much as some passes.
-
-        The text is written only where it is asked for: a program's costs as much as some passes.
         """
         lowered, plan, choice = self.lowered, self.plan, self.choice
         if self.module is not None:

@@ -48,29 +48,29 @@ def with_known_launch(given: Schedule, machine: Machine) -> Schedule:
     return replace(given, early=None)
 
 
-def with_launch(found: GeneralChoice, given: bool | None) -> GeneralChoice:
-    """Return a choice whose plans say whether they launch early (the default), with the predicted times of that.
+def with_launch(choice: GeneralChoice, stated: bool | None) -> GeneralChoice:
+    """Return a choice whose plans say whether they launch early, with the predicted times of that.
 
-    On machines that launch in one way plans say nothing.
+    `stated` is what a given plan says; None: early. On machines without early launches the choice is unchanged.
     """
-    machine = found.machine
+    machine = choice.machine
     if not can_be_early(machine):
-        return found
-    early = given is None or given
+        return choice
+    early = stated is None or stated
     less = launching(machine, early=False) - launching(machine, early)
     return replace(
-        found,
-        plan=replace(found.plan, early=early),
-        cycles=max(0.0, found.cycles - less),
-        candidates=tuple(replace(plan, early=early) for plan in found.candidates),
-        costs=tuple(cost - less for cost in found.costs),
+        choice,
+        plan=replace(choice.plan, early=early),
+        cycles=max(0.0, choice.cycles - less),
+        candidates=tuple(replace(plan, early=early) for plan in choice.candidates),
+        costs=tuple(cost - less for cost in choice.costs),
     )
 
 
 def launched(lowered: Lowered, early: bool | None) -> Lowered:
     """Return a block program, and those before it, with records that say whether they launch early.
 
-    What packs an argument is a program for any machine, and launched plainly.
+    Programs that pack an argument have no such record: they are for any machine.
     """
     program = lowered.program
     records = [record for record in program.records if record.name != "launch"]

@@ -225,9 +225,7 @@ class LoopLowering:
         """Yield (start, elements) of the vectors along an axis: more than `few` whole ones are a loop, others are
         unrolled.
 
-        What is emitted between two yields stands in that loop.
-
-        What is written while one is at hand stands in that loop.
+        Code that is emitted between two yields stands in that loop.
         """
         full, tail = divmod(size, lanes)
         if self.straight or full <= few:

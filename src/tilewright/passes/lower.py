@@ -31,9 +31,6 @@ def lower(program: Program, machine: Machine | None, here: Machine) -> LoweredLo
 
     `machine` is the one that the program was written for, `here` the one that runs it. MMAs whose atom `here` lacks
     become loops of the same meaning, which `slow` names.
-
-    `machine` is the one that the program was written for, `here` the one that it is to run on: products by atoms which
-    that one lacks become loops with the same meaning, which `slow` says.
     """
     with building():
         return WorkerLowering(program, machine, here).run()

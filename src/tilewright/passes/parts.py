@@ -24,8 +24,6 @@ def parts_of(
     """Return the jobs of two kernels with a tensor in memory between them, each with its given plan, if any.
 
     A loop of `job.free` (the same result for every tile size) is free in both; so is the rest of a loop that only adds.
-
-    Loops that give the same for all tiles do so in both; so does what is left of them, where that only adds products.
     """
     free = [op.attrs["axis"] for op in job.free]
     sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}

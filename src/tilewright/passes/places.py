@@ -110,8 +110,6 @@ def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> Wher
 
     None if the tensor may have no elements at all.
 
-    None where the tensor may have no elements at all.
-
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.dtypes import f32
     >>> size, p = symbol("W", 1, 99), symbol("p", 0, 200)

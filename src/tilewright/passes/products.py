@@ -20,7 +20,7 @@ from tilewright.passes.storage import Fragments, Tiles, Vectors
 
 Registers = Mapping[Any, Value]
 Step: TypeAlias = "int | Expr"
-"""Where a step along k begins: a number where steps are unrolled, a loop's variable where they are many."""
+"""The first index of a step along k: a number if steps are unrolled, an expression of a loop's variable if not."""
 UNROLLED = 4096
 """Products that are written out; more are a loop over k."""
 

@@ -67,7 +67,7 @@ class _Channel:
     tiles: list[Value]
     """The allocations whose place its stages take."""
     ring: str
-    """Which of a plan's rings it is one of."""
+    """The kind of its copies: `ring`, `halo`, `start` or `stored`."""
     stages: int
     value: Value | None = None
 
@@ -87,7 +87,7 @@ class _Split:
         self.roots = _roots(program)
         self.loads, self.stores = set(loads), set(stores)
         self.once = {op for op in program.body.ops if op.name == "fill"}
-        """What is done to tiles before the first task: to every stage of them, before roles begin."""
+        """Fills of tiles before the first task: they are done to every stage, before roles begin."""
         self._bodies: dict[int, Block] = {}
         self.counts = {"ring": roles.stages, "halo": roles.halo_stages, "start": 1, "stored": roles.epilogue_stages}
         self.filled = self._channels(loads, 1)
@@ -242,7 +242,7 @@ class _Split:
         """Emit a body for the multiplying role: without loads, with waits and releases of stages."""
         taken, emptied = self.filled.get(id(block), []), self.emptied.get(id(block), [])
         met = True
-        """Whether the waves need not meet: only tiles that channels order were touched since they did."""
+        """True if a barrier is not needed: only tiles that channels order were touched since the last one."""
         for op in block.ops:
             if (op.name == "barrier" and met) or self._is_once(op):
                 continue

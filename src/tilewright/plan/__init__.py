@@ -1,4 +1,4 @@
-"""How a program is done: what a contraction is, plans, and the choice between them.
+"""Plans of programs: recognised contractions, schedules, their legality and cost, and the choice between them.
 
 | file        | subject                                                                     |
 |-------------|-----------------------------------------------------------------------------|

@@ -40,7 +40,7 @@ class TileAccess:
 
     def formulas(self) -> dict[Symbol, Formula]:
         """Return {symbol: formula of type i64 that loads its value} of the numbers found in data."""
-        return {s: Formula.cast(dtypes.i64, load(found.tensor, *found.at)) for s, found in self.data.items()}
+        return {s: Formula.cast(dtypes.i64, load(source.tensor, *source.at)) for s, source in self.data.items()}
 
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
@@ -117,14 +117,14 @@ def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[E
     return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
 
 
-def apart_along(scope: TileScope, found: Load, dim: Expr) -> int | None:
+def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
     """Return the stride in memory of neighbours along `dim`, in elements; None if it is not constant or not
     innermost.
     """
     c = scope.coordinate(dim)
-    if any(c in e.symbols for e in found.at[:-1]) or not found.at:
+    if any(c in e.symbols for e in source.at[:-1]) or not source.at:
         return None
-    return linear_step(found.at[-1], c)
+    return linear_step(source.at[-1], c)
 
 
 def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:

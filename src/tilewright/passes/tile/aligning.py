@@ -126,7 +126,7 @@ class _New:
     read: Numbered
     packed: Shape
     first: Shape
-    """Where the copy begins in the tensor along each dimension: below 0 in zeros."""
+    """The first source index of the copy along each dimension; below 0 lie zeros."""
     shape: Shape
     strides: Shape
     over: dict[Expr, Symbol]

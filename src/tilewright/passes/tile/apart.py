@@ -47,12 +47,12 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
     """Yield (operation whose result may go through memory, all operations that it needs, in order) for a block."""
     around = [] if block is program.body else program.body.ops
     order = [*around, *block.ops]
-    made = {r: op for op in order for r in op.results}
+    makers = {r: op for op in order for r in op.results}
     users = program.users()
     for op in block.ops:
         if len(op.results) != 1 or not isinstance(op.result.type, TileType) or not op.result.type.dims:
             continue
-        inside = _needed(op, made, set(program.args))
+        inside = _needed(op, makers, set(program.args))
         if inside is None or not any(_multiplies(x) for x in inside):
             continue
         dependent = _dependent(inside, order)
@@ -63,12 +63,12 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
             yield op, [x for x in order if x in inside]
 
 
-def _needed(op: Op, made: Mapping[Value, Op], given: set[Value]) -> set[Op] | None:
+def _needed(op: Op, makers: Mapping[Value, Op], arguments: set[Value]) -> set[Op] | None:
     """Return all operations that `op` depends on; None if it depends on a loop-carried value, or on memory that is
     written.
     """
-    ops = needed(op, made)
-    known = given | {r for x in ops for r in x.results} | {a for x in ops for b in x.blocks for a in b.args}
+    ops = needed(op, makers)
+    known = arguments | {r for x in ops for r in x.results} | {a for x in ops for b in x.blocks for a in b.args}
     alike = all(x.name in (*SIMPLE, *GIVEN, "read", "mma", "iterate", "yield") for x in ops)
     return ops if alike and all(v in known for x in ops for v in x.operands) else None
 

@@ -20,8 +20,8 @@ from tilewright.plan.tiled import Walk
 class ArgumentTensors:
     """The tensors of the block program for the arguments of a tile program, and for memory that it allocates.
 
-    `written` are arguments that are known to be written completely, `walks` dimensions that go along lines. In a grid
-    program (`in_grid`) what is written need not be all of an argument.
+    `written` are arguments that are known to be written completely, `walks` dimensions that run along image lines. In a
+    grid program (`in_grid`) an argument may be written in part.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class AtomProduct:
         """Return the number of elements of a dimension that this MMA covers."""
         return self.parts[dim][1]
 
-    def ends_in_zeros(self, there: Load) -> bool:
+    def ends_in_zeros(self, source: Load) -> bool:
         """True if no K step goes past the end of K, or if what lies there is out of bounds of the argument, and read as
         zero.
 
@@ -54,21 +54,21 @@ class AtomProduct:
         if width % step and (self.parts[k][0] + width >= size) is not ONE:
             return False
         past = Substitution({self.low.scope.coordinate(k): symbol("past", 0) + size})
-        return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
+        return any((past(e) >= n) is ONE for e, n in zip(source.at, source.tensor.type.shape, strict=True))
 
     def multiply(self, sums: Value, a: Value, b: Value, e: Expr) -> None:
         """Emit the MMA of slab number `e` of A and B; if they hold several diagonal blocks, one MMA for each block."""
-        w, how = self.w, self.how
-        if how.blocks == 1:
-            w.emit("mma", (sums, a, b), atom=how.atom.name)
+        w, kernel = self.w, self.how
+        if kernel.blocks == 1:
+            w.emit("mma", (sums, a, b), atom=kernel.atom.name)
             return
-        n, slab = how.atom.shape[1], how.slab or 1
-        each = most(self.width(self.axes.k)) // how.blocks
+        n, slab = kernel.atom.shape[1], kernel.slab or 1
+        each = most(self.width(self.axes.k)) // kernel.blocks
         deep = min(each, slab)
-        with w.loop("j", min(slab, each * how.blocks) // deep, unroll=True) as j:
+        with w.loop("j", min(slab, each * kernel.blocks) // deep, unroll=True) as j:
             block = (slab * e + deep * j) // each
-            i, c, f = w.axes((how.rows, deep, n))
+            i, c, f = w.axes((kernel.rows, deep, n))
             left = w.view(a, (i, c), [(i, False), (deep * j + c, False)])
             right = w.view(b, (c, f), [(deep * j + c, False), (n * block + f, False)])
             total = w.columns(sums, (i, f), i, n * block + f)
-            w.emit("mma", (total, left, right), atom=how.atom.name)
+            w.emit("mma", (total, left, right), atom=kernel.atom.name)

@@ -206,7 +206,7 @@ def _ended(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -
     return call("select", inside, elements, formulas.number(number, tile.dtype))
 
 
-def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, how: tuple[str, str]) -> None:
+def _blocks(low: Lowering, tile: Tile, source: Load, dim: Expr, target: Value, how: tuple[str, str]) -> None:
     """Emit a reduction or scan along `dim`, one block of the last other dimension at a time; `how` is (op,
     function).
     """
@@ -217,7 +217,7 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
-        view = low.storage.viewed(there, tile.dims, parts)
+        view = low.storage.viewed(source, tile.dims, parts)
         _, to = low.storage.load_of(low.storage.held(target, kept, tile.parts))
         low.writer.combine(how[0], view, low.storage.viewed(to, kept, parts), tile.dims.index(dim), how[1])
 
@@ -383,11 +383,10 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
 def room_for_sums(
     storage: Storage, how: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
 ) -> tuple[Value, bool]:
-    """Return (tensor for an accumulator, True if it is still empty because it starts from zero).
+    """Return (tensor for an accumulator, True if it is still empty).
 
-    It is in registers if one block of the microkernel covers it, else in memory; otherwise `start` is stored in it.
-
-    It is in registers where all of it is one block of sums, and in memory of the worker's own otherwise.
+    It is in registers if one block of the microkernel covers it, else in memory. `start` is stored in it, but zeros in
+    memory are not: then it is empty.
     """
     rows, columns = (parts[d][1] for d in (axes.m, axes.n))
     zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
@@ -442,7 +441,7 @@ def _place(
     """Return the tensor of a loop-carried accumulator if the MMA may accumulate in place: nothing else uses its old
     value.
 
-    Registers must hold it as the product does, rows and columns `along` the same dimensions.
+    Registers must have the layout of the MMA's accumulator, rows and columns `along` the same dimensions.
     """
     carried = only_load(start)
     before = op.operands[2]
@@ -523,7 +522,7 @@ def _terms(storage: Storage, total: Value, dims: tuple[Expr, ...], parts: Parts,
     """Emit total += a * b as one map for each term of K, all unrolled, so that a lane's reads from its window are
     constant.
 
-    Factors are widened where they are multiplied: they lie narrow in registers.
+    Operands are widened where they are multiplied: they are narrow in registers.
     """
     wide, summed = total.type.dtype, [d for d in a.dims if d in b.dims and d not in dims]
     before = storage.held(total, dims, parts).formula

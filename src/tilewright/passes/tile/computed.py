@@ -32,29 +32,26 @@ class Computed(Factor):
     An argument with an element for each element of A, or for some neighbours along K, is copied to a tile in shared
     memory; one with an element for each row is kept in registers by the lanes that have the row; others are read from
     memory.
-
-    What has an element for each of A's, or for some neighbours along K, is copied to a tile in shared memory, as the
-    other factor is; what has one for each row is held by those who have the row; the rest is looked at where it lies.
     """
 
     tile: Tile
     held: Value
     tiles: dict[Load, tuple[Value, int]]
-    """What is brought step by step, and how many neighbours along K are one element of it."""
+    """{load that is copied step by step: (its shared tile, number of neighbours along K that share an element)}."""
 
     @classmethod
     def of(cls, product: AtomProduct, tile: Tile) -> Computed:
         """Return the operand, with registers for a K step, and a shared tile for each argument that is copied step by
         step.
         """
-        how, axes, w, low = product.how, product.axes, product.w, product.low
-        step = how.k_step_elements(most(product.width(axes.k)))
-        held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.waves)
+        kernel, axes, w, low = product.how, product.axes, product.w, product.low
+        step = kernel.k_step_elements(most(product.width(axes.k)))
+        held = w.registers(kernel.atom.a.dtype, (kernel.rows, step), f"{kernel.atom.name}.a", "left", kernel.waves)
         tiles: dict[Load, tuple[Value, int]] = {}
         for x in dict.fromkeys(loads(tile.formula)):
             alike = equal_neighbours(x.at, low.scope.coordinate(axes.k), step)
             if alike < step and any(low.scope.coordinate(axes.m) in e.symbols for e in x.at):
-                shape = how.rows, step // alike
+                shape = kernel.rows, step // alike
                 tiles[x] = w.alloc(x.tensor.type.dtype, shape, "slab", _as_brought(product, x, shape[1])), alike
         return cls(product, tile, held, tiles)
 

@@ -79,7 +79,8 @@ def numbered(
 ) -> Numbered | str:
     """Return a read or write with numbers for its sizes; or text: why it has none.
 
-    Symbols of all dimensions have bounds, or of those named: what lies past the end of the others is still said then.
+    Symbols of the dimensions in `bounded` (None: of all) get bounds; expressions of the others keep what lies past the
+    end.
     """
     source = accessed(op)[0]
     if source not in shapes or set(op.attrs) & {"lookups", "bounds"}:
@@ -146,9 +147,6 @@ def copying(
 
     It runs along the copy's memory, so that lanes write whole words, whatever the rows are. `at` are the coordinates in
     `given` (the source's shape) at which an element is read, by its number (`number_in`).
-
-    What is written is one run of memory, and the program goes along it: whatever the rows are, lanes write whole words
-    of it side by side. `at` says where in `given` an element is read, by its number (`number_in`).
     """
     dtype, flat = source.type.dtype, number_in(every)
     dims = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(given)))

@@ -69,10 +69,8 @@ def diagonal(
     """Return the program in which `count` adjacent GEMMs, each with K padded to `deep`, are one; or text: why there is
     none.
 
-    If K is shorter than `deep`, A is copied as well, with zeros behind each GEMM's own elements.
-
-    Where K is shorter than that, A is copied as well, with zeros behind each product's own elements.
-    Rows of A, and those of the copy, begin a multiple of `pitch` bytes behind each other.
+    If K is shorter than `deep`, A is copied as well, with zeros behind each GEMM's own elements. The row pitch of A and
+    of the copies must be a multiple of `pitch` bytes.
     """
     with building():
         groups = neighbours(program, sizes, shapes)
@@ -110,7 +108,7 @@ class _Diagonal:
         self.before, self.sizes = dict(sizes), dict(sizes)
         self.given, self.shapes = dict(shapes), dict(shapes)
         self.args: dict[Value, Value] = {}
-        """What stands for each argument."""
+        """{argument: its replacement}."""
         n, _ = of.size
         self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * deep}
 

@@ -46,8 +46,6 @@ def digits_of(
     """Return (the program with `dim` split into digits, all sizes, these digits, its free loops).
 
     None if `dim` stays whole. With `alone`, all other dimensions stay whole.
-
-    None where it stays whole. With `alone`, all others do.
     """
     with building():
         rewrite = _Digits(program, sizes, free, False, dim if alone else None)

@@ -81,7 +81,7 @@ def _positions(program: Program, products: list[Op]) -> dict[Expr, int]:
 def _in_memory(op: Op) -> list[Expr]:
     """Return the dimensions of an access, in the order of the memory coordinates that use them."""
     kind, over, at = places(op)
-    return [d for e in at for d, own in zip(kind.dims, over, strict=True) if own in e.symbols]
+    return [d for e in at for d, index in zip(kind.dims, over, strict=True) if index in e.symbols]
 
 
 def _computed(program: Program) -> set[Value]:
@@ -170,12 +170,12 @@ class _InOrder(Rewriter):
             return kind
         return TileType(kind.dtype, tuple(sorted(kind.dims, key=lambda d: self.positions[d])))
 
-    def _put_in_order(self, made: Op) -> list[Op]:
+    def _put_in_order(self, op: Op) -> list[Op]:
         """Return a permute if the result type that follows from an operation's operands has another order; else []."""
-        if made.spec.result_types is None or made.name == "iterate" or not made.results:
+        if op.spec.result_types is None or op.name == "iterate" or not op.results:
             return []
-        (kind,) = made.spec.result_types(made)
-        if kind == made.result.type:
+        (kind,) = op.spec.result_types(op)
+        if kind == op.result.type:
             return []
-        ordered, made.results = made.result, (Value(kind, made.result.name),)
-        return [Op(TILE.ops["permute"], made.results, {"to": ordered.type.dims}, (ordered,), (), made.loc)]
+        ordered, op.results = op.result, (Value(kind, op.result.name),)
+        return [Op(TILE.ops["permute"], op.results, {"to": ordered.type.dims}, (ordered,), (), op.loc)]

@@ -21,8 +21,6 @@ def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Progr
     """Return (the program with equal reads of a block joined, its free loops); unchanged if all reads differ.
 
     Reads of memory that is written are not joined.
-
-    Memory that is written is read as often as it is said.
     """
     written = {op.operands[1] for op in program.walk() if op.name in WRITES}
     reads = [op for op in program.walk() if _can_be_shared(op, written)]

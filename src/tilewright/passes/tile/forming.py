@@ -64,10 +64,6 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
     Then an exponential is computed as a power of two, 2^-24 of the exponent off, and a division by a row's value as a
     multiplication by its reciprocal. Between MMAs the direct users decide; elsewhere all values computed from the
     result.
-
-    Then it need not be good to the last place: an exponential is a power of two, whose scale joins what scales the
-    argument, 2^-24 of the exponent off; what is divided by a row's value is multiplied by the reciprocal of that.
-    Between products sums are such values, whatever becomes of them; elsewhere what is made of them must be.
     """
     (value,) = op.results
     if value.type.dtype is not dtypes.f32:

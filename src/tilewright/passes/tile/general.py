@@ -49,14 +49,14 @@ class Lowered:
     lost: Mapping[Op, str]
     """Products that are done by loops, without an atom, and why."""
     packs: tuple[Pack, ...] = ()
-    """What is packed before each run: the arguments that follow those of the tile program."""
+    """Programs that pack arguments before each run; the packed tensors follow the arguments of the tile program."""
     loads: Mapping[Op, str] = field(default_factory=dict)
     """Copies of tiles from arguments to shared memory, which may go ahead of what uses them: by `ring`, `halo`, or at
     the `start`."""
     stores: frozenset[Op] = frozenset()
     """Copies of results from shared memory to arguments."""
     before: tuple[Lowered, ...] = ()
-    """What runs before it, and writes arguments of it that no caller has."""
+    """Programs that run before it, and write arguments of it that no caller has."""
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -123,12 +123,11 @@ def lower_tiles(
 ) -> Lowered:
     """Return the block program of a tile program (Lowered).
 
-    Sizes (`symbols`) and `shapes` of arguments are numbers, or expressions of sizes that are `opened`, which become
-    parameters that calls tell. `cuts` are what a plan says of tasks, loops and products. `free` are the loops that give
-    the same for every tile size. With `logs`, debug_log writes to arguments of its own. `workgroups` is given for a
-    grid program: the symbols that depend on workgroup ids, and how. With `lenient`, symbols that set_symbol sets may
-    have values outside their range. `written` are arguments that are known to be written completely, beside those that
-    are seen to be.
+    Sizes (`symbols`) and `shapes` of arguments are numbers, or expressions of the sizes in `opened`, which become
+    parameters. `cuts` are the plan's tasks, loops and MMAs. `free` are loops with the same result for every tile size.
+    With `logs`, debug_log writes to arguments of its own. `workgroups` is for a grid program: {symbol that depends on
+    workgroup ids: its expression}. With `lenient`, symbols that set_symbol sets may have values outside their range.
+    `written` are arguments that are known to be written completely, beside those for which it is recognised.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> from tilewright.targets.registry import machine

@@ -129,7 +129,7 @@ class Workgroups:
         for s, e in self.derived.items():
             known[s] = value(e, known)
         moved = {r.attrs["grid"]: value(r.attrs["value"], known) for r in self.reorderings}
-        return {**known, **{WORKGROUPS[grid]: found for grid, found in moved.items()}}
+        return {**known, **{WORKGROUPS[grid]: workgroup for grid, workgroup in moved.items()}}
 
     def _first(
         self, record: Op, known: Mapping[Symbol, Any], value: Callable[[Expr, Mapping[Symbol, Any]], Any]
@@ -269,8 +269,8 @@ def _refuse_set_symbols(low: Lowering) -> None:
 def independent(groups: Workgroups) -> bool:
     """True if no workgroup accesses memory that another one writes, other than by atomics whose results nothing uses.
 
-    That is so if each dimension of the grid cuts a dimension, and every access to what is written has that dimension's
-    coordinate at the same place of memory.
+    That is so if each dimension of the grid splits a dimension, and every access to written memory has that dimension's
+    coordinate at the same memory coordinate.
     """
     low, program = groups.low, groups.low.program
     if groups.persistent is not None or low.reports.logs is not None or is_ordered(program):

@@ -42,8 +42,6 @@ def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], pa
     """Return the Box of memory that a read covers if it is smaller than the read (elements overlap); None otherwise.
 
     Along the rows of an MMA that reads it, it is padded to whole atoms.
-
-    Along the rows of a product that reads it, it is as wide as whole atoms ask.
     """
     sizes = {d: width for d in dims if isinstance(width := parts[d][1], int)}
     if len(sizes) < len(dims):
@@ -83,8 +81,6 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
     None.
 
     It starts at expressions of the coordinates that differ between lanes.
-
-    It starts at expressions of the coordinates that tell lanes apart: dimensions of the sum beside the box.
     """
     moved = [d for d in dims if is_in_window(low.cuts, d)]
     sizes = [width for d in moved if isinstance(width := parts[d][1], int)]

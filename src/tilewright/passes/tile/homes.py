@@ -1,9 +1,9 @@
 """Register layouts of values between MMAs: distributed over lanes as the accumulators of the MMAs are.
 
-A sum of M x N elements is dealt out to lanes by its atom. Values over the same rows stay with the lanes that have those
-rows: a value over M and some other dimension as a sum of that width would be, a value over M alone in all lanes that
-share the row. Then maps are each lane's own, a reduction along a row goes over few lanes, and a row's value is where it
-is needed.
+An accumulator of M x N elements is distributed over lanes by its atom. Values over the same rows stay with the lanes
+that have those rows: a value over M and another dimension as an accumulator of that width, a value over M alone in all
+lanes that share the row. Then maps are local to a lane, a reduction along a row goes over few lanes, and a row's value
+is where it is needed.
 
     %sums = alloc register f32 (128, 64) as matrix.m64n64k16.bf16.c waves (2, 1)
     %best = alloc register f32 (128) by ((4,8,4,2),2):((0,1,16,64),8)
@@ -78,8 +78,6 @@ def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: 
     """Return the register layout that all accumulators of chained MMAs share; None if they differ, or some has none.
 
     `width(d)` is the extent of a task along a dimension d.
-
-    `width` says how wide a task is along a dimension.
     """
     kernels = [(op, first) for op, first in products.items() if first is not None and first.slab is not None]
     if not kernels or len(kernels) < len(products):

@@ -29,8 +29,6 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
 
     An operand is staged if its K steps are copied to shared memory: elements out of bounds are zero there. Operations
     that compute an operand step by step may use the read too.
-
-    Or as any factor, where steps of it are copied to shared memory: what is out of bounds is zero there.
     """
     if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
@@ -165,8 +163,6 @@ def limits(
 
     Only coordinates that depend on `tap` and on `known` values are considered; `unknown` are symbols that change within
     the loop. `marks` says which coordinates may be out of bounds.
-
-    `known` says what other coordinates are, `unknown` are those that change within the loop.
     """
     first, end, left = as_expr(0), as_expr(size), list(marks)
     for n, e in enumerate(at):

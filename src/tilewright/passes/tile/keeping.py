@@ -60,8 +60,6 @@ def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> boo
     """True if a task's lanes have room for a tile, at most `values` elements each (None: the machine's most).
 
     Always True if the plan states no waves.
-
-    They always have where a plan says no waves.
     """
     values = low.machine.row_tasks.most_values if values is None else values
     if low.cuts.waves == 1 or low.writer.lanes is None:

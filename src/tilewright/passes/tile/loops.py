@@ -238,8 +238,6 @@ def _bring(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
     """Emit reads that all iterations of a loop share, before the loop: operands small enough to be hoisted.
 
     If there is one iteration and lanes have boxes, the largest read is hoisted too, so that both loads overlap.
-
-    Where there is one round, windows are brought before: nobody waits for both, one after the other.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.scope.at(axis, part):
@@ -367,10 +365,10 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return _results(low.storage, op, carried)
 
 
-def _store(storage: Storage, carried: list[Carried], found: tuple[Tile, ...]) -> None:
+def _store(storage: Storage, carried: list[Carried], yielded: tuple[Tile, ...]) -> None:
     """Store all yielded tiles at once: a tile that reads a carried tensor is evaluated before it is overwritten."""
     pending: list[tuple[Value, Tile, Formula]] = []
-    for (tensor, start), tile in zip(carried, found, strict=True):
+    for (tensor, start), tile in zip(carried, yielded, strict=True):
         if tensor is None:
             continue
         kind, formula = tile.accumulated if tensor.type.dtype is not tile.dtype else (tile.dtype, tile.formula)

@@ -72,7 +72,7 @@ class CurrentTask:
 class Lowering:
     """The walk over a tile program as a plan says (`cuts`): the rules, and the state that they share.
 
-    `free` are the loops that give the same for every tile size.
+    `free` are loops with the same result for every tile size.
     """
 
     program: Program

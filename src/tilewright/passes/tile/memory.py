@@ -117,9 +117,13 @@ def _gathered(
     tensor = storage.writer.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
     storage.writer.emit(
         "gather",
-        (storage.writer.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
+        (
+            storage.writer.part(tensor, sizes),
+            access.tensor,
+            *(index_load.tensor for index_load in access.data.values()),
+        ),
         over=over,
-        where=tuple((s, tuple(map(images, found.at))) for s, found in access.data.items()),
+        where=tuple((s, tuple(map(images, index_load.at))) for s, index_load in access.data.items()),
         at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
         otherwise=other if any(marks) else None,
     )
@@ -134,7 +138,7 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
     ended = [d for d in dims if d in low.scope.ends]
     for d in ended:
         wrong = Formula("and_", (wrong, moving.counts(low.scope, d) or wrong))
-    places = [*access.at, *(e for found in access.data.values() for e in found.at)]
+    places = [*access.at, *(e for index_load in access.data.values() for e in index_load.at)]
     used = {d for d in dims if any(low.scope.coordinate(d) in e.symbols for e in places)}
     used |= {*ended, *(d for mask in low.scope.masks for d in mask.dims)}
     over = tuple(d for d in dims if d in used)
@@ -165,9 +169,6 @@ def is_ordered(program: Program) -> bool:
 
     That is so if an atomic's old values are used, if machines have no such atomic, or if an argument is read and
     written through different accesses.
-
-    So it is where an atomic's old values are used, where machines have no such atomic, and where an argument is read
-    and written through different accesses.
     """
     users = program.users()
     return is_aliased(program) or any(op.name in _STEPS and _one_by_one(users, op) for op in program.walk())

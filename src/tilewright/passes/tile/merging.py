@@ -44,20 +44,20 @@ class Sized:
     free: Collection[Op]
 
 
-def merged(given: Sized) -> Sized:
+def merged(sized: Sized) -> Sized:
     """Return the program with each run of dimensions that can be one merged; unchanged if there is none."""
     for views in (True, False):  # what memory has as one is one in windows, too
-        while (run := _Runs(given).first(views)) is not None:
-            given = _merge(given, run, views)
-    return given
+        while (run := _Runs(sized).first(views)) is not None:
+            sized = _merge(sized, run, views)
+    return sized
 
 
 class _Runs:
     """The runs of a program's dimensions that can be merged."""
 
-    def __init__(self, given: Sized):
-        self.given = given
-        self.ops = list(given.program.walk())
+    def __init__(self, sized: Sized):
+        self.sized = sized
+        self.ops = list(sized.program.walk())
         self.products = [op for op in self.ops if op.name == "mma"]
         self.accesses = [op for op in self.ops if op.name in ("read", "write")]
         self.chains = reduction_chains(self.ops)
@@ -88,16 +88,16 @@ class _Runs:
         """Return the dimensions that cannot be merged: those of constraints, loops that are not free, or other
         sizes.
         """
-        records = self.given.program.records
+        records = self.sized.program.records
         stuck: set[Expr] = {s for r in records for e in r.attrs.values() if isinstance(e, Expr) for s in e.symbols}
         for op in self.ops:
             dims = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
             if op.name not in AROUND or op.attrs.get("lookups") or op.attrs.get("bounds"):
                 stuck |= dims
-            if op.name == "iterate" and op not in self.given.free:
+            if op.name == "iterate" and op not in self.sized.free:
                 stuck.add(op.attrs["axis"])
             stuck |= {s for d in dims if not isinstance(d, Symbol) for s in d.symbols}
-            stuck |= {d for d in dims if d not in self.given.sizes}
+            stuck |= {d for d in dims if d not in self.sized.sizes}
         return stuck
 
     def _acts_as_one(self, run: Run) -> bool:
@@ -124,7 +124,7 @@ class _Runs:
     def _is_beside_reduction(self, run: Run) -> bool:
         """True if results of reductions are contiguous along a run; elementwise programs gain nothing from merging."""
         return bool(self.chains) and any(
-            run_place(self.given, op, run) == len(places(op)[2]) - len(run) for op in self.accesses
+            run_place(self.sized, op, run) == len(places(op)[2]) - len(run) for op in self.accesses
         )
 
     def _part(self, product: Op, dim: Expr) -> str:
@@ -146,16 +146,14 @@ class _Runs:
     def _is_viewed(self, memory: Value, run: Run) -> bool:
         kind: MemoryType = memory.type
         users = [op for op in self.ops if memory in op.operands]
-        places_of = {run_place(self.given, op, run) for op in users if op in self.accesses}
-        is_plain = memory in self.given.program.args and kind.strides is None and kind.extents is None
+        places_of = {run_place(self.sized, op, run) for op in users if op in self.accesses}
+        is_plain = memory in self.sized.program.args and kind.strides is None and kind.extents is None
         return is_plain and all(op in self.accesses for op in users) and len(places_of) == 1 and None not in places_of
 
     def _can_be_divided(self, run: Run) -> bool:
         """True if a run is all of M or N of the only MMA, results are contiguous along it, and reads have it in order.
 
         Bulk copies walk several dimensions as one index if none of them is contiguous.
-
-        Copies walk several dimensions as one number where none of them is contiguous.
         """
         if len(self.products) != 1 or set(run) not in self._sides(self.products[0]):
             return False
@@ -163,7 +161,7 @@ class _Runs:
             kind, over, at = places(op)
             index_of = dict(zip(kind.dims, over, strict=True))
             users = [[n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in run]
-            if op.name == "write" and run_place(self.given, op, run) is None:
+            if op.name == "write" and run_place(self.sized, op, run) is None:
                 return False
             if not all(users) or any(max(a) >= min(b) for a, b in pairwise(users)) or max(users[-1]) == len(at) - 1:
                 return False
@@ -190,7 +188,7 @@ def reduction_chains(ops: list[Op]) -> list[list[Op]]:
     return list(chains.values())
 
 
-def run_place(given: Sized, op: Op, run: Run) -> int | None:
+def run_place(sized: Sized, op: Op, run: Run) -> int | None:
     """Return the number of a run's first coordinate in an access that has all of it as neighbours; None if it has
     not.
     """
@@ -203,14 +201,14 @@ def run_place(given: Sized, op: Op, run: Run) -> int | None:
     start = users[0] if users else 0
     if users != list(range(start, start + len(run))) or at[start : start + len(run)] != tuple(index_of[d] for d in run):
         return None
-    extents = given.shapes[memory][start + 1 : start + len(run)]
-    return start if extents == tuple(given.sizes[d] for d in run[1:]) else None
+    extents = sized.shapes[memory][start + 1 : start + len(run)]
+    return start if extents == tuple(sized.sizes[d] for d in run[1:]) else None
 
 
-def _merge(given: Sized, run: Run, views: bool) -> Sized:
+def _merge(sized: Sized, run: Run, views: bool) -> Sized:
     """Return the program with one dimension for a run; with `views`, memories have this dimension too."""
-    program, sizes, shapes = given.program, dict(given.sizes), dict(given.shapes)
-    merged_dim = _name(given, run)
+    program, sizes, shapes = sized.program, dict(sized.sizes), dict(sized.shapes)
+    merged_dim = _name(sized, run)
     extents = [sizes[d] for d in run]
     sizes[merged_dim] = prod(extents)
     with building():
@@ -222,7 +220,7 @@ def _merge(given: Sized, run: Run, views: bool) -> Sized:
         for op in (
             x for x in program.walk() if views and x.name in ("read", "write") and run[0] in accessed(x)[1].dims
         ):
-            memory, place = accessed(op)[0], run_place(given, op, run)
+            memory, place = accessed(op)[0], run_place(sized, op, run)
             if memory not in seen and place is not None:
                 seen[memory] = _view(memory, run, merged_dim, place), place
                 shape = shapes[memory]
@@ -232,26 +230,26 @@ def _merge(given: Sized, run: Run, views: bool) -> Sized:
         rewritten = replace(program, args=args, body=rewrite.body(program.body))
         verify(rewritten)
     return Sized(
-        rewritten, sizes, {a: shapes[a] for a in args}, {rewrite.kept[op] for op in given.free if op in rewrite.kept}
+        rewritten, sizes, {a: shapes[a] for a in args}, {rewrite.kept[op] for op in sized.free if op in rewrite.kept}
     )
 
 
-def _view(memory: Value, run: Run, made: Symbol, place: int) -> Value:
+def _view(memory: Value, run: Run, merged_dim: Symbol, place: int) -> Value:
     """Return a memory with one dimension for a run, at coordinate `place`."""
     kind: MemoryType = memory.type
     dims = kind.dims[place : place + len(run)]
-    one = made if dims == run else prod(dims[1:], start=dims[0])
+    one = merged_dim if dims == run else prod(dims[1:], start=dims[0])
     return Value(
         MemoryType(kind.dtype, (*kind.dims[:place], one, *kind.dims[place + len(run) :]), kind.space), memory.name
     )
 
 
-def _name(given: Sized, run: Run) -> Symbol:
+def _name(sized: Sized, run: Run) -> Symbol:
     """Return the symbol of a merged dimension: the only one with several elements, or a new one."""
-    longer = [d for d in run if given.sizes[d] > 1]
+    longer = [d for d in run if sized.sizes[d] > 1]
     if len(longer) < 2:
         return longer[0] if longer else run[-1]
-    taken, name = {s.name for s in (*program_symbols(given.program), *given.sizes)}, "_".join(map(str, run))
+    taken, name = {s.name for s in (*program_symbols(sized.program), *sized.sizes)}, "_".join(map(str, run))
     while name in taken:
         name += "_"
     return symbol(name, 0)

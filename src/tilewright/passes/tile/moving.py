@@ -79,9 +79,6 @@ def _ended(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
     """Return the tile with `number` past the end of `dim`, if a tile of a loop may go past it.
 
     It is stored where the tile is held, only in the last iteration. Arguments are zero there already.
-
-    It is put where the tile is held, since nobody else looks at what lies there; only the last round does it. Arguments
-    are zero there: whoever brings them sees to it.
     """
     (first, width), end = tile.parts[dim], low.scope.past[dim]
     load = only_load(tile.formula)

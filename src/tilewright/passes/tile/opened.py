@@ -63,8 +63,8 @@ def opened(
 ) -> tuple[dict[Symbol, Size], OpenSizes]:
     """Return ({size: a number, or an expression of dynamic sizes}, the OpenSizes).
 
-    `bindings` say how sizes follow from others. A size that is computed from dynamic ones gets a name, so that what
-    it divides is seen to divide.
+    `bindings` say how sizes follow from others. A size that is computed from dynamic ones gets a symbol of its own, so
+    that divisions by it can be simplified.
 
     >>> n, h, p, m = (symbol(name, 0) for name in ("N", "H", "P", "M"))
     >>> found, names = opened({n: 1, h: 9, p: 7, m: 7}, {p: h - 2, m: n * p}, [n, h])

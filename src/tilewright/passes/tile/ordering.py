@@ -153,4 +153,4 @@ class _Ordering:
 
 
 def _copied(touched: dict[Value, _Touched]) -> dict[Value, _Touched]:
-    return {tensor: _Touched(set(found.read), set(found.written)) for tensor, found in touched.items()}
+    return {tensor: _Touched(set(operations.read), set(operations.written)) for tensor, operations in touched.items()}

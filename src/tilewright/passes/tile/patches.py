@@ -51,10 +51,6 @@ def in_patches(
     and those between lines, and behind the last, are padding. `free` are loops with the same result for every tile
     size.
 
-    With `apart`, what lies within a patch is as many dimensions as the box is longer than 1 along. `lines` are how many
-    elements the last two digits take together, and how far lines lie apart there: elements run on from line to line,
-    and those between lines, and behind the last, are no digits'. `free` are loops that give the same for every tile.
-
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])
     ...   symbols P, Q, p, q

@@ -139,7 +139,7 @@ class BlockedProduct(AtomProduct):
         panel = self.panel(a, kernel.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
         return FactorPanel(self, panel, outer)
 
-    def has_rows(self, found: Load, dims: tuple[Expr, ...], unit: int) -> bool:
+    def has_rows(self, source: Load, dims: tuple[Expr, ...], unit: int) -> bool:
         """True if a load's tensor has all rows that whole atoms read, also those past the end of the current part."""
         rows = self.width(self.axes.m)
         if rows % unit in (0, ZERO) or not isinstance(rows, int):
@@ -147,8 +147,8 @@ class BlockedProduct(AtomProduct):
         past = {self.axes.m: -(-rows // unit) * unit}
         over = self.w.axes([past.get(d) or self.width(d) for d in dims])
         images = self.low.scope.images(dims, self.parts, over)
-        places = marked([images(e) for e in found.at], found.tensor.type.shape)
-        return found.tensor.type.space == "shared" and not any(mark for _, mark in places)
+        places = marked([images(e) for e in source.at], source.tensor.type.shape)
+        return source.tensor.type.space == "shared" and not any(mark for _, mark in places)
 
     def panel(
         self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr, Size], deep: tuple[Expr, Size]
@@ -183,18 +183,18 @@ class BlockedProduct(AtomProduct):
         held, order = pack_here(self.low.storage, b, self.parts, axes, outer, kernel)
         return Packed(self, held, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
 
-    def _lies_along_n(self, found: Load) -> bool:
+    def _lies_along_n(self, source: Load) -> bool:
         """True if elements along N are contiguous."""
-        return apart_along(self.low.scope, found, self.axes.n) == 1
+        return apart_along(self.low.scope, source, self.axes.n) == 1
 
-    def is_readable(self, found: Load, n: int) -> bool:
+    def is_readable(self, source: Load, n: int) -> bool:
         """True if B's vectors can be read in place: N is a multiple of a vector, or the argument may end within one."""
         wide = self.width(self.axes.n)
         if isinstance(wide, Expr):
-            return found.tensor.type.role == "in" and self.low.arguments.source(found.tensor) is not None
+            return source.tensor.type.role == "in" and self.low.arguments.source(source.tensor) is not None
         return wide % n == 0
 
-    def is_near(self, found: Load) -> bool:
+    def is_near(self, source: Load) -> bool:
         """True if B need not be packed: what a block reads of it fits in a part of L2, and L1 keeps it as well as
         packed.
 
@@ -206,12 +206,12 @@ class BlockedProduct(AtomProduct):
         if most(low.scope.size(m)) <= self.how.rows:
             return True
         stride, between = 1, 0
-        for e, n in reversed(list(zip(found.at, found.tensor.type.shape, strict=True))):
+        for e, n in reversed(list(zip(source.at, source.tensor.type.shape, strict=True))):
             between += stride * (linear_step(e, low.scope.coordinate(self.axes.k)) or 0)
             if not isinstance(n, Const):  # how far apart, only a call tells
                 return True
             stride *= n.value
-        limits, each, rows = low.machine.limits, element_bytes(found.tensor.type.dtype), most(self.width(self.axes.k))
+        limits, each, rows = low.machine.limits, element_bytes(source.tensor.type.dtype), most(self.width(self.axes.k))
         if between * rows * each > l2(limits) / NEAR:
             return False
         row = self.how.columns * each
@@ -249,9 +249,6 @@ class BlockedProduct(AtomProduct):
 
         Dimensions that are unrolled only because rows at an edge differ are outermost: otherwise elements of A that
         taps share would be kept in registers.
-
-        What is written out only because rows of an edge differ is outermost: taps that share elements of A would keep
-        them in registers.
         """
         left.begin()
         for d in self.axes.deep:  # where another block's loops were

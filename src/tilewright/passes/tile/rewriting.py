@@ -132,8 +132,8 @@ def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:
     return kind, over, at
 
 
-def needed(op: Op, made: Mapping[Value, Op]) -> set[Op]:
-    """Return an operation and all operations that it depends on; `made` maps values to the operations that compute
+def needed(op: Op, makers: Mapping[Value, Op]) -> set[Op]:
+    """Return an operation and all operations that it depends on; `makers` maps values to the operations that compute
     them.
     """
     ops: set[Op] = set()
@@ -143,7 +143,7 @@ def needed(op: Op, made: Mapping[Value, Op]) -> set[Op]:
         if now not in ops:
             ops.add(now)
             left += [inner for block in now.blocks for inner in block.ops]
-            left += [made[v] for v in now.operands if v in made]
+            left += [makers[v] for v in now.operands if v in makers]
     return ops
 
 
@@ -157,7 +157,7 @@ def acts(op: Op) -> bool:
 def without_unused(block: Block, acts: Callable[[Op], bool] = acts) -> Block:
     """Return the block without operations whose results nothing uses; `acts` tells which ones have effects.
 
-    Blocks within are changed in place.
+    Blocks inside are changed in place.
     """
     used: set[Value] = set()
     kept: list[Op] = []
@@ -213,8 +213,6 @@ def halved(
 
     In the rest, `combined` (operations that read `memory`) replace the operation `cut`. `new` are sizes of new
     dimensions.
-
-    What is new has sizes beside the program's.
     """
     name, ops = first
     write = Op(TILE.ops["write"], (ops[-1].result, memory), {}, loc=cut.loc)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> str:
     """Return "in" for an argument that is only read, "out" for one that is written completely, else "inout".
 
-    `walks` are dimensions that go along lines; `number` gives an expression of sizes as far as these are known.
+    `walks` are dimensions that run along image lines; `number(e)` replaces the known sizes in an expression e.
     """
     ops = list(program.walk())
     if not any(op.name in WRITES and op.operands[1] is arg for op in ops):

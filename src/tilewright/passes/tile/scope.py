@@ -27,7 +27,7 @@ _LINES = ("reshape", "extract", "debug_log")
 class TileScope:
     """The current part of each dimension, and the meaning of symbols: numbers, expressions, or tiles (set_symbol).
 
-    `symbols` say what sizes are: numbers, or expressions of those that are `opened`.
+    `symbols` maps sizes to numbers, or to expressions of those that are `opened`.
 
     >>> m = symbol("M", 0, None)
     >>> scope = TileScope({m: 5000})

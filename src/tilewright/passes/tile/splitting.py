@@ -95,15 +95,17 @@ def _looped(program: Program, loop: Op) -> list[Op] | str:
     return factor_ops
 
 
-def ways(found: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int) -> Iterator[tuple[Expr, int]]:
+def ways(
+    whole_sum: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int
+) -> Iterator[tuple[Expr, int]]:
     """Yield (dimension, number of parts) of the ways to split a sum; parts are equal unless they may end in zeros.
 
     `counts` are the numbers to try in that case; K is split at multiples of `step`.
     """
     numbers = Substitution(dict(sizes))
-    k = axes_in(found.product, lambda d: int(numbers(d)))
-    for axis in found.axes:
-        if found.ends:
+    k = axes_in(whole_sum.product, lambda d: int(numbers(d)))
+    for axis in whole_sum.axes:
+        if whole_sum.ends:
             yield from ((axis, n) for n in counts)
             continue
         whole, rest = divmod(int(numbers(axis)), step if not isinstance(k, str) and axis is k.k else 1)

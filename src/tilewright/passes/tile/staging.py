@@ -60,9 +60,6 @@ def _in_chunks(
 
     If other elements lie past the end of K in memory (another group or tap), a view of K alone comes first, so that
     they are out of bounds.
-
-    Where K shares a dimension with others, a group or a tap, or is a part of one, other elements lie past its end: a
-    view of K alone comes first, which they are outside of.
     """
     w, deep, coordinate = low.writer, low.scope.number(k), low.scope.coordinate(k)
     chunk, c = over[-2:]

@@ -44,24 +44,24 @@ def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program
     return stepped, {rewriter.kept[op] for op in (*free, *products) if op in rewriter.kept}
 
 
-def _why_not(value: Value, dim: Expr, made: Mapping[Value, Op]) -> str | None:
+def _why_not(value: Value, dim: Expr, makers: Mapping[Value, Op]) -> str | None:
     """Return text: why an operand cannot be computed one tile of `dim` at a time; None if it can."""
     if not isinstance(value.type, TileType) or dim not in value.type.dims:
         return None
-    op = made.get(value)
+    op = makers.get(value)
     if op is None or op.name not in _AGAIN:
         return f"what lies along {dim} is neither read nor computed element by element from what is read"
     if any(dim in e.symbols for e in op.attrs.get("at", ())):
         return f"an access depends on the size of {dim}"
-    return next((why for v in op.operands if (why := _why_not(v, dim, made)) is not None), None)
+    return next((why for v in op.operands if (why := _why_not(v, dim, makers)) is not None), None)
 
 
 class _InSteps(Rewriter):
     """Rewrites a program with loops over `dim` around `products`."""
 
-    def __init__(self, products: list[Op], dim: Expr, made: Mapping[Value, Op]):
+    def __init__(self, products: list[Op], dim: Expr, makers: Mapping[Value, Op]):
         super().__init__()
-        self.products, self.dim, self.made = products, dim, made
+        self.products, self.dim, self.makers = products, dim, makers
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Return the dimensions unchanged."""
@@ -93,7 +93,7 @@ class _InSteps(Rewriter):
         if not isinstance(value.type, TileType) or self.dim not in value.type.dims:
             return self.of(value)
         if value not in inside:
-            op = self.made[value]
+            op = self.makers[value]
             operands = tuple(self._again(v, inside) for v in op.operands)
             inside[value] = Op(op.spec, operands, dict(op.attrs), (Value(value.type, value.name),), (), op.loc)
         return inside[value].result

@@ -56,17 +56,15 @@ class Storage:
         """Return (axes of an operation over these parts, the substitution of coordinates by them).
 
         If `tensor` is in registers, the axes are those it holds; its other dimensions have one element.
-
-        Sums in registers, if the tensor is such, have two dimensions; the others are one coordinate wide.
         """
         held = dims if tensor is None else self.sums.get(tensor, dims)
         over = self.writer.axes([parts[d][1] for d in held])
         along = dict(zip(held, over, strict=True))
         return over, Substitution({self.scope.coordinate(d): parts[d][0] + along.get(d, as_expr(0)) for d in dims})
 
-    def viewed(self, found: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
+    def viewed(self, source: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
         """Return a view of a load's elements over these parts."""
-        return self.writer.viewed(found, *self.axes(dims, parts))
+        return self.writer.viewed(source, *self.axes(dims, parts))
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
         """Return the Tile that a tensor over these parts holds."""

@@ -213,10 +213,6 @@ class Tasks:
         If the index decides which elements of an operand are in bounds, the first and the last piece, and the rest, are
         emitted separately; they are peeled off the loop if they have the same operations. In roles, whose values stay
         in registers, operations that do not depend on the pieces come before them.
-
-        Where it depends on the place which elements of a factor are in bounds, the first and the last piece, and what
-        is left, are written apart; the loop has them peeled off where they are the same operations. In roles, whose
-        values stay in registers, what does not depend on the pieces is done before them.
         """
         low = self.low
         left = low.program.body.ops if ops is None else ops

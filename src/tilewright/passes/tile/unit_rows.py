@@ -239,12 +239,12 @@ class _UnitRows:
             return self._in_order(value, self._emit(op, operands, {**op.attrs, **to}).result)
         return self._append("broadcast", self._of(value), to=self._dims(value))
 
-    def _in_order(self, value: Value, made: Value) -> Value:
+    def _in_order(self, value: Value, rewritten: Value) -> Value:
         """Return the rewritten value with its dimensions in their old order, the unit dimension first."""
-        dims = made.type.dims if isinstance(made.type, TileType) else ()
+        dims = rewritten.type.dims if isinstance(rewritten.type, TileType) else ()
         if self.unit not in dims or dims == self._dims(value):
-            return made
-        return self._append("permute", made, to=self._dims(value))
+            return rewritten
+        return self._append("permute", rewritten, to=self._dims(value))
 
     def _append(self, name: str, operand: Value, **attrs: Any) -> Value:
         op = Op(TILE.ops[name], (operand,), attrs)

@@ -47,7 +47,7 @@ def load(tensor: Value, *at: Expr) -> Formula:
 class Tile:
     """A tile that is not computed yet: `formula` computes its element at given coordinates.
 
-    `wide` is the formula, and its type, of an accumulator that is not rounded yet; `formula` rounds it.
+    `wide` is (type, formula) of an accumulator before rounding; `formula` rounds it.
     """
 
     dtype: DType

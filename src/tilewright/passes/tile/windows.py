@@ -87,7 +87,7 @@ class AroundHalo:
         right = self.w.view(b, (c, j), [*((x, False) for x in at), (j, False), (c, False)])
         p.multiply(p.total, left, right, e)
 
-    def _places(self, found: Load, known: dict[Expr, Expr]) -> list[Expr]:
+    def _places(self, source: Load, known: dict[Expr, Expr]) -> list[Expr]:
         """Return the coordinates at which an operand is read, with `known` indices and the current ones of other
         dimensions.
         """
@@ -95,7 +95,7 @@ class AroundHalo:
         at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m)}
         at |= {d: p.parts[d][0] + e for d, e in (*p.at.items(), *known.items()) if d is not None}
         images = Substitution({p.low.scope.coordinate(d): e for d, e in at.items()})
-        return [images(e) for e in found.at]
+        return [images(e) for e in source.at]
 
     # -- copies -------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class AroundHalo:
         return known | dict(zip(last, offset, strict=True))
 
     def _copy(
-        self, found: Load, over: tuple[Symbol, ...], places: list[Expr], e: Expr, target: Value, ring: str
+        self, source: Load, over: tuple[Symbol, ...], places: list[Expr], e: Expr, target: Value, ring: str
     ) -> None:
         """Emit the copy of a box of an argument at a K step to shared memory, with zeros out of bounds and past the end
         of K.
@@ -207,20 +207,20 @@ class AroundHalo:
         K goes along the last axis of `over`; `ring` says which channel the copy belongs to.
         """
         *others, c = over
-        if self.p.ends_in_zeros(found):
-            view = self._view(found, over, places)
+        if self.p.ends_in_zeros(source):
+            view = self._view(source, over, places)
         else:
             *same, k = whole = self.w.axes([*(int(x.hi) + 1 for x in others), int(self.p.width(self.p.axes.k))])
             images = Substitution({**dict(zip(others, same, strict=True)), c: k - self.slab * e})
-            part = self._view(found, whole, [images(x) for x in places])
+            part = self._view(source, whole, [images(x) for x in places])
             view = self.w.view(part, over, [*((x, False) for x in others), (self.slab * e + c, True)])
         self.p.low.storage.brought[self.w.emit("copy", (view, target), otherwise=0)] = ring
 
-    def _view(self, found: Load, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
+    def _view(self, source: Load, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
         """Return a view of an argument, with coordinates that may be out of bounds marked."""
-        shape = found.tensor.type.shape
+        shape = source.tensor.type.shape
         marks = [(x, not self.p.low.scope.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
-        return self.w.view(found.tensor, over, marks)
+        return self.w.view(source.tensor, over, marks)
 
     def _swizzle(self, operand: MemoryOperand | RegisterOperand) -> Swizzle | None:
         assert isinstance(operand, MemoryOperand)

@@ -51,8 +51,6 @@ def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[
     A copy along a flat index becomes one over its digits, so that contiguous elements are recognised. The axes are
     unchanged if nothing is divided.
 
-    A copy along a flat index becomes one over its digits: what lies side by side in memory is then seen to.
-
     >>> i, j = index("i0", 4), index("i1", 36)
     >>> axes, images = split((i, j), [i + j // 12, j % 12])
     >>> axes, images(i + j // 12), images(j % 12)
@@ -159,8 +157,8 @@ class BlockWriter:
     def _strides(self, dtype: DType, sizes: Sequence[Expr]) -> tuple[Expr, ...] | None:
         """Return strides that avoid cache conflicts between rows; None if packed rows have none.
 
-        A cache finds a line by the low bits of its address: of rows that lie a multiple of a page apart, it holds only
-        as many as it has ways, and a block of sums reads more.
+        A cache finds a line by the low bits of its address: of rows whose pitch is a multiple of a page, it holds only
+        as many as it has ways, and a block of the accumulator reads more.
         """
         *outer, last = [e.value for e in sizes if isinstance(e, Const)] or [1]
         limits = self._limits
@@ -305,9 +303,9 @@ class BlockWriter:
         goal = self.view(target, axes, [(images(s), False) for s in over])
         self.emit("copy", (source, goal), otherwise=otherwise)
 
-    def viewed(self, found: Load, over: tuple[Symbol, ...], images: Substitution) -> Value:
+    def viewed(self, source: Load, over: tuple[Symbol, ...], images: Substitution) -> Value:
         """Return a view of a load's elements over these axes; `images` gives each coordinate in them."""
-        return self.view(found.tensor, over, [(images(e), False) for e in found.at])
+        return self.view(source.tensor, over, [(images(e), False) for e in source.at])
 
     def map(self, target: Value, over: tuple[Symbol, ...], formula: Formula, images: Substitution) -> None:
         """Emit target = formula, element by element, over the axes; `images` gives each coordinate in them."""

@@ -242,10 +242,6 @@ def _in_turn(low: Waves, op: Op) -> Skipped:
     The turn ends when the body's last MMA is started, and begins after the half's accumulators are initialised, so that
     MMAs of two tasks follow without a gap. Return what each half must skip: (counters of a channel, fills of the other
     half per task).
-
-    The turn is over when the body's last product is started, and begins after the half's sums are set to their first
-    values: so the products of two tasks follow one another without a gap.
-    Fills that bodies take from channels are counted by both halves: a half skips what the other takes.
     """
     whole = low.group
     if whole.waves % 2:
@@ -290,8 +286,6 @@ def _reads_stages_only(low: Waves, block: Block) -> bool:
     """True if asynchronous MMAs read only registers and stages of channels: then the other half may begin meanwhile.
 
     Other shared memory that they read might be overwritten by the other half's body.
-
-    Then the other half may begin while they go on. What else they read of shared memory, its body might write to.
     """
     factors = [v for op in walk_block(block) if op.name == "mma" for v in op.operands[1:]]
     return all(isinstance(v.type, RegisterType) or low.chain.in_stage(v) for v in factors)

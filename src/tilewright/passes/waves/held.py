@@ -22,7 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Piece:
     """Values of a fragment: tables over [thread, value] of element coordinates, and of who stores an element.
 
-    `columns` are the fragment's values that count, in the order of the tables.
+    `columns` are the fragment's values that the tables describe, in order.
     """
 
     fragment: Value

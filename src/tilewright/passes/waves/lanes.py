@@ -89,9 +89,8 @@ class LaneMeetings:
         self.waited |= waited
 
     def block(self, block: Block, once: bool) -> None:
-        """Lower a block that may be skipped, or run again (unless `once`): lanes synchronise at its end if it stores.
-
-        With `once` it is done, and not again.
+        """Lower a block that may be skipped, or run again (unless `once`): lanes synchronise at its end if it
+        stores.
         """
         outer, self.stored = self.stored, set()
         with nullcontext() if once else self.perhaps():

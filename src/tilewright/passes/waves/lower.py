@@ -20,9 +20,6 @@ def lower_waves(program: Program, machine: Machine) -> Program:
 
     Each operation has scratch memory of its own, so that waves meet less often; if shared memory does not hold that,
     they share it.
-
-    Operations have scratch memory of their own, so that waves need not meet in between; where shared memory does not
-    hold that, they share it.
     """
     with building():
         lowered = _loop_program(Waves(program, machine, RULES))

@@ -25,9 +25,6 @@ def join_loads(program: Program) -> None:
 
     Only registers that their block allocates and that nothing else writes are joined: others may hold a value of an
     earlier iteration until the load.
-
-    Registers are looked at that their block allocates, and that nothing else writes: others may hold, until the load,
-    what a round before left there.
     """
     writers = Counter(value for op in program.walk() for value in _written(op))
     same: dict[Value, Value] = {}

@@ -14,8 +14,8 @@ from tilewright.passes.places import PlacedMemory
 class Count:
     """A wave's position in a ring of stages: registers with the next stage, and with the number of turns of the ring.
 
-    Both are kept, and counted on by comparing: a quotient of the fill's number is no address that all lanes are known
-    to share, and products would wait for it in every step.
+    Both are kept, and advanced by comparing: a division of the fill's number gives no address that all lanes are known
+    to share, and MMAs would wait for it in every step.
     """
 
     stages: int

@@ -32,8 +32,6 @@ class Waves(LoopLowering):
 
     `rules` maps the name of an operation to the function that emits its loops; with `thrifty`, operations share scratch
     memory.
-
-    `rules` say what writes an operation's loops; with `thrifty`, operations share scratch memory.
     """
 
     def __init__(self, program: Program, machine: Machine, rules: Mapping[str, Rule], thrifty: bool = False):

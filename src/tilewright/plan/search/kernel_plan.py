@@ -318,8 +318,8 @@ class KernelPlan:
         at = "start" if offsets == 0 else words[str(loops[-1] if offsets == 1 else loops[-2])]
         if offsets is not None and offsets > 1:
             cut[loops[-1]] = Split("loop", offsets)
-        own = Axis(word, digits, tuple(Split("task", box[d.name], d.name) for d in digits))
-        every = [*(axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],)) for d in around), own]
+        row_axis = Axis(word, digits, tuple(Split("task", box[d.name], d.name) for d in digits))
+        every = [*(axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],)) for d in around), row_axis]
         every += [
             axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)
         ]

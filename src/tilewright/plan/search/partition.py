@@ -174,16 +174,18 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     write.
     """
     number = {n.id: i for i, n in enumerate(nodes)}
-    made = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
+    renumbered = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
     states = {n.id for n in nodes if n.op == STATE}
     loops = {
         axis: replace(loop, states=tuple(number[s] for s in loop.states if s in number))
         for axis, loop in facts.loops.items()
         if states & set(loop.states)
     }
-    used: Dims = frozenset(d for n in made for d in n.space)
+    used: Dims = frozenset(d for n in renumbered for d in n.space)
     extents = {d: extent for d, extent in facts.extents.items() if d in used}
-    parallel = tuple(d for d in _dims_in_grid_order(facts, made) if d in used and _is_parallel(made, loops, d))
+    parallel = tuple(
+        d for d in _dims_in_grid_order(facts, renumbered) if d in used and _is_parallel(renumbered, loops, d)
+    )
     owners = [d for d in facts.order if set(facts.digit_names(d)) & used]
     cut = tuple(d for d in owners if set(facts.digit_names(d)) & used <= set(parallel))
     result = facts.nodes[nodes[-2].id] if part == FIRST else None
@@ -193,7 +195,7 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     return replace(
         facts,
         extents=extents,
-        nodes=made,
+        nodes=renumbered,
         loops=loops,
         parallel=parallel,
         order=tuple(owners),

@@ -145,8 +145,8 @@ def _fit_stages(
     result = last.rows * last.row_bytes * (_result_bytes_per_operand_byte(t, last) * t.across if chained else 1)
     stage = max(1.0, placed.staged)
     resident = placed.resident
-    made = any(m.oriented.a_in_registers and m.oriented.a.reads and not m.oriented.a.products for m in mmas)
-    goes_on = keeps or made  # what goes on to registers at once needs no second stage
+    computes_a = any(m.oriented.a_in_registers and m.oriented.a.reads and not m.oriented.a.products for m in mmas)
+    goes_on = keeps or computes_a  # what goes on to registers at once needs no second stage
     waiting = [(once, stored) for once in ((2, 1) if resident and not goes_on else (1,)) for stored in STORED]
     fits = {
         (once, stored): int((room - once * resident - halves * stored * result) // stage) for once, stored in waiting
