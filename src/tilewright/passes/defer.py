@@ -4,8 +4,8 @@ A round of a loop with `overlap defer` has a body and an end. The loop becomes: 
 its operations the end of the round before; after the last round, its end. In the first round there is no end to
 do: its stores find no place (a flag says so), so that no second copy of the body is needed.
 
-What the end reads from registers that the body overwrites, it reads before: each operation of the body that writes
-such a register is held back until the end has read it.
+The end reads registers before the body overwrites them: each operation of the body that writes such a register is held
+back until the end has read it.
 """
 
 from __future__ import annotations

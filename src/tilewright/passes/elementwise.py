@@ -1,7 +1,7 @@
 """Copy, fill, map, broadcast: loops over elements, with vectors along one axis.
 
 Conditions of a view that are linear in a loop's variable become limits of the loop: the padded edge of an image costs
-no test where the image is. What is left becomes a predicate of the single load or store.
+no test where the image is. Other conditions become predicates of single loads and stores.
 """
 
 from __future__ import annotations

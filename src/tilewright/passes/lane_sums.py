@@ -6,8 +6,8 @@
     copy %after -> %sum                            copy %after -> %sums
                                                    ... and after the loop: reduce %sums -> %sum along 1 with sum
 
-What is carried begins at 0 and is only scaled, by numbers of whole rows, and added to: both give the same sum, of which
-numbers are added in another order.
+A carried sum begins at 0, and is only scaled by numbers of whole rows and added to. So both forms give the same sum;
+only the order of additions differs.
 """
 
 from __future__ import annotations

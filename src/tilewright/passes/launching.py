@@ -3,8 +3,8 @@
 Early is the default wherever the machine has such launches. It hides the way from the end of one grid to the first copy
 of the next: the launch itself, making barriers, dealing out registers. These rules hold:
 
-- Every role waits before it touches memory, until the launch before has ended and what that wrote can be read. What
-  comes before the wait is the workgroup's own: barriers, registers, descriptions of tensors that the launch passes.
+- Every role waits before it touches memory, until the launch before has ended and what that wrote can be read. Before
+  the wait, a workgroup touches only its own: barriers, registers, descriptions of tensors that the launch passes.
 - A program that waits for memory lets the next launch in right after that wait: all launches before this one have ended
   by then, and waiting for one predecessor is enough. One with products does so when its workgroups end: they take a
   core each, and what came earlier would crowd on the few cores that have none (1000x1000x1000 lost 0.6 us so).

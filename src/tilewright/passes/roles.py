@@ -12,10 +12,10 @@ loops around it.
     }                                          } }                           } }
 
 Tiles that are copied in the same body and first used by the same operation are one stage of one channel: a stage goes
-back as soon as what uses it is done; tiles that other operations use are in it too where the plan says `together`. What
-is brought once for all rounds of a loop has a channel of its own. Results go the other way: what is written to a tile
-and copied from it is a channel of the multiplying role to itself. Halves of that role may take tasks in turn: what
-follows the last use of what is brought is then the end of a task, and runs beside the next one.
+back as soon as what uses it is done; tiles that other operations use are in it too where the plan says `together`.
+Tiles that are loaded once for all iterations of a loop have a channel of their own. Results go the other way: what is
+written to a tile and copied from it is a channel of the multiplying role to itself. Halves of that role may take tasks
+in turn: what follows the last use of what is brought is then the end of a task, and runs beside the next one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Places that need division, decoded into tables.
 
-Where a place and its conditions divide one running number u (the flat row of a fused axis), a constant table gives,
-for each u, the place of its row, or -1 where there is none. A row then costs one look-up.
+If a place and its conditions divide one running number u (the flat row of a fused axis), a constant table gives, for
+each u, the place of its row, or -1 if there is none. A row then costs one look-up.
 """
 
 from __future__ import annotations

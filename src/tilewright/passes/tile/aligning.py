@@ -9,8 +9,8 @@ each pixel instead of three, and the zeros around a line beside it, position q r
     %3 = read %x_rows over=[i, r, j] at=[i//12544, 2*(i//112%112) + r - 3, i%112, j] : bf16[M, K_2, K_0]
 
 where %x_rows is seen as (32, 224, 112, 28) with strides (206080, 920, 8, 1), which overlap. The other factor's taps and
-channels become the same run. Where taps lie apart, or there are none, as in a product of matrices, the program stays
-as it is, and rows are copied to lie far enough apart.
+channels become the same run. If taps are not contiguous, or there are none, as in a GEMM, the program stays as it is,
+and rows are copied to a larger pitch.
 """
 
 from __future__ import annotations

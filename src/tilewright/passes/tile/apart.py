@@ -7,7 +7,7 @@
 The value that goes through memory is computed element by element from a product, and the rest of the program knows of
 that through it alone. Of such values it is one that needs the fewest products, of those the narrowest, of those the
 last. Within a loop, it must not depend on what the loop carries: the first program then computes it for all tiles at
-once. What follows may be taken apart again.
+once. The second program may be split again.
 """
 
 from __future__ import annotations

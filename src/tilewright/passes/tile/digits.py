@@ -3,8 +3,8 @@
     %3 = read %x over=[i, k] at=[i//56 + k//192 - 1, i%56 + k//64%3 - 1, k%64] otherwise=0 : f32[M, K]
     %3 = read %x over=[p, q, r, s, c] at=[p + r - 1, q + s - 1, c] otherwise=0 : f32[M_1, M_0, K_2, K_1, K_0]
 
-A loop that only adds products over such a dimension goes: the product sums over its digits. What is left of the program
-treats every digit as it would any dimension, so tasks, blocks of sums and loops over taps follow from what plans say of
+A loop that only adds MMAs over such a dimension is deleted: the MMA sums over its digits. The rest of the program
+treats every digit as any dimension, so tasks, accumulator tiles and loops over taps follow from what plans say of
 dimensions.
 """
 

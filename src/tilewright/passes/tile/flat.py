@@ -5,8 +5,8 @@
 
 Lanes are as many as a power of two, and have as many elements each: no number of such rows is theirs.
 
-Where every tile has the same dimensions, and every argument lies as they count, it makes no difference which row an
-element is of.
+If every tile has the same dimensions, and every argument lies in their order, it does not matter which row an element
+is of.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ kind; there is a branch for each kind.
 
 Memory that the program allocates is the workgroup's own: it is poisoned anew for each.
 
-Where no workgroup touches what another one writes, their order does not show, and they are tasks (`independent`).
+If no workgroup touches memory that another one writes, their order does not show, and they are tasks (`independent`).
 """
 
 from __future__ import annotations

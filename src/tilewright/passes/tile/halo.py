@@ -5,7 +5,7 @@ copy %x_view -> %x_part else 0               lines 2*t - 1 to 2*t + 2, what is o
 mma ... [i0 + r, i1 + s, c]                  every tap reads it where it lies
 
 It is the image of the current parts under the access. A read whose elements overlap, the taps of a convolution, has an
-image that is smaller than the read itself. Where every lane has a box of results, each has an image of its own, its
+image that is smaller than the read itself. If every lane has a box of results, each has an image of its own, its
 window:
 
 %x_part = alloc shared bf16 (64, 32, 3, 6)   of 64 channels and 32 boxes of 1x4: 3x6 neighbours

@@ -1,8 +1,8 @@
 """Factors that products read where they lie, though elements of them may be out of bounds: the taps of a convolution.
 
-What is out of bounds counts zero, so it need not be multiplied. Loops over taps run only where the tensor is, as far as
-that does not depend on the row; rows of a block that fall outside are left out, which is known where the first and the
-last blocks of a line are peeled off and the taps written out.
+Elements out of bounds count as zero, so they need not be multiplied. Loops over taps run only where the tensor is, as
+far as that does not depend on the row; rows of a block that fall outside are left out, which is known where the first
+and the last blocks of a line are peeled off and the taps written out.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     %0 = read %x : bf16[M, K]           x: global bf16[M, K]           M = M0 * M1
 
 A tile of a plan goes along one dimension of rows, one of columns and one of K: it cannot be larger than the inner one
-of two. Where all memories that have both have them beside each other, they are seen with one dimension instead. Where
-rows of a product meet a window, as those of a convolution do, accesses divide:
+of two. If all memories that have both have them as neighbours, they are viewed with one dimension instead. If rows of
+an MMA meet a window, as in a convolution, accesses divide:
 
     %0 = read %x over=[p, q, r, s, c] at=[p + r, q + s, c] : bf16[P, Q, R, S, C]
     %0 = read %x over=[i, r, s, c] at=[i//56 + r, i%56 + s, c] : bf16[P_Q, R, S, C]

@@ -22,7 +22,8 @@ class BlockOrder:
     """[around][block of N][deep][K / depth][tiles of a block][rows of a tile][N of a tile][group], with zeros past the
     ends.
 
-    What a block of sums reads lies side by side, step by step; `group` neighbours along K belong to one of N.
+    The elements that a block of the accumulator reads are contiguous, step by step; `group` neighbours along K belong
+    to one of N.
     """
 
     how: Microkernel

@@ -3,9 +3,9 @@
     %3 = read %x over=[n, p, q, r, s, c] at=[n, p + r - 1, q + s - 1, c] : bf16[M_2, M_1, M_0, K_2, K_1, K_0]
     %3 = read %x over=[t, i, r, s, c] at=[2*(t//49) + i//64, ..., 8*(t%7) + i%8 + s - 1, c] : bf16[M_box, M_in, ...]
 
-The digits become two dimensions: which patch, and which element of it; or as many within a patch as it has. Where a box
-does not divide a digit, patches at the end go past it: what is read there is zero, and nothing is stored. Elements of a
-patch lie close together along all digits, so what a product reads around them overlaps most.
+The digits become two dimensions: which patch, and which element of it; or as many within a patch as it has. If a box
+does not divide a digit, patches at the end go past it: zeros are read there, and nothing is stored. Elements of a patch
+lie close together along all digits, so what a product reads around them overlaps most.
 """
 
 from __future__ import annotations

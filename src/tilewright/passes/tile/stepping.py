@@ -5,7 +5,7 @@
                                                  %12 = read %k : bf16[N, D]
                                                  %15 = mma %11, %12, %sum ; yield %15 }
 
-What lies along the dimension is read, or computed element by element from what is read, in the loop.
+Operands along the dimension are read, or computed element by element from reads, in the loop.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@
     }
 
 All of B may be brought before the first task instead, where it fits. Rows may run on from line to line of the tile,
-with those between them: each tap then reads it some rows further on. What products read behind its last line is filled
-with zeros before the first task.
+with those between them: each tap then reads it some rows further on. Rows that MMAs read behind its last line are
+filled with zeros before the first task.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Operations by elements or rows that lanes take in turn, through shared memory: the general form of each.
 
-What lies in registers is stored first, and results are loaded to where they belong; the waves meet in between.
+Operands in registers are stored first, and results are loaded to registers; the waves meet in between.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Lanes of one wave that exchange elements through memory: they meet in between.
 
 The operations of a block program are done one after the other by a wave; its lanes are ordered among themselves only
-where they meet. What one lane stored for an operation another may load, or store over, for the next one after that.
-Elements of one operation are no two lanes' at once; where an operation has steps, it lets the lanes meet by itself.
+where they meet. An element that one lane stored for an operation may be loaded or overwritten by another lane only for
+a later operation, after they met. Elements of one operation are no two lanes' at once; where an operation has steps, it
+lets the lanes meet by itself.
 
 All lanes wait at a barrier that counts, and one arrives for them: it must not run ahead of those that still look at an
 earlier phase, which would be told apart from a later one no more. They meet in between, too.

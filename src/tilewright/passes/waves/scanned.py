@@ -1,8 +1,8 @@
 """Scans over a dimension that is dealt out over lanes: within vectors, over lanes, over waves, over rounds.
 
-Elements of a row follow one another as neighbours of a vector, vectors of neighbouring lanes, waves, rounds. What comes
-before an element is what vectors, lanes and waves before it have of its round, and all earlier rounds; lanes find that
-by partners whose number differs in one bit: of a pair, the later one takes what the earlier one has in all.
+Elements of a row follow one another as neighbours of a vector, vectors of neighbouring lanes, waves, rounds. The
+elements before one are those of earlier vectors, lanes and waves of its round, and all earlier rounds. Lanes combine
+these with partners whose number differs in one bit: of a pair, the later lane takes the total of the earlier one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Results stay in the last-level cache while what is read once passes by: such loads say `stream` (evict first).
 
-Where results nearly fill the cache, what was read would evict them before the next launch looks for them. Of a tensor
-that is read several times, only the last load streams. Where results do not fit, or are few, nothing is gained: lines
-that a launch before left in the cache would stay instead. Nothing is changed but what the cache keeps.
+If results nearly fill the cache, loads would evict them before the next launch reads them. Of a tensor that is read
+several times, only the last load streams. If results do not fit, or are few, nothing is gained: lines that an earlier
+launch left in the cache would stay instead. Nothing is changed but what the cache keeps.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Groups of waves that start their products in turn, one after the other, round by round of a loop.
 
-Waves that do one product together are a group. Where all groups of a role start products at the same time, they finish
-at the same time, and then all compute; in turn, one computes while another multiplies. A group waits before the first
-product of a round until the group before has started its last one: group 0 until the last group has done so in the
-round before.
+Waves that do one product together are a group. If all groups of a role start MMAs at the same time, they finish at the
+same time, and then all compute; in turn, one computes while another multiplies. A group waits before the first product
+of a round until the group before has started its last one: group 0 until the last group has done so in the round
+before.
 """
 
 from __future__ import annotations
