@@ -69,6 +69,8 @@ class _Parts:
 
 
 class _Rotation:
+    """Rotates (software-pipelines) one loop with several MMAs."""
+
     def __init__(self, loop: Op, new: Inserting, machine: Machine, turns: bool):
         self.loop, self.new, self.machine, self.turns = loop, new, machine, turns
         self.taken: dict[Op, bool] = {}

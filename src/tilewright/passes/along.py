@@ -114,6 +114,7 @@ class _Walk:
             from_memory(self.low, held, goal)
 
     def _nest(self, dim: int, known: tuple[Expr, ...]) -> None:
+        """Emit the loops over the other dimensions from `dim` on; `known` are the coordinates of those outside."""
         if dim == len(self.outer):
             self.lines([_Line(known, None, 1)])
             return
@@ -146,6 +147,9 @@ class _Walk:
                 self.lines([_Line((*known, size - left + lane), lane, lanes, (lane < left,))])
 
     def _vectorises(self) -> bool:
+        """True if sources are contiguous or constant, and targets contiguous, along the last other dimension, in
+        bounds.
+        """
         probe = tuple(self.low.axis("p", n) for n in self.outer)
         along = self.low.axis("p", self.length)
         for source in self.sources:
@@ -234,9 +238,12 @@ class _Line:
 
 
 class _Reduce(_Walk):
+    """A reduction: up to `chains` totals are accumulated in one loop."""
+
     chains = 4  # totals that do not wait for each other, in one loop
 
     def lines(self, lines: list[_Line]) -> None:
+        """Emit the reduction of `lines`, each with a total of its own."""
         if len(lines) == 1 and lines[0].lane is None and self._side_by_side():
             self._finish(lines[0], [self._folded(lines[0])])
             return
@@ -308,7 +315,10 @@ class _Reduce(_Walk):
 
 
 class _Scan(_Walk):
+    """A scan: the running total is stored at every element."""
+
     def lines(self, lines: list[_Line]) -> None:
+        """Emit the scan of the only line, or vector of lines."""
         (x,) = lines
         totals = self.registers(self.carried, x.lanes, x.lane)
         exclusive = bool(self.op.attrs.get("exclusive"))

@@ -21,6 +21,8 @@ def cloned(low: LoopLowering, ops: list[Op], meanings: Mapping[Symbol, Expr]) ->
 
 
 class _Clone:
+    """Clones loop operations with symbols replaced; results are new values."""
+
     def __init__(self, low: LoopLowering, meanings: dict[Symbol, Expr]):
         self.low, self.meanings = low, meanings
         self.images = Substitution(meanings)
@@ -83,6 +85,7 @@ class _Clone:
         return attributes
 
     def _ranges(self, ranges: Any) -> Any:
+        """Return loop ranges with fresh symbols, and with limits in which symbols are replaced."""
         from tilewright.ir.attrs import Range
 
         renamed = []
@@ -97,4 +100,5 @@ class _Clone:
 
 
 def _empty(loop: Any) -> bool:
+    """True if a loop has constant limits and no iterations."""
     return isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.hi.value <= loop.lo.value

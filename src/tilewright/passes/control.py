@@ -76,6 +76,10 @@ def body(low: LoopLowering, op: Op) -> None:
 
 
 def _unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
+    """Emit an unrolled loop: its body is lowered once and cloned for each iteration.
+
+    Raise a ProgramError for more than MOST iterations.
+    """
     limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
     count = prod(map(_length, limits))
     if count > MOST:
@@ -143,11 +147,13 @@ def _peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple
 
 
 def _round(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
+    """Emit one iteration, with `variable` replaced by `value`, and the loops over `rest` inside it."""
     with low.means({variable: value}):
         _nested(low, op, rest, ())
 
 
 def _loop(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]) -> None:
+    """Emit a loop over `r` from `lo` to `hi`, and the loops over `rest` inside it; nothing if it is empty."""
     if isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value:
         return
     with low.loop(r.symbol.name, lo, hi, r.step) as value, low.means({r.symbol: value}):
@@ -256,6 +262,7 @@ def channel(low: LoopLowering, op: Op) -> None:
 
 
 def _taken(low: LoopLowering, op: Op, side: str) -> None:
+    """Bind the results of `acquire` or `wait` (`side`) to the next stage of the channel, and advance its counter."""
     handle: Any = low.handles[op.operands[0]]
     declared, counters = handle
     stages = numbers((declared.attrs["stages"],), "stages")[0]

@@ -174,6 +174,7 @@ def woven(target: Block, main: Block, end: Block) -> None:
 
 
 def _registers_read(op: Op) -> list[Value]:
+    """Return the registers that a loop operation reads."""
     match op.name:
         case "store":
             operands = op.operands[:1]
@@ -187,6 +188,7 @@ def _registers_read(op: Op) -> list[Value]:
 
 
 def _registers_written(op: Op) -> list[Value]:
+    """Return the registers that a loop operation, or one inside it, writes."""
     if op.name in ("load", "compute", "shuffle", "atom", "fill"):
         return [op.operands[0]]
     if op.name == "transpose":

@@ -142,6 +142,9 @@ def broadcast(low: LoopLowering, op: Op) -> None:
 
 
 def _side(handle: Any) -> At | Vectors:
+    """Return an operand of an ElementwiseJob: Vectors as they are, memory as its function from coordinates to a
+    place.
+    """
     return handle if isinstance(handle, Vectors) else handle.at
 
 
@@ -611,6 +614,7 @@ def never(where: Where) -> bool:
 
 
 def _renumbered(formula: Formula, order: dict[int, int]) -> Formula:
+    """Return the formula with operand n replaced by operand order[n]."""
     value = order[formula.value] if formula.name == "operand" else formula.value
     return Formula(formula.name, tuple(_renumbered(p, order) for p in formula.parts), value)
 

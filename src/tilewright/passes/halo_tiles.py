@@ -153,9 +153,13 @@ class HaloKernel:
             raise refused(plan.lines()[-1], "a kernel with halo tiles has no such line")
 
     def _width(self, d: Expr) -> int:
+        """Return the extent of a task along a dimension of C: the MMA's columns along N, else 1."""
         return self.plan.products[0].columns if d is self.axes.n else 1
 
     def _atom(self, line: ProductUnit) -> MultiplyAtom:
+        """Return the atom that the plan's `mma` line names; refuse one that cannot read a halo tile, or another K
+        step.
+        """
         atoms = atoms_of(self.program, self.job.machine, self.op, self.axes)
         if isinstance(atoms, str):
             raise refused(line, atoms)

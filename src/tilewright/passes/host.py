@@ -63,6 +63,7 @@ class _Host:
             self.args[name] = self.b.argument(name, replace(arg.type, role=roles.get(name, "in")))
 
     def workspace(self, dtype: DType, shape: Sequence[Any], name: str) -> Value:
+        """Emit a workspace of the host program and return it."""
         kind = TensorType("global", dtype, tuple(self.written_out(as_expr(e)) for e in shape))
         return self.b.emit("workspace", attrs={"type": kind}, names=(name,)).result
 
@@ -159,6 +160,7 @@ class _Host:
             yield
 
     def module(self) -> Module:
+        """Return the Module: the host program and the programs that it launches."""
         return Module.of(self.b.program(self.name), self.programs)
 
 

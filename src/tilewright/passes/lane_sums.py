@@ -86,6 +86,9 @@ def _carried(program: Program, block: Block, loop: Op) -> Iterator[_Sum]:
 
 
 def _is_sum_of_rows(op: Op) -> bool:
+    """True if an operation sums the rows of a matrix in registers with a known distribution, and does not
+    accumulate.
+    """
     kinds = [v.type for v in op.operands]
     registers = all(isinstance(kind, RegisterType) for kind in kinds)
     plain = op.attrs["with"] == "sum" and not op.attrs.get("accumulate") and op.attrs["along"] == 1
@@ -203,5 +206,6 @@ class _Rewriting:
         return RegisterType(kind.dtype, (as_expr(rows), as_expr(lanes)), Distribution(layout=Layout(shape, stride)))
 
     def _replace(self, block: Block, old: Op, new: list[Op]) -> None:
+        """Replace the operation `old` of a block by the operations `new`."""
         place = block.ops.index(old)
         block.ops[place : place + 1] = new

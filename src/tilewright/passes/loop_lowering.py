@@ -278,6 +278,7 @@ class LoopLowering:
 
 
 def _given(attrs: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes that are not None."""
     return {name: value for name, value in attrs.items() if value is not None}
 
 

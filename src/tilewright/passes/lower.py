@@ -106,10 +106,12 @@ def _last_uses(block: Block) -> dict[Op, list[Value]]:
 
 
 def _flat(kind: TensorType) -> TensorType:
+    """Return the type of a flat buffer with room for a tensor."""
     return TensorType(kind.space, kind.dtype, (kind.room(),), role=kind.role)
 
 
 def _alloc(low: LoopLowering, op: Op) -> None:
+    """Lower `alloc`: memory of the worker, or registers."""
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, TensorType):
         kind = kind.mapped(low.expr)
@@ -151,6 +153,7 @@ def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
 
 
 def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
+    """Return tile registers for a matrix, one for each tile of the atom's operand."""
     rows, columns = shape[0] // tile.rows, shape[1] // tile.columns
     registers = {
         (i, j): low.register(kind.dtype, tile.lanes, tile.values, name=name)
@@ -163,6 +166,7 @@ def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, .
 def _fragments(
     low: LoopLowering, kind: RegisterType, operand: RegisterOperand, shape: tuple[int, ...], name: str
 ) -> Fragments:
+    """Return vector registers for a matrix, one for each small matrix of the atom's operand."""
     rows, columns = shape[0] // operand.rows, shape[1] // operand.columns
     keys: list[tuple[int, ...]] = [(i, j) for i in range(rows) for j in range(columns)]
     registers = {key: low.register(kind.dtype, operand.lanes, name=name) for key in keys}
@@ -170,6 +174,7 @@ def _fragments(
 
 
 def _view(low: LoopLowering, op: Op) -> None:
+    """Lower `view`: bind the result to coordinates of the tensor that is viewed."""
     base = low.memory(op.operands[0])
     shape = sizes(low.expr(e) for e in op.results[0].type.shape)
     over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
@@ -179,6 +184,7 @@ def _view(low: LoopLowering, op: Op) -> None:
 
 
 def _bitcast(low: LoopLowering, op: Op) -> None:
+    """Lower `bitcast` of a tensor in memory; raise a ProgramError for a view."""
     base = low.memory(op.operands[0])
     if isinstance(base, PlacedView):
         raise ProgramError("bitcast of a view: bitcast the tensor, then view it")

@@ -53,10 +53,12 @@ def outside(lowered: Lowered, machine: Machine) -> Lowered:
 
 
 def _is_number(e: Expr) -> bool:
+    """True if an expression is a constant."""
     return isinstance(e, Const)
 
 
 def _bytes(op: Op) -> int:
+    """Return the number of bytes that a shared allocation takes."""
     kind = op.attrs["type"]
     return int(kind.room()) * int(kind.dtype.numpy.itemsize)
 
@@ -119,6 +121,7 @@ def _moved(program: Program, tasks: Op, chosen: list[Op]) -> list[Value]:
 
 
 def _replace(blocks: Iterable[Block], views: dict[Op, Op]) -> None:
+    """Replace operations by their views, in blocks and in blocks inside them."""
     for block in blocks:
         block.ops[:] = [views.get(op, op) for op in block.ops]
         for op in block.ops:

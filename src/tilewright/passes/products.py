@@ -122,6 +122,7 @@ def _vectors(
 def _rows_of_step(
     low: LoopLowering, c: Vectors, a: PlacedMemory | PlacedView, k: Step, depth: int, skip: bool
 ) -> list[_Row]:
+    """Return the rows of A for the step of k that begins at `k`, without those that are always out of bounds."""
     rows = []
     for i in sorted({key[0] for key in c.registers}):
         wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
@@ -236,6 +237,7 @@ def _pick(low: LoopLowering, atom: MultiplyAtom, held: Value, step: int) -> Valu
 
 
 def _blocks(c: Vectors) -> list[int]:
+    """Return the column blocks (vectors) that the accumulator has, in order."""
     return sorted({key[1] for key in c.registers})
 
 
@@ -265,6 +267,7 @@ def _always_there(low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: St
 
 
 def _row(low: LoopLowering, atom: MultiplyAtom, c: Vectors, i: int, element: Value, columns: dict[int, Value]) -> None:
+    """Emit the atoms of row `i`: its element of A with every vector of B."""
     for j, column in columns.items():
         low.emit("atom", (c.registers[i, j], element, column), atom=atom.name)
 

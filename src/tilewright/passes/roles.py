@@ -79,6 +79,8 @@ class _Channel:
 
 
 class _Split:
+    """Splits a program into a role that loads and a role that multiplies."""
+
     def __init__(
         self, program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Pipeline, machine: Machine
     ):
@@ -133,6 +135,7 @@ class _Split:
         return {body: list(dict.fromkeys(channels.values())) for body, channels in channels_of.items()}
 
     def _touches(self, op: Op, tile: Value) -> bool:
+        """True if an operation, or one inside it, uses a tile, directly or through views."""
         return any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
 
     def _is_once(self, op: Op) -> bool:
@@ -297,6 +300,7 @@ class _Split:
         return bool(inner) and all(x in self.loads for x in inner)
 
     def _users(self, channel: _Channel, block: Block) -> list[Op]:
+        """Return the operations of a block that use a channel's tiles, without those that only load."""
         return [op for op in block.ops if not self._is_loading(op) and channel.uses(op, self.roots)]
 
     def _views_again(self, channel: _Channel, block: Block, end: Op) -> None:
@@ -315,6 +319,7 @@ class _Split:
         self.values |= zip(channel.tiles, op.results, strict=True)
 
     def _hand(self, name: str, channel: _Channel) -> None:
+        """Emit `commit` or `release` of a channel."""
         assert channel.value is not None
         self.b.emit(name, (channel.value,))
 
@@ -376,6 +381,7 @@ def _by_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[st
 
 
 def _all(found: Mapping[int, list[_Channel]]) -> Iterator[_Channel]:
+    """Yield the channels of all bodies."""
     for channels in found.values():
         yield from channels
 
@@ -398,6 +404,7 @@ def _drop_unused_views(program: Program) -> None:
 
 
 def _role(name: str, waves: int, registers: int) -> dict[str, object]:
+    """Return the attributes of a role."""
     return {"name": name, "waves": as_expr(waves), "registers": as_expr(registers)}
 
 
@@ -416,10 +423,12 @@ def _users(block: Block, value: Value) -> set[Op]:
 
 
 def _is_shared(value: Value) -> bool:
+    """True if a value is a tensor in shared memory."""
     return isinstance(value.type, TensorType) and value.type.space == "shared"
 
 
 def _within(op: Op) -> Iterator[Op]:
+    """Yield an operation and all operations inside it."""
     yield op
     for block in op.blocks:
         yield from walk_block(block)

@@ -55,6 +55,7 @@ class _Walk:
 
     @property
     def positions(self) -> int:
+        """The number of window positions."""
         return int(self.position.hi) + 1
 
     @property

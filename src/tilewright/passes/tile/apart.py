@@ -74,6 +74,7 @@ def _needed(op: Op, makers: Mapping[Value, Op], arguments: set[Value]) -> set[Op
 
 
 def _multiplies(op: Op) -> bool:
+    """True if an operation is an MMA, or has one inside it."""
     return op.name == "mma" or any(x.name == "mma" for x in within(op))
 
 

@@ -197,6 +197,7 @@ class _Diagonal:
         return Op(op.spec, operands, attrs, op.results, loc=op.loc)
 
     def _numbered(self, op: Op, bounded: Collection[Expr] | None = None) -> Numbered:
+        """Return a read or write with numbers for its sizes; raise _Refused if it has none."""
         access = numbered(op, self.before, self.given, bounded)
         if isinstance(access, str):
             raise _Refused(access)

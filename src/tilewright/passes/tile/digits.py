@@ -57,6 +57,8 @@ def digits_of(
 
 
 class _Digits(Regrouped):
+    """Rewrites a program over the digits (mixed-radix parts) of the dimensions that accesses divide."""
+
     def __init__(
         self,
         program: Program,
@@ -110,6 +112,9 @@ class _Digits(Regrouped):
         return [(a, number_or(as_expr(b) // a)) for a, b in pairwise(ends)][::-1]
 
     def _divisors(self, op: Op, dim: Expr) -> set[Size]:
+        """Return the numbers by which a read or write divides the index of `dim`; {0} if it divides a sum with this
+        index.
+        """
         kind = accessed(op)[1]
         if "at" not in op.attrs or dim not in kind.dims:
             return set()
@@ -139,6 +144,7 @@ class _Digits(Regrouped):
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:
+    """Return the expressions among attribute values, and in tuples of them."""
     exprs: list[Expr] = []
     for value in attrs.values():
         for e in value if isinstance(value, tuple) else (value,):

@@ -165,6 +165,7 @@ class _InOrder(Rewriter):
         return ordered
 
     def _type(self, value: Value) -> object:
+        """Return the type of a value's replacement: with sorted dimensions if the value is ordered."""
         kind = value.type
         if value not in self.ordered or not isinstance(kind, TileType):
             return kind

@@ -61,6 +61,8 @@ def _limited(program: Program) -> set[Expr]:
 
 
 class _WithoutEmpty(Rewriter):
+    """Rewrites a program without operations on tiles that have one of the `empty` dimensions."""
+
     def __init__(self, empty: set[Expr], limited: set[Expr]):
         super().__init__()
         self.empty, self.limited = empty, limited
@@ -102,6 +104,7 @@ class _WithoutEmpty(Rewriter):
         return not self._is_empty(op.operands[0]) if op.name in WRITES else not op.results
 
     def _is_empty(self, value: Value) -> bool:
+        """True if a value is a tile without elements."""
         return isinstance(value.type, TileType) and not self.empty.isdisjoint(value.type.dims)
 
     def _stands(self, op: Op) -> tuple[Value, ...] | None:

@@ -33,6 +33,7 @@ def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Progr
 
 
 def _can_be_shared(op: Op, written: Collection[Value]) -> bool:
+    """True if an operation reads memory that the program does not write, at places that do not depend on data."""
     return (
         op.name == "read"
         and op.operands[0] not in written

@@ -60,6 +60,7 @@ class Lowered:
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Lower an operation to nothing."""
     return ()
 
 

@@ -233,6 +233,7 @@ class Workgroups:
 
 
 def _substituted(e: Expr, known: Mapping[Symbol, Any]) -> Expr:
+    """Return the expression with known symbols replaced."""
     return Substitution(known)(e)
 
 

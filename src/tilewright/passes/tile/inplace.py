@@ -43,6 +43,7 @@ def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
 
 
 def _is_left(low: Lowering, user: Op, read: Op) -> bool:
+    """True if a read is operand A of an MMA by vectors that can skip elements out of bounds."""
     if user in low.cuts.lanes:
         return user.operands[0] is read.results[0]
     kernel_and_axes = _as_left(low, user, read)

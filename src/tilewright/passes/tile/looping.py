@@ -161,9 +161,11 @@ class _WithoutLoops(Regrouped):
 
 
 def _summed(op: Op) -> list[Expr]:
+    """Return the dimensions that an MMA sums (K)."""
     a, b, c = (v.type.dims for v in op.operands)
     return [d for d in a if d in b and d not in c]
 
 
 def _has(value: Value, dim: Expr) -> bool:
+    """True if a value is a tile with the dimension."""
     return isinstance(value.type, TileType) and dim in value.type.dims

@@ -166,6 +166,7 @@ def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
 
 
 def _least_one(length: Size) -> Size:
+    """Return the length, at least 1 if it is a number."""
     return max(1, length) if isinstance(length, int) else length
 
 
@@ -259,6 +260,7 @@ def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part
 
 
 def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
+    """Emit a loop's body on the carried tensors, and store what it yields in them."""
     (body,) = op.blocks
     for (tensor, start), arg in zip(carried, body.args, strict=True):
         low.storage.env[arg] = start

@@ -112,6 +112,7 @@ def _is_surplus(low: Lowering, access: TileAccess) -> bool:
 def _gathered(
     storage: Storage, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Formula:
+    """Emit a gather of the elements at data-dependent places; return a load from the gathered tile."""
     sizes = tuple(parts[d][1] for d in kind.dims)
     over, images = storage.axes(kind.dims, parts)
     tensor = storage.writer.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
@@ -175,6 +176,7 @@ def is_ordered(program: Program) -> bool:
 
 
 def _one_by_one(users: Mapping[Value, list[Op]], op: Op) -> bool:
+    """True if an atomic must be done element by element: its old values are used, or machines lack it for its type."""
     dtype = op.operands[1].type.dtype
     return op.result in users or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
 

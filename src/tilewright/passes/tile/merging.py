@@ -128,6 +128,7 @@ class _Runs:
         )
 
     def _part(self, product: Op, dim: Expr) -> str:
+        """Return the part of a dimension in an MMA: SIDE (M or N), SUMMED (K), BATCH or NONE."""
         a, b, acc = (dim in v.type.dims for v in product.operands)
         if a and b:
             return BATCH if acc else SUMMED
@@ -144,6 +145,9 @@ class _Runs:
         return all(self._is_viewed(memory, run) for memory in memories)
 
     def _is_viewed(self, memory: Value, run: Run) -> bool:
+        """True if a memory is a plain argument, all its users are accesses, and all have the run at the same
+        coordinate.
+        """
         kind: MemoryType = memory.type
         users = [op for op in self.ops if memory in op.operands]
         places_of = {run_place(self.sized, op, run) for op in users if op in self.accesses}

@@ -33,6 +33,8 @@ def over_digits(
 
 
 class _Normal(Rewriter):
+    """Rewrites the program of a contraction over its digits, without its loop."""
+
     def __init__(self, c: Contraction, order: tuple[Symbol, ...]):
         super().__init__()
         assert c.program is not None

@@ -117,6 +117,9 @@ def _least(s: Symbol, now: int, lets: list[Symbol], parameters: Mapping[Symbol, 
 def _follow(
     sizes: Mapping[Symbol, int], bindings: Mapping[Any, Any], parameters: Mapping[Symbol, Symbol]
 ) -> tuple[dict[Symbol, Size], list[Symbol]]:
+    """Return ({size: a number, or an expression of parameters and lets}, the lets), with a let for each computed
+    size.
+    """
     size_of: dict[Symbol, Size] = {}
     lets: list[Symbol] = []
 

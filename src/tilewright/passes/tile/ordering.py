@@ -53,6 +53,8 @@ class _Touched:
 
 
 class _Ordering:
+    """Inserts barriers into a program, and tracks what each argument's operations have read and written."""
+
     def __init__(self, program: Program):
         self._chain = Places(program, program.makers())
         arguments = {a for a in program.args if isinstance(a.type, TensorType)}
@@ -67,6 +69,7 @@ class _Ordering:
             self._block(block, ())
 
     def _block(self, block: Block, loops: tuple[Range, ...]) -> None:
+        """Insert barriers into a block; `loops` are the loops around it that run again."""
         place = 0
         while place < len(block.ops):
             op = block.ops[place]
@@ -144,6 +147,7 @@ class _Ordering:
         return over, tuple(map(images, below))
 
     def _note(self, op: Op) -> None:
+        """Note what an operation reads and writes."""
         if op.name in NAMING or op.blocks:
             return
         changed = {self._chain.root(v) for v in written(op)}
@@ -153,4 +157,5 @@ class _Ordering:
 
 
 def _copied(touched: dict[Value, _Touched]) -> dict[Value, _Touched]:
+    """Return a copy of the notes on all tensors."""
     return {tensor: _Touched(set(operations.read), set(operations.written)) for tensor, operations in touched.items()}

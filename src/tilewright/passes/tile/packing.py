@@ -85,6 +85,7 @@ def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) 
 
 
 def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> BlockOrder:
+    """Return the BlockOrder of B with the extents that `width` gives."""
     around, deep = (tuple(width(d) for d in dims if d in outer) for dims in (axes.around, axes.deep))
     return BlockOrder(how, around, deep, width(axes.n), width(axes.k))
 

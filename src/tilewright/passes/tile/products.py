@@ -361,6 +361,7 @@ class InPlace(Factor):
         return any(m and both <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
+        """Return a view of the operand over the axes, at the given indices and the current ones of other loops."""
         p = self.product
         known = {**p.at, **at}
         images = Substitution({p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in known.items()})

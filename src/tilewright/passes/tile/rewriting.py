@@ -107,6 +107,7 @@ class Regrouped(Rewriter):
         return tuple(x for d in dims for x in (self.groups[d].made if d in self.groups else (d,)) if self._is_first(d))
 
     def _is_first(self, dim: Expr) -> bool:
+        """True if a dimension is in no group, or is the first of its group."""
         return dim not in self.groups or self.groups[dim].dims[0] is dim
 
     def access(self, op: Op) -> dict[str, object]:

@@ -183,11 +183,13 @@ class Parted(Regrouped):
             self.values[op.result] = index
 
     def _number(self, op: Op, number: int, ops: list[Op]) -> Value:
+        """Append a fill with a number of the type of `op`, and return its result."""
         kind = TileType(op.result.type.dtype, ())
         ops.append(Op(TILE.ops["fill"], (), {"value": number}, (Value(kind),), loc=op.loc))
         return ops[-1].result
 
     def _by(self, name: str, one: Value, two: Value, op: Op, ops: list[Op]) -> Value:
+        """Append the operation `name` on two values of the type of `op`, and return its result."""
         dims = (*one.type.dims, *(d for d in two.type.dims if d not in one.type.dims))
         ops.append(Op(TILE.ops[name], (one, two), {}, (Value(TileType(op.result.type.dtype, dims)),), loc=op.loc))
         return ops[-1].result

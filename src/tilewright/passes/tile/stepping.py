@@ -100,5 +100,6 @@ class _InSteps(Rewriter):
 
 
 def _summed(op: Op) -> list[Expr]:
+    """Return the dimensions that an MMA sums (K)."""
     a, b, c = (v.type.dims for v in op.operands)
     return [d for d in a if d in b and d not in c]

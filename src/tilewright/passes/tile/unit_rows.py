@@ -210,6 +210,7 @@ class _UnitRows:
     # -- values with and without it ----------------------------------------------------------------------------
 
     def _of(self, value: Value) -> Value:
+        """Return the replacement of a value; the value itself if it has none."""
         return self.values.get(value, value)
 
     def _lift(self, value: Value) -> Value:
@@ -247,6 +248,7 @@ class _UnitRows:
         return self._append("permute", rewritten, to=self._dims(value))
 
     def _append(self, name: str, operand: Value, **attrs: Any) -> Value:
+        """Append an operation on one operand, and return its result."""
         op = Op(TILE.ops[name], (operand,), attrs)
         assert op.spec.result_types is not None
         (kind,) = op.spec.result_types(op)

@@ -47,6 +47,7 @@ class AroundHalo:
         self.slab, self.walk = product.how.slab or 1, product.low.cuts.walk
 
     def _given(self, tile: Tile, which: str) -> Load:
+        """Return the Load of an operand; raise a ProgramError if it is no argument."""
         source = only_load(tile.formula)
         if source is None or not source.is_given:
             raise ProgramError(f"{which} is no argument: a halo tile is copied from one")
@@ -194,6 +195,7 @@ class AroundHalo:
         return {d for d in (self.p.axes.n, *self.p.axes.around) if low.scope.coordinate(d) in used}
 
     def _of_b(self, last: list[Expr], over: tuple[Symbol, ...], e: Expr) -> dict[Expr, Expr]:
+        """Return {dimension of B: index} of a K step, from the axes `over`: filter taps `last`, then N and K."""
         *offset, j, c = over
         known: dict[Expr, Expr] = {self.p.axes.n: j, self.p.axes.k: self.slab * e + c}
         return known | dict(zip(last, offset, strict=True))
@@ -223,5 +225,6 @@ class AroundHalo:
         return self.w.view(source.tensor, over, marks)
 
     def _swizzle(self, operand: MemoryOperand | RegisterOperand) -> Swizzle | None:
+        """Return the swizzle of an operand in shared memory; None if it has none."""
         assert isinstance(operand, MemoryOperand)
         return operand.layout.outer if isinstance(operand.layout, ComposedLayout) else None

@@ -33,6 +33,7 @@ def bounds_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
 
 
 def _truth(formula: Formula) -> Formula:
+    """Return the formula cast to bool."""
     return Formula.cast(dtypes.bool_, formula)
 
 

@@ -54,6 +54,7 @@ def _groups(low: Waves, op: Op) -> int:
 
 
 def _arrivals(low: Waves, role: str) -> int:
+    """Return the number of waves of a role that arrive at a barrier: those of one half if halves take turns."""
     return low.group.waves if low.group.halves == 2 and role == low.role else low.group_of(role)
 
 
@@ -100,6 +101,10 @@ def leaves(low: Waves, ring: BarrierRing) -> None:
 
 
 def _taken(low: Waves, op: Op, side: str, ring: BarrierRing) -> StagePlace:
+    """Return the stage and turn of a channel's next fill for `side`, and emit the step of its counters.
+
+    Raise a ProgramError if the role has no such side of the channel.
+    """
     if side not in ring.counters:
         raise ProgramError(f"{op.name} of a channel that is not this role's to {op.name}")
     count = ring.counters[side]
@@ -109,6 +114,7 @@ def _taken(low: Waves, op: Op, side: str, ring: BarrierRing) -> StagePlace:
 
 
 def _hand_out(low: Waves, op: Op, ring: BarrierRing, place: StagePlace) -> None:
+    """Bind the results of `acquire` or `wait` to the memory of a stage."""
     for value, tensor in zip(op.results, ring.op.operands, strict=True):
         whole: PlacedMemory = low.handles[tensor]
         stride = whole.strides[0]

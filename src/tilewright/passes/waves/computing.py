@@ -53,6 +53,9 @@ def _compute(
     at: tuple[Expr, ...],
     rare: bool = False,
 ) -> None:
+    """Emit the computation of a map's formula at the coordinates `at`; `rare` marks one that seldom changes
+    anything.
+    """
     names = dict(zip(op.attrs.get("over", ()), at, strict=False))
     with low.means(names):
         formula: Formula = op.attrs["formula"].mapped(low.expr)
@@ -61,6 +64,7 @@ def _compute(
 
 
 def _over_memory(low: Waves, op: Op, handles: list[Any]) -> None:
+    """Emit a map whose operands are all in memory: lanes load, compute and store."""
     target = handles[0]
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:

@@ -79,6 +79,7 @@ def for_(low: Waves, op: Op) -> None:
 
 
 def _all(conditions: list[Expr]) -> Expr:
+    """Return the conjunction of conditions."""
     conjunction = conditions[0]
     for c in conditions[1:]:
         conjunction = conjunction & c
@@ -86,6 +87,7 @@ def _all(conditions: list[Expr]) -> Expr:
 
 
 def _body(low: Waves, op: Op, once: bool = False) -> None:
+    """Lower all blocks of an operation; with `once` they run exactly once."""
     before = low.meaning
     for block in op.blocks:
         low.block(block, once)
@@ -226,11 +228,13 @@ Skipped = list[tuple[Count, Expr]]
 
 
 def _skip(low: Waves, skipped: Skipped, times: Expr | int = 1) -> None:
+    """Emit the step of counters by the other half's fills, `times` times."""
     for counter, fills in skipped:
         skip(low, counter, fills * times)
 
 
 def _end(low: Waves, op: Op) -> None:
+    """Lower the blocks after a task's body: its end."""
     for block in op.blocks[1:]:
         low.block(block)
 

@@ -156,6 +156,7 @@ def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], 
 
 
 def _part(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> None:
+    """Emit a map, copy or fill over one window: fetch operands, compute, and store if the target is memory."""
     sources, target = (op.operands[:1], op.operands[1]) if op.name == "copy" else (op.operands[1:], op.operands[0])
     if op.name == "fill":
         sources = ()

@@ -68,6 +68,7 @@ def back(low: Waves, op: Op, operands: range | tuple[int, ...], memories: list[I
 
 
 def _one(low: Waves, dtype: DType) -> Value:
+    """Return a fresh fragment with one value per lane."""
     return low.fragment(dtype, 1)
 
 
@@ -88,6 +89,7 @@ class Rows:
         self.kinds = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
 
     def _kept_before(self) -> bool:
+        """True if the targets' old elements are needed: the reduction accumulates."""
         return bool(self.op.attrs.get("accumulate"))
 
     def _apart(self, place_: int) -> InMemory:
@@ -125,6 +127,7 @@ class Rows:
         return items
 
     def _cast(self, value: Value, kind: DType) -> Value:
+        """Return the value in another type; the same value if it has this type."""
         if value.type.dtype is kind:
             return value
         converted = _one(self.low, kind)
@@ -158,6 +161,7 @@ class Rows:
         return totals
 
     def _row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        """Emit the reduction or scan of one row."""
         low, op = self.low, self.op
         if op.name == "scan":
             self._running(lane, v, at, inside)
@@ -274,6 +278,7 @@ def _elements(
 
 
 def _attrs(where: Where, inside: Expr | None, otherwise: Any = None) -> dict[str, Any]:
+    """Return the `when` (and `otherwise`) attributes of a load or store at a place, under the condition `inside`."""
     condition = both((*(() if inside is None else (inside,)), *where.conditions))
     if condition is None:
         return {}

@@ -63,6 +63,7 @@ def registers(low: Waves, kind: RegisterType, name: str) -> Held:
 
 
 def _parts(low: Waves, kind: RegisterType, spread: Placement) -> list[list[int]]:
+    """Return the values of each fragment of a register tensor: of each atom of C, or of each row or column of atoms."""
     every = list(range(spread.values))
     if kind.distribution is None or kind.distribution.operand is None or low.target is None:
         return [every]
@@ -94,6 +95,10 @@ def view(low: Waves, op: Op) -> None:
 
 
 def _of_registers(low: Waves, op: Op, base: Held, shape: tuple[int, ...]) -> Held:
+    """Return the view of a register tensor: the values that it holds.
+
+    Raise a ProgramError if its coordinates are not constant, or if lanes hold different numbers of its elements.
+    """
     indices = np.indices(shape)
     names = {s.name: c for s, c in zip(op.attrs["over"], indices, strict=True)}
     at = []
@@ -166,6 +171,7 @@ def holds(handle: Held, piece: Piece, shape: tuple[int, ...]) -> bool:
 
 
 def _where(low: Waves, memory: InMemory, piece: Piece, lane: Symbol, v: Symbol) -> tuple[tuple[Expr, ...], Where]:
+    """Return (coordinates, place in memory) of the elements of a piece."""
     at = tuple(place(c, low.lanes, low.group.wave, lane, v) for c in piece.coordinates)
     return at, memory.at(at)
 
@@ -289,6 +295,7 @@ def get(
 
 
 def _whole(piece: Piece) -> None:
+    """Raise a ProgramError unless a piece has all values of its fragment: parts of registers cannot be written."""
     if not piece.whole:
         raise ProgramError("a part of registers is read only: write to the whole, or convert_layout")
 

@@ -44,6 +44,7 @@ def _written(op: Op) -> tuple[Value, ...]:
 
 
 def _join_in(block: Block, writers: Mapping[Value, int], same: dict[Value, Value]) -> None:
+    """Delete repeated loads of a block and of blocks inside it; `same` gets {register: the one that replaces it}."""
     known: dict[tuple[Any, ...], Value] = {}
     kept: list[Op] = []
     allocated = {value for op in block.ops if op.name == "alloc" for value in op.results}

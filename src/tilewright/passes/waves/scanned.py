@@ -56,12 +56,14 @@ class Scan:
             stored(low, stored_values, low.handles[target], self.axes, window(self.dims), again)
 
     def _single(self, values: Value, result: Value) -> None:
+        """Emit the scan of a dimension of one element."""
         if self.op.attrs.get("exclusive"):
             self.low.emit("fill", (result,), value=self.neutral)
         else:
             self.low.emit("compute", (result, values), formula=Formula.operand(1))
 
     def _along(self, values: Value, result: Value, gone: Dim) -> None:
+        """Emit the scan of `values` along the distributed dimension `gone` into `result`."""
         numbers = np.arange(held(self.dims))
         turn, neighbour = self._digits(gone)
         groups = [numbers[neighbour == j] for j in range(gone.width)]
@@ -89,21 +91,25 @@ class Scan:
     # -- fragments --------------------------------------------------------------------------------------------------
 
     def _picked(self, source: Value, mine: Array) -> Value:
+        """Return a fragment with the values `mine` of another."""
         picked = self.low.fragment(self.kind, len(mine))
         moving.pick(self.low, picked, source, mine)
         return picked
 
     def _copied(self, source: Value) -> Value:
+        """Return a copy of a fragment."""
         copy = self.low.fragment(self.kind, int(source.type.shape[1]))
         self.low.emit("compute", (copy, source), formula=Formula.operand(1))
         return copy
 
     def _filled(self, count: int) -> Value:
+        """Return a fragment of `count` neutral elements."""
         filled = self.low.fragment(self.kind, count)
         self.low.emit("fill", (filled,), value=self.neutral)
         return filled
 
     def _combined(self, a: Value, b: Value) -> Value:
+        """Return a fragment with the combination of two."""
         combined = self.low.fragment(self.kind, int(a.type.shape[1]))
         self.low.emit("compute", (combined, a, b), formula=self.together)
         return combined
@@ -129,6 +135,7 @@ class Scan:
     # -- over lanes, waves, rounds ------------------------------------------------------------------------------------
 
     def _over_lanes(self, before: Value, total: Value, gone: Dim) -> None:
+        """Emit the scan over lanes that share a row: `before` gets the total of earlier lanes, `total` that of all."""
         low, count, bit = self.low, int(total.type.shape[1]), gone.stride
         while bit < min(low.lanes, gone.stride * gone.threads):
             other = low.fragment(self.kind, count)
@@ -139,6 +146,7 @@ class Scan:
             bit *= 2
 
     def _over_waves(self, before: Value, total: Value, gone: Dim) -> None:
+        """Emit the scan over waves that share a row: `before` gets the total of earlier waves, `total` that of all."""
         low, op = self.low, self.op
         waves = low.frames.waves_between(op)
         if waves <= 1:

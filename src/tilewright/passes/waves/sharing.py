@@ -49,6 +49,7 @@ def _looked_at(op: Op) -> tuple[Value, ...]:
 
 
 def _made_by(low: Waves, value: Value, channel: Op) -> bool:
+    """True if a value lies in a stage of the channel."""
     maker = low.chain.made.get(low.chain.root(value))
     return maker is not None and maker.name in ("acquire", "wait") and maker.operands[0] is channel.results[0]
 

@@ -109,6 +109,7 @@ def _times(op: Op) -> int | None:
 
 
 def _product(extents: list[Expr]) -> int | None:
+    """Return the product of extents; None if one is no constant."""
     if not all(isinstance(n, Const) for n in extents):
         return None
     return prod(n.value for n in extents if isinstance(n, Const))

@@ -98,6 +98,9 @@ def _over(low: Waves, extents: tuple[int, ...], sides: dict[int, int]) -> Iterat
 
 
 def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[int, int], at: list[Expr]) -> None:
+    """Emit one tile: load it along the source's axis, store it to shared memory, load it transposed, compute and
+    store.
+    """
     source, target = turn.source, turn.target
     turned = op.operands[turn.operand]
     size = turned.type.dtype.numpy.itemsize
@@ -181,6 +184,7 @@ def _loaded(
     count: int,
     otherwise: float | None,
 ) -> Value:
+    """Return a fragment with elements of a tensor at the coordinates `at`, where the conditions `there` hold."""
     memory = low.handles[value]
     where = memory.at(at)
     condition = both((*there, *where.conditions))
