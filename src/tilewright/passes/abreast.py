@@ -30,7 +30,7 @@ def abreast(name: str, parts: Sequence[Lowered]) -> Lowered | None:
 
     None if there are fewer than two parts, or if a part is more than one flat loop over tasks.
     """
-    ranges = [_tasks(part) for part in parts]
+    ranges = [_task_range(part) for part in parts]
     if len(parts) < 2 or any(r is None for r in ranges):
         return None
     with building():
@@ -39,7 +39,7 @@ def abreast(name: str, parts: Sequence[Lowered]) -> Lowered | None:
         for part, task_range in zip(parts, ranges, strict=True):
             assert task_range is not None
             count = int(task_range.hi)
-            cases.append(_case(part, task_range.symbol, every.symbol, before, count))
+            cases.append(_branch_of(part, task_range.symbol, every.symbol, before, count))
             before += count
         tasks = Op(BLOCK.ops["tasks"], (), {"ranges": (every,)}, (), (Block((), cases),))
         args = tuple(arg for part in parts for arg in part.program.args)
@@ -49,7 +49,7 @@ def abreast(name: str, parts: Sequence[Lowered]) -> Lowered | None:
     return Lowered(program, tuple(a for part in parts for a in part.arguments), first.logs, first.faults, first.lost)
 
 
-def _tasks(part: Lowered) -> Range | None:
+def _task_range(part: Lowered) -> Range | None:
     """Return the Range of tasks of a program whose body is one flat loop over tasks from 0; None for any other
     program.
     """
@@ -66,7 +66,7 @@ def _tasks(part: Lowered) -> Range | None:
     )
 
 
-def _case(part: Lowered, own: Symbol, task: Symbol, before: int, count: int) -> Op:
+def _branch_of(part: Lowered, own: Symbol, task: Symbol, before: int, count: int) -> Op:
     """Return an `if` that does the work of `part` for the task numbers `before` up to `before + count`.
 
     `own` is the symbol of the task's number in `part`; `task` is the number over all parts.

@@ -93,27 +93,27 @@ class _Rotation:
         if parts is None or not shown(loop.hi - loop.lo - 1):
             return None
         ops = list(parts.held)
-        ops += self._again([*parts.first, *parts.rest], {loop.symbol: loop.lo})
+        ops += self._clone_ops([*parts.first, *parts.rest], {loop.symbol: loop.lo})
         if loop.hi - loop.lo is not ONE:
-            ops += self._loops(parts, Range.of(loop.symbol.name, loop.lo + 1, loop.hi))
-        return ops + self._again([*parts.last, *parts.release], {loop.symbol: loop.hi - 1})
+            ops += self._rotated_loops(parts, Range.of(loop.symbol.name, loop.lo + 1, loop.hi))
+        return ops + self._clone_ops([*parts.last, *parts.release], {loop.symbol: loop.hi - 1})
 
-    def _loops(self, parts: _Parts, following: Range) -> list[Op]:
+    def _rotated_loops(self, parts: _Parts, following: Range) -> list[Op]:
         """Return the loops over the iterations after the first: one, or two if a branch is taken from some iteration
         on.
 
         The first of the two loops is without the branch; the second does what the branch does, without a test.
         """
         (loop,) = self.loop.attrs["ranges"]
-        branch = _taken_late(parts.rest, loop.symbol)
+        branch = _late_branch(parts.rest, loop.symbol)
         if branch is None:
-            return [self._rounds(parts, following, {})]
+            return [self._rotated_loop(parts, following, {})]
         op, first = branch
         middle = minimum(maximum(first, following.lo), following.hi)
         cut = (following.lo, middle, False), (middle, following.hi, True)
-        return [self._rounds(parts, Range.of(loop.symbol.name, lo, hi), {op: taken}) for lo, hi, taken in cut]
+        return [self._rotated_loop(parts, Range.of(loop.symbol.name, lo, hi), {op: taken}) for lo, hi, taken in cut]
 
-    def _rounds(self, parts: _Parts, rounds: Range, taken: dict[Op, bool]) -> Op:
+    def _rotated_loop(self, parts: _Parts, rounds: Range, taken: dict[Op, bool]) -> Op:
         """Return the rotated loop over `rounds`; `taken` maps branches whose condition is known there to True if they
         are taken.
         """
@@ -121,18 +121,18 @@ class _Rotation:
         now, before = {loop.symbol: rounds.symbol}, {loop.symbol: rounds.symbol - 1}
         values: dict[Value, Value] = {}
         self.taken = taken
-        body = self._again(parts.first, now, values)
-        body += self._again(parts.last, before)
+        body = self._clone_ops(parts.first, now, values)
+        body += self._clone_ops(parts.last, before)
         touched = {v for op in parts.last for v in op.operands}
-        wait = next((n for n, op in enumerate(parts.rest) if touched & set(_touched(op))), len(parts.rest))
-        made_of = _made_of(parts, wait) if self._takes_long(parts.last[-1]) else None
+        wait = next((n for n, op in enumerate(parts.rest) if touched & set(_operands_within(op))), len(parts.rest))
+        made_of = _source_of_a(parts, wait) if self._takes_long(parts.last[-1]) else None
         making = [n for n, op in enumerate(parts.rest[:wait]) if op.name == "map" and op.operands[0] is made_of]
         early = making[-1] + 1 if making else wait
-        body += self._again(parts.rest[:early], now, values)
+        body += self._clone_ops(parts.rest[:early], now, values)
         body += [] if made_of is None else self._edge(values[made_of])
-        body += self._again(parts.rest[early:wait], now, values)
-        body += self._again(parts.release, before)
-        body += self._again(parts.rest[wait:], now, values)
+        body += self._clone_ops(parts.rest[early:wait], now, values)
+        body += self._clone_ops(parts.release, before)
+        body += self._clone_ops(parts.rest[wait:], now, values)
         self.taken = {}
         attrs = {**self.loop.attrs, "ranges": (rounds,)} | ({"overlap": "turns"} if self.turns else {})
         return Op(self.loop.spec, (), attrs, (), (Block((), body),), self.loop.loc)
@@ -157,15 +157,15 @@ class _Rotation:
         others = [op for op in others if op not in held]
         if not isinstance(left.type, RegisterType) or not held or len(release) != 1 or product.operands[1] is not left:
             return None
-        if any({sums, left, stage} & set(_touched(op)) for op in ops[products[-1] + 1 :] if op not in release):
+        if any({sums, left, stage} & set(_operands_within(op)) for op in ops[products[-1] + 1 :] if op not in release):
             return None
         count = 0
         while count < len(others) and others[count].name in _EARLY:
             count += 1
         first = others[:count]
-        if not any(op.name == "mma" for op in first) or any({sums, left} & set(_touched(op)) for op in first):
+        if not any(op.name == "mma" for op in first) or any({sums, left} & set(_operands_within(op)) for op in first):
             return None
-        if any({stage} & set(_touched(op)) for op in others):
+        if any({stage} & set(_operands_within(op)) for op in others):
             return None
         return _Parts(first, others[count:], last, release, held)
 
@@ -187,7 +187,7 @@ class _Rotation:
         half = self.new.op("view", (value,), "early", over=over, at=tuple((e, False) for e in over))
         return [half, self.new.op("edge", (half.result,))]
 
-    def _again(
+    def _clone_ops(
         self, ops: Iterable[Op], meanings: Mapping[Symbol, Expr], values: dict[Value, Value] | None = None
     ) -> list[Op]:
         """Return clones of `ops` with symbols replaced by `meanings`; `values` maps results to their clones, and is
@@ -201,7 +201,7 @@ class _Rotation:
             attrs = {n: kind_of(op.spec.attrs[n]).mapped(v, images) for n, v in op.attrs.items() if n != "over"}
             attrs |= {n: v for n, v in op.attrs.items() if n == "over"}
             attrs = {n: attrs[n] for n in op.attrs}
-            blocks = [self._again(b.ops, meanings, known) for b in op.blocks]
+            blocks = [self._clone_ops(b.ops, meanings, known) for b in op.blocks]
             if op in self.taken or (op.name == "if" and isinstance(attrs["when"], Const)):
                 taken = self.taken[op] if op in self.taken else attrs["when"].value
                 clones += blocks[0] if taken else blocks[1] if len(blocks) > 1 else []
@@ -214,7 +214,7 @@ class _Rotation:
         return clones
 
 
-def _taken_late(ops: list[Op], round_: Symbol) -> tuple[Op, Expr] | None:
+def _late_branch(ops: list[Op], round_: Symbol) -> tuple[Op, Expr] | None:
     """Return (the only branch that depends on the iteration, the iteration from which on it is taken); None if there is
     none.
 
@@ -229,7 +229,7 @@ def _taken_late(ops: list[Op], round_: Symbol) -> tuple[Op, Expr] | None:
     return branches[0], -(form[1] // step.value)
 
 
-def _made_of(parts: _Parts, wait: int) -> Value | None:
+def _source_of_a(parts: _Parts, wait: int) -> Value | None:
     """Return the f32 value that A of the last MMA is rounded from, if it is computed before operation `wait` of the
     rest.
 
@@ -238,11 +238,11 @@ def _made_of(parts: _Parts, wait: int) -> Value | None:
     left = next(op.result for op in parts.held)
     making = [op for op in parts.rest[wait:] if op.name == "map" and op.operands[0] is left]
     computed = {op.operands[0] for op in parts.rest[:wait] if op.name == "map"}
-    sources = [v for op in making for v in op.operands[1:] if v in computed and _is_wide(v)]
+    sources = [v for op in making for v in op.operands[1:] if v in computed and _has_halves(v)]
     return sources[0] if len(sources) == 1 else None
 
 
-def _is_wide(value: Value) -> bool:
+def _has_halves(value: Value) -> bool:
     """True if a value is a matrix of f32 in registers with an even number of columns, so that it has halves."""
     kind = value.type
     if not isinstance(kind, RegisterType) or kind.dtype is not f32 or len(kind.shape) != 2:
@@ -250,7 +250,7 @@ def _is_wide(value: Value) -> bool:
     return isinstance(kind.shape[1], Const) and kind.shape[1].value % 2 == 0
 
 
-def _touched(op: Op) -> Iterable[Value]:
+def _operands_within(op: Op) -> Iterable[Value]:
     """Yield the operands of an operation and of all operations inside it."""
     yield from op.operands
     for block in op.blocks:

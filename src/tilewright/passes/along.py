@@ -76,7 +76,7 @@ class _Walk:
         half = len(op.operands) // 2
         self.goals = [low.handles[v] for v in op.operands[half:]]
         self.targets = [in_memory(low, g) for g in self.goals]
-        self.sources = [self._kept(v) for v in op.operands[:half]]
+        self.sources = [self._source_before_writes(v) for v in op.operands[:half]]
         self.along = op.attrs["along"]
         shape = self.sources[0].shape
         self.length = shape[self.along]
@@ -84,7 +84,7 @@ class _Walk:
         wide = op.attrs["with"] in ("sum", "prod")
         self.carried = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
 
-    def _kept(self, value: Value) -> PlacedMemory | PlacedView:
+    def _source_before_writes(self, value: Value) -> PlacedMemory | PlacedView:
         """Return the memory of a source as it was before anything is written: a copy if a target lies in the same
         memory.
 
@@ -121,7 +121,7 @@ class _Walk:
         if dim == len(self.outer) - 1 and self._vectorises():
             size = self.outer[dim]
             if isinstance(size, Expr):
-                self._open_line(known, size)
+                self._open_vectors(known, size)
                 return
             for start, count in self.low.vectors(size, self.lanes * self.chains):
                 lines = []
@@ -133,7 +133,7 @@ class _Walk:
         with self.low.loop("i", 0, self.outer[dim]) as i:
             self._nest(dim + 1, (*known, i))
 
-    def _open_line(self, known: tuple[Expr, ...], size: Expr) -> None:
+    def _open_vectors(self, known: tuple[Expr, ...], size: Expr) -> None:
         """Emit vectors along a dimension whose size is known only at the call: whole ones in a loop, then a masked
         one.
         """
@@ -244,8 +244,8 @@ class _Reduce(_Walk):
 
     def lines(self, lines: list[_Line]) -> None:
         """Emit the reduction of `lines`, each with a total of its own."""
-        if len(lines) == 1 and lines[0].lane is None and self._side_by_side():
-            self._finish(lines[0], [self._folded(lines[0])])
+        if len(lines) == 1 and lines[0].lane is None and self._is_contiguous():
+            self._store_totals(lines[0], [self._contiguous_total(lines[0])])
             return
         totals = [self.registers(self.carried, x.lanes, x.lane) for x in lines]
         for x, mine in zip(lines, totals, strict=True):
@@ -256,9 +256,9 @@ class _Reduce(_Walk):
                 for x, mine in zip(lines, totals, strict=True):
                     combined(self.low, self.op, mine, self.items(x, r))
         for x, mine in zip(lines, totals, strict=True):
-            self._finish(x, mine)
+            self._store_totals(x, mine)
 
-    def _side_by_side(self) -> bool:
+    def _is_contiguous(self) -> bool:
         """True if a line is contiguous in memory, at least two vectors long, and combined by a named function (sum,
         max, ...).
         """
@@ -270,7 +270,7 @@ class _Reduce(_Walk):
         where = self.sources[0].at(self.full(probe, along))
         return not where.conditions and linear_step(where.offset, along) == 1 and self.lanes & (self.lanes - 1) == 0
 
-    def _folded(self, x: _Line) -> Value:
+    def _contiguous_total(self, x: _Line) -> Value:
         """Return the total of a contiguous line: up to `chains` vector totals along it, which `halved` then
         combines.
         """
@@ -297,7 +297,7 @@ class _Reduce(_Walk):
             combined(self.low, self.op, [totals[-1]], [part(count, rest)])
         return halved(self.low, self.op, totals)
 
-    def _finish(self, x: _Line, totals: list[Value]) -> None:
+    def _store_totals(self, x: _Line, totals: list[Value]) -> None:
         """Emit the stores of totals; if the reduction accumulates, combine them with the elements of the target
         first.
         """

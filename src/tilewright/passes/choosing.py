@@ -38,7 +38,7 @@ def _take_given(job: Job, given: Schedule) -> None:
     """Bind the plan that is given."""
     job.given = known_plan(given, job)
     if job.contraction is not None:
-        if _planned(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
+        if _plan_contraction(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
             return
         job.contraction = None
     if job.logs:  # tasks are chosen that show what is logged
@@ -57,7 +57,7 @@ def _take(job: Job, choice: GeneralChoice) -> None:
 def _choose_plan(job: Job) -> None:
     """Plan a job as the best of what fits, and bind the plan."""
     if job.contraction is not None:
-        if _planned(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
+        if _plan_contraction(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
             return
         job.contraction = None
     if job.workgroups is None:
@@ -70,7 +70,7 @@ def _choose_plan(job: Job) -> None:
     _take(job, replace(choice, plan=plan))
 
 
-def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
+def _plan_contraction(job: Job, c: Contraction, fixed: Fixed) -> bool:
     """Set the plan of a contraction on the job and return True; return False, with a reason in `job.why`, if no plan
     fits.
 
@@ -78,14 +78,14 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     first.
     """
     if c.open:
-        return _planned_open(job, c)
+        return _plan_open_contraction(job, c)
     unpadded, choice = c, choose(c, job.machine, fixed)
     if c.a.dtype.bits < c.sum_dtype.bits and (choice.best is None or choice.best.blocking.by_lanes):
         wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
         other = choose(wide, job.machine, fixed)
-        if _widened(job, choice, other, copy_kernel_cycles(c.a, wide.a, job.machine)):
+        if _should_widen(job, choice, other, copy_kernel_cycles(c.a, wide.a, job.machine)):
             c, choice = wide, other
-    padded = _perhaps_padded(job, unpadded, choice, fixed)
+    padded = _try_padded_k(job, unpadded, choice, fixed)
     if padded is not None:
         c, choice = padded
     if job.given is not None:
@@ -103,7 +103,7 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     return True
 
 
-def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tuple[Contraction, Choice] | None:
+def _try_padded_k(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tuple[Contraction, Choice] | None:
     """Return (the contraction with K padded by zeros, its Choice) for an atom that adds more neighbours of K than
     divide K.
 
@@ -146,21 +146,23 @@ def recognised(job: Job) -> Contraction | str:
     if isinstance(contraction, str):
         return contraction
     best = (
-        None if {*contraction.open} & {*contraction.rows[-2:]} else choose(_typical(job, contraction), job.machine).best
+        None
+        if {*contraction.open} & {*contraction.rows[-2:]}
+        else choose(_with_typical_sizes(job, contraction), job.machine).best
     )
     return contraction if best is not None and best.blocking.in_tiles else "no plan in tile registers is the best"
 
 
-def _typical(job: Job, c: Contraction) -> Contraction:
+def _with_typical_sizes(job: Job, c: Contraction) -> Contraction:
     """Return the contraction with the typical sizes of the call in place of open ones."""
     return with_known_sizes(c, job.typical)
 
 
-def _planned_open(job: Job, c: Contraction) -> bool:
+def _plan_open_contraction(job: Job, c: Contraction) -> bool:
     """Plan a contraction with open batch sizes in tile registers; return False, with a reason in `job.why`, if no plan
     fits.
     """
-    typical = _typical(job, c)
+    typical = _with_typical_sizes(job, c)
     choice = choose(typical, job.machine)
     fit = [x for x in choice.candidates if x.blocking.in_tiles]
     note = f"{', '.join(s.name for s in job.opened.parameters)} open: every plan of one image in tile registers fits"
@@ -183,7 +185,7 @@ def _planned_open(job: Job, c: Contraction) -> bool:
     return True
 
 
-def _widened(job: Job, narrow: Choice, wide: Choice, converting: float) -> bool:
+def _should_widen(job: Job, narrow: Choice, wide: Choice, converting: float) -> bool:
     """True if operands are converted to the accumulator's type first, by a kernel of `converting` cycles.
 
     That is so if no plan takes them as they are, if the given plan's atom does not, or if conversion is predicted

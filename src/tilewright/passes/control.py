@@ -40,10 +40,10 @@ def for_(low: LoopLowering, op: Op) -> None:
     if op.attrs.get("unroll") and all(isinstance(low.expr(e), Const) for r in ranges for e in (r.lo, r.hi)):
         _unrolled(low, op, ranges)
         return
-    _nested(low, op, list(ranges), _ends(low, op))
+    _nested(low, op, list(ranges), _peel_counts(low, op))
 
 
-def _ends(low: LoopLowering, op: Op) -> tuple[int, ...]:
+def _peel_counts(low: LoopLowering, op: Op) -> tuple[int, ...]:
     """Return (first iterations to peel, last iterations to peel) as `peel` says; () without `peel`.
 
     Raise a ProgramError unless these are one or two numbers from 0 to MOST.
@@ -58,10 +58,10 @@ def _ends(low: LoopLowering, op: Op) -> tuple[int, ...]:
     return counts[0], counts[1] if len(counts) > 1 else 0
 
 
-def _length(values: range) -> int:
+def _range_length(values: range) -> int:
     """Return the number of elements of a range; `len` fails for numbers beyond a machine word.
 
-    >>> _length(range(0, 10**30, 3)) == 10**30 // 3 + 1, _length(range(5, 2))
+    >>> _range_length(range(0, 10**30, 3)) == 10**30 // 3 + 1, _range_length(range(5, 2))
     (True, 0)
     """
     return max(0, -(-(values.stop - values.start) // values.step))
@@ -81,7 +81,7 @@ def _unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
     Raise a ProgramError for more than MOST iterations.
     """
     limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
-    count = prod(map(_length, limits))
+    count = prod(map(_range_length, limits))
     if count > MOST:
         raise ProgramError(f"unroll: {count} rounds are more than {MOST}")
     rounds = list(product(*limits))
@@ -108,16 +108,16 @@ def _nested(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...
     lo, hi = low.expr(r.lo), low.expr(r.hi)
     if peel and not rest and isinstance(lo, Const) and isinstance(hi, Const):
         values = range(lo.value, hi.value, r.step)
-        count = _length(values)
+        count = _range_length(values)
         first = min(peel[0], count)
         last = max(count - peel[1], first)
         head, middle, tail = values[:first], values[first:last], values[last:]
         for v in head:
-            _round(low, op, r.symbol, as_expr(v), rest)
+            _iteration(low, op, r.symbol, as_expr(v), rest)
         if middle:
             _loop(low, op, r, as_expr(middle[0]), as_expr(middle[-1] + 1), rest, ())
         for v in tail:
-            _round(low, op, r.symbol, as_expr(v), rest)
+            _iteration(low, op, r.symbol, as_expr(v), rest)
         return
     if peel and not rest and low.open and r.step == 1:
         _peeled(low, op, r, lo, hi, peel)
@@ -137,16 +137,16 @@ def _peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple
     for n in range(first):
         runs = lo + n < hi
         if isinstance(runs, Const) and runs.value:
-            _round(low, op, r.symbol, lo + n, [])
+            _iteration(low, op, r.symbol, lo + n, [])
         else:
             with low.when(runs):
-                _round(low, op, r.symbol, lo + n, [])
+                _iteration(low, op, r.symbol, lo + n, [])
     _loop(low, op, r, lo + first, hi - last, [], ())
     if last:
         _loop(low, op, r, maximum(lo + first, hi - last), hi, [], ())
 
 
-def _round(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
+def _iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
     """Emit one iteration, with `variable` replaced by `value`, and the loops over `rest` inside it."""
     with low.means({variable: value}):
         _nested(low, op, rest, ())
@@ -196,14 +196,14 @@ def if_(low: LoopLowering, op: Op) -> None:
         inner = Block(())
         with low.writing(inner):
             for fact in facts if low.open else ():
-                _narrow(low, fact)
+                _narrow_open_size(low, fact)
             low.block(block)
         low.meaning = before
         blocks.append(inner)
     low.emit("if", when=when, blocks=tuple(blocks))
 
 
-def _narrow(low: LoopLowering, fact: Expr) -> None:
+def _narrow_open_size(low: LoopLowering, fact: Expr) -> None:
     """Give an open size a name with a tighter range inside a branch, if `fact` bounds this size alone, as W//14 >= 1
     does.
     """
@@ -261,7 +261,7 @@ def channel(low: LoopLowering, op: Op) -> None:
     low.handles[op.results[0]] = (op, counters)
 
 
-def _taken(low: LoopLowering, op: Op, side: str) -> None:
+def _take_stage(low: LoopLowering, op: Op, side: str) -> None:
     """Bind the results of `acquire` or `wait` (`side`) to the next stage of the channel, and advance its counter."""
     handle: Any = low.handles[op.operands[0]]
     declared, counters = handle
@@ -280,12 +280,12 @@ def _taken(low: LoopLowering, op: Op, side: str) -> None:
 
 def acquire(low: LoopLowering, op: Op) -> None:
     """Bind the results of `acquire` to the stage of the next fill."""
-    _taken(low, op, "acquire")
+    _take_stage(low, op, "acquire")
 
 
 def wait(low: LoopLowering, op: Op) -> None:
     """Bind the results of `wait` to the stage of the next fill."""
-    _taken(low, op, "wait")
+    _take_stage(low, op, "wait")
 
 
 def handed(low: LoopLowering, op: Op) -> None:

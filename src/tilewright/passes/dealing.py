@@ -34,12 +34,14 @@ def dealt(low: LoopLowering, op: Op, task: Callable[[], None]) -> None:
         with low.when(entry_number >= 0):
             number = low.symbol("task", 0, max(0, total - 1))
             low.emit("read", (entry,), symbol=number)
-            with low.means(_digits(low, op.attrs["ranges"], counts, number)):
+            with low.means(_task_variables(low, op.attrs["ranges"], counts, number)):
                 task()
     low.emit("tasks", ranges=(row,), blocks=(inner,))
 
 
-def _digits(low: LoopLowering, ranges: tuple[Range, ...], counts: tuple[int, ...], number: Expr) -> dict[Symbol, Expr]:
+def _task_variables(
+    low: LoopLowering, ranges: tuple[Range, ...], counts: tuple[int, ...], number: Expr
+) -> dict[Symbol, Expr]:
     """Return {variable of the tasks: its value} for the flat task `number`; the last variable runs fastest."""
     values: dict[Symbol, Expr] = {}
     for r, count in reversed(list(zip(ranges, counts, strict=True))):

@@ -73,7 +73,7 @@ def deferred(low: LoopLowering, op: Op) -> None:
         low.straight -= 1
         low.meaning = before
         flush.append(Block((), cloned(low, end.ops, again)))
-        _only_if(end, begun)
+        _guard_stores(end, begun)
         woven(low.blocks[-1], main, end)
         for variable, register in memory.items():
             low.emit("compute", (register,), formula=Formula.cast(i64, Formula("index", (), known[variable])))
@@ -137,7 +137,7 @@ def _captured(low: LoopLowering, op: Op) -> list[Value]:
     return list(registers)
 
 
-def _only_if(end: Block, begun: Symbol) -> None:
+def _guard_stores(end: Block, begun: Symbol) -> None:
     """Add a condition to the global stores of the end: they happen only if there was an iteration before."""
     for op in walk_block(end):
         if op.name in ("store", "atomic") and op.operands[1].type.space == "global":

@@ -98,7 +98,7 @@ def copy(low: LoopLowering, op: Op) -> None:
 
 def map_(low: LoopLowering, op: Op) -> None:
     """Lower `map`: a formula, element by element."""
-    handles = [_unpacked(low, low.handles[v]) for v in op.operands]
+    handles = [_without_tiles(low, low.handles[v]) for v in op.operands]
     target = low.handles[op.operands[0]]
     run(low, job_of_map(low, op, handles))
     if isinstance(target, Tiles):
@@ -128,7 +128,7 @@ def _renamed(low: LoopLowering, axis: Symbol) -> Symbol:
 
 def broadcast(low: LoopLowering, op: Op) -> None:
     """Lower `broadcast`: the source is repeated along a dimension."""
-    source, target = (_unpacked(low, low.handles[v]) for v in op.operands)
+    source, target = (_without_tiles(low, low.handles[v]) for v in op.operands)
     along = op.attrs["along"]
     held = in_memory(low, source)
 
@@ -148,7 +148,7 @@ def _side(handle: Any) -> At | Vectors:
     return handle if isinstance(handle, Vectors) else handle.at
 
 
-def _unpacked(low: LoopLowering, handle: Any) -> Any:
+def _without_tiles(low: LoopLowering, handle: Any) -> Any:
     """Return a copy in memory if the handle is Tiles (tile registers), whose elements cannot be addressed; else the
     handle.
     """
@@ -164,7 +164,7 @@ def in_memory(low: LoopLowering, handle: Any) -> PlacedMemory | PlacedView:
     if isinstance(handle, PlacedMemory | PlacedView):
         return handle
     if isinstance(handle, Tiles):
-        unpacked: PlacedMemory = _unpacked(low, handle)
+        unpacked: PlacedMemory = _without_tiles(low, handle)
         return unpacked
     spilled = low.scratch(handle.dtype, handle.shape, "spill")
     run(low, ElementwiseJob(handle.shape, handle.dtype, spilled.at, Formula.operand(1), {1: handle}, {1: handle.dtype}))
@@ -189,7 +189,7 @@ def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | 
     tiles: Tiles = target if isinstance(target, Tiles) else source
     memory = source if isinstance(target, Tiles) else target
     if isinstance(memory, Tiles):
-        between = _unpacked(low, source)
+        between = _without_tiles(low, source)
         _copy_tiles(low, between, target, None, False)
         return
     if isinstance(memory, Vectors):
@@ -313,11 +313,11 @@ def _by_registers(low: LoopLowering, job: ElementwiseJob, holder: Vectors) -> No
     for key in holder.registers:
         lane = low.axis("l", holder.lanes)
         coordinates = holder.coordinates(key, lane)
-        places = {n: side(coordinates) for n, side in _sides(job).items()}
-        _leaf(low, job, coordinates, places, lane, holder.lanes, key)
+        places = {n: side(coordinates) for n, side in _memory_operands(job).items()}
+        _emit_step(low, job, coordinates, places, lane, holder.lanes, key)
 
 
-def _sides(job: ElementwiseJob) -> dict[int, At]:
+def _memory_operands(job: ElementwiseJob) -> dict[int, At]:
     """Return {operand number: function from coordinates to a place} of the operands in memory; 0 is the target."""
     used = {f.value for f in job.formula.walk() if f.name == "operand"}
     operands = {0: job.target, **{n: s for n, s in job.sources.items() if n in used}}
@@ -330,7 +330,7 @@ class _Loops:
     def __init__(self, low: LoopLowering, job: ElementwiseJob):
         self.low, self.shape = low, job.shape
         self.axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
-        self.places = {n: side(self.axes) for n, side in _sides(job).items()}
+        self.places = {n: side(self.axes) for n, side in _memory_operands(job).items()}
         self.lanes = low.vector_lanes(job.dtype)
         self.most = max(self.lanes, low.interleaved((job.dtype, *job.types.values()), (job.formula,)))
         self.vector = self._vector_axis()
@@ -527,7 +527,7 @@ class _Loops:
             kept = [*there, *(images(c) for c in where.conditions if c not in job.assumed)]
             places[n] = Where(where.buffer, images(where.offset), conjuncts(kept))
         coordinates = tuple(known.get(a, as_expr(0)) for a in self.axes)
-        _leaf(self.low, job, coordinates, places, lane, lanes, None)
+        _emit_step(self.low, job, coordinates, places, lane, lanes, None)
 
 
 def _whole_powers(count: int) -> list[int]:
@@ -552,7 +552,7 @@ def _by_loops(low: LoopLowering, job: ElementwiseJob) -> None:
     loops.run(job, [n for n, size in enumerate(job.shape) if n != loops.vector and size != 1], alone)
 
 
-def _leaf(
+def _emit_step(
     low: LoopLowering,
     job: ElementwiseJob,
     coordinates: tuple[Expr, ...],

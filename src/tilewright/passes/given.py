@@ -70,13 +70,13 @@ def _refuse_overflow(job: Job, given: Schedule, choose: Pass, lower: Pass) -> No
     """Refuse a plan whose tasks need more shared memory than there is, unless no plan needs less."""
     assert job.lowered is not None
     over = None if job.opened else past_shared_memory(job.lowered.program, job.machine)
-    if over is None or _is_chosen(job, given, choose, lower):
+    if over is None or _is_chosen_plan(job, given, choose, lower):
         return
     lines = [given.pipeline] if given.pipeline else [*(a for a in given.axes if a.splits), *given.products]
     raise ArgumentError(f"plan: `{'`, `'.join(map(str, lines))}`: {over.what}")
 
 
-def _is_chosen(job: Job, given: Schedule, choose: Pass, lower: Pass) -> bool:
+def _is_chosen_plan(job: Job, given: Schedule, choose: Pass, lower: Pass) -> bool:
     """True if the given plan equals the one that is chosen without it."""
     unpinned = replace(job, given=None, lowered=None)
     choose(unpinned)

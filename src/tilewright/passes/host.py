@@ -41,7 +41,7 @@ from tilewright.passes.tile.general import Lowered
 def write_host(job: Job) -> None:
     """Set the job's module, if the caller's arguments are known and a block program is lowered."""
     if job.arguments is not None and job.lowered is not None:
-        job.module = _of_one(job, job.lowered)
+        job.module = _module_of(job, job.lowered)
 
 
 class _Host:
@@ -82,7 +82,7 @@ class _Host:
         if kind.strides is not None:
             attrs = {"type": replace(kind, role=None)}
             return self.b.emit("restride", (argument,), attrs, names=(f"{name}_seen_",)).result
-        if (place := self._lengthened(argument.type, kind)) is not None:
+        if (place := self._padded_dim(argument.type, kind)) is not None:
             return self._padded(name, argument, kind, place)
         if argument.type.dtype is kind.dtype:
             return self.shaped(argument, kind.shape)
@@ -95,9 +95,9 @@ class _Host:
     def is_copied(self, name: str, kind: TensorType) -> bool:
         """True if a program takes an argument only after it was converted, or padded with zeros."""
         argument_type = self.args[name].type
-        return argument_type.dtype is not kind.dtype or self._lengthened(argument_type, kind) is not None
+        return argument_type.dtype is not kind.dtype or self._padded_dim(argument_type, kind) is not None
 
-    def _lengthened(self, given: TensorType, kind: TensorType) -> int | None:
+    def _padded_dim(self, given: TensorType, kind: TensorType) -> int | None:
         """Return the dimension, counted from the last (-1), along which a program takes more elements than the argument
         has.
 
@@ -164,7 +164,7 @@ class _Host:
         return Module.of(self.b.program(self.name), self.programs)
 
 
-def _of_one(job: Job, lowered: Lowered) -> Module:
+def _module_of(job: Job, lowered: Lowered) -> Module:
     """Return the module of one block program; logs are arguments, faults are checked after the program has run."""
     block = lowered.program
     roles = {a.name or "": program_arg.type.role for a, program_arg in zip(lowered.arguments, block.args, strict=False)}
@@ -173,12 +173,12 @@ def _of_one(job: Job, lowered: Lowered) -> Module:
     host = _Host(job, block, roles)
     for each in lowered.before:
         with host.once(all(a.name in job.constant for a in each.arguments if a.name in host.args)):
-            _launched(host, job, each)
-    _launched(host, job, lowered)
+            _launch_with_packs(host, job, each)
+    _launch_with_packs(host, job, lowered)
     return host.module()
 
 
-def _launched(host: _Host, job: Job, lowered: Lowered) -> None:
+def _launch_with_packs(host: _Host, job: Job, lowered: Lowered) -> None:
     """Emit the launch of a program after the launches that pack its operands; arguments that no caller has are
     workspaces.
     """

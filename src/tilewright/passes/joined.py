@@ -96,10 +96,10 @@ class Joiner:
             if self._joins(member, group):
                 group.members.append(member)
                 return True
-            if not _apart(member, group):
+            if not _is_independent(member, group):
                 break
         axes = tuple(self.low.axis(f"j{n}", size) for n, size in enumerate(member.shape))
-        self._place(member, axes)
+        self._set_places(member, axes)
         self.groups.append(JoinedMaps(axes, [member]))
         return True
 
@@ -114,7 +114,7 @@ class Joiner:
                 write(self.low, group)
                 self.low.loc = around
 
-    def _place(self, member: Member, axes: tuple[Symbol, ...]) -> None:
+    def _set_places(self, member: Member, axes: tuple[Symbol, ...]) -> None:
         """Set the places of a member's elements over the axes of a group; none if they are not contiguous or
         constant.
         """
@@ -140,7 +140,7 @@ class Joiner:
         first = group.members[0]
         if not member.shape or member.shape != first.shape or not first.places:
             return False
-        self._place(member, group.axes)
+        self._set_places(member, group.axes)
         if not member.places or member.writes & (group.reads | group.writes):
             return False
         writer_of = {root: m for m in group.members if m.job is not None for root in m.writes}
@@ -153,7 +153,7 @@ class Joiner:
         return bool(shared) and same
 
 
-def _apart(member: Member, group: JoinedMaps) -> bool:
+def _is_independent(member: Member, group: JoinedMaps) -> bool:
     """True if an operation may run before the group: neither writes memory that the other reads or writes."""
     return not (member.writes & (group.reads | group.writes) or member.reads & group.writes)
 

@@ -72,7 +72,7 @@ def _carried(program: Program, block: Block, loop: Op) -> Iterator[_Sum]:
         if added is None or carried is None or scaled is None or not {added, carried, scaled} <= set(body):
             continue
         value = carried.operands[1]
-        if not (_is_of_two(added, "add") and carried.name == "copy" and _is_of_two(scaled, "mul")):
+        if not (_applies(added, "add") and carried.name == "copy" and _applies(scaled, "mul")):
             continue
         if _only_use(program, scaled.operands[0], scaled) is not added or scaled.operands[1:].count(value) != 1:
             continue
@@ -102,7 +102,7 @@ def _only_use(program: Program, value: Value, maker: Op) -> Op | None:
     return users[0] if len(users) == 1 else None
 
 
-def _is_of_two(op: Op, name: str) -> bool:
+def _applies(op: Op, name: str) -> bool:
     """True if a map applies the function `name` to its two operands directly."""
     formula: Formula | None = op.attrs.get("formula")
     if op.name != "map" or formula is None or formula.name != name or len(op.operands[1:]) != 2:
@@ -128,7 +128,7 @@ class _Rewriting:
     def run(self) -> None:
         """Rewrite the loop and the operations around it; nothing changes if no lanes share a row."""
         row_sum, source = self.row_sum, self.row_sum.reduced.operands[0]
-        places, kind = self._columns(source), self._spread(row_sum.value.type)
+        places, kind = self._row_distribution(source), self._per_lane_type(row_sum.value.type)
         if places is None or kind is None:
             return
         lanes, wide, at = places
@@ -164,7 +164,7 @@ class _Rewriting:
         whole = self.new.op("reduce", (carried.result, row_sum.value), along=1, **{"with": "sum"})
         self._replace(self.block, self.loop, [self.loop, whole])
 
-    def _columns(self, source: Value) -> Any:
+    def _row_distribution(self, source: Value) -> Any:
         """Return (lanes per row, columns per lane, function from lane and c to the lane's c-th column).
 
         None if lanes do not share rows uniformly.
@@ -186,7 +186,7 @@ class _Rewriting:
 
         return (lanes, wide, at) if at(index("l", lanes), index("c", wide)) is not None else None
 
-    def _spread(self, kind: RegisterType) -> RegisterType | None:
+    def _per_lane_type(self, kind: RegisterType) -> RegisterType | None:
         """Return the type with one number per row and lane, from a type with one number per row that lanes share.
 
         None if the layout of lanes is not known.

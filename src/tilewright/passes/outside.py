@@ -37,12 +37,12 @@ def outside(lowered: Lowered, machine: Machine) -> Lowered:
     left = _movable(program, tasks, machine)
     chosen = [op for op in left if not _is_number(op.attrs["type"].room())]
     left = [op for op in left if op not in chosen]
-    if not chosen and not _is_near(program, machine):
+    if not chosen and not _may_overflow(program, machine):
         return moved
     workspaces: list[Value] = []
     arguments, others = program.args[: len(lowered.arguments)], program.args[len(lowered.arguments) :]
     while True:
-        workspaces += _moved(program, tasks, chosen)
+        workspaces += _move_to_workspaces(program, tasks, chosen)
         program.args = (*arguments, *workspaces, *others)
         over = past_shared(lower_waves(program, machine), machine)
         if over <= 0 or not left:
@@ -82,7 +82,7 @@ def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
     return movable[::-1]
 
 
-def _is_near(program: Program, machine: Machine) -> bool:
+def _may_overflow(program: Program, machine: Machine) -> bool:
     """True if the program's allocations are more than half of shared memory; some operations take more of their own."""
     most = machine.spaces["shared"].bytes
     assert most is not None
@@ -99,7 +99,7 @@ def _largest(left: list[Op], over: int) -> Iterator[Op]:
             return
 
 
-def _moved(program: Program, tasks: Op, chosen: list[Op]) -> list[Value]:
+def _move_to_workspaces(program: Program, tasks: Op, chosen: list[Op]) -> list[Value]:
     """Replace allocations by views of new arguments, which have a part for each task; return these arguments."""
     ranges = tasks.attrs["ranges"]
     numbers = tuple((r.symbol - r.lo, False) for r in ranges)

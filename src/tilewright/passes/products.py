@@ -104,7 +104,7 @@ def _vectors(
     starts = range(0, a.extents[1], depth)
     if len(starts) * len(c.registers) > UNROLLED:
         with low.loop("k", 0, len(starts)) as step:
-            _one_by_one(low, atom, c, b, depth * step, _rows_of_step(low, c, a, depth * step, depth, skip), skip)
+            _single_step(low, atom, c, b, depth * step, _rows_of_step(low, c, a, depth * step, depth, skip), skip)
         return
     steps = {k: _rows_of_step(low, c, a, k, depth, skip) for k in starts}
     first = 0
@@ -112,11 +112,11 @@ def _vectors(
         left = min(atom.picks, len(starts) - first)
         chunk = list(starts[first : first + (1 << left.bit_length() - 1)])  # what one load brings
         first += len(chunk)
-        if len(chunk) > 1 and _side_by_side([steps[k] for k in chunk]):
-            _picked(low, atom, c, b, chunk, steps[chunk[0]], skip)
+        if len(chunk) > 1 and _are_contiguous([steps[k] for k in chunk]):
+            _steps_of_one_load(low, atom, c, b, chunk, steps[chunk[0]], skip)
             continue
         for k in chunk:
-            _one_by_one(low, atom, c, b, k, steps[k], skip)
+            _single_step(low, atom, c, b, k, steps[k], skip)
 
 
 def _rows_of_step(
@@ -130,13 +130,13 @@ def _rows_of_step(
         if any(never(w) for w in wheres):
             continue  # out of bounds: nothing to multiply
         when = all_of(*conditions) if conditions else None
-        always = _always_there(low, a, i, k, depth) if skip and conditions else None
+        always = _clamped_places(low, a, i, k, depth) if skip and conditions else None
         # what is not multiplied may be any element
         rows.append(_Row(i, wheres, when, when) if always is None else _Row(i, always, None, when))
     return rows
 
 
-def _one_by_one(
+def _single_step(
     low: LoopLowering,
     atom: MultiplyAtom,
     c: Vectors,
@@ -151,12 +151,12 @@ def _one_by_one(
     columns = {j: _column(low, atom, c, b, k, j) for j in _blocks(c)}
     for row in rows:
         element = _element(low, atom, row.wheres, row.there)
-        with _if_there(low, row, skip):
+        with _when_in_bounds(low, row, skip):
             _row(low, atom, c, row.row, element, columns)
 
 
 @contextmanager
-def _if_there(low: LoopLowering, row: _Row, skip: bool) -> Iterator[None]:
+def _when_in_bounds(low: LoopLowering, row: _Row, skip: bool) -> Iterator[None]:
     """Emit what is written within under the row's bounds condition, if `skip` asks for that."""
     if row.when is not None and skip:
         with low.when(row.when):
@@ -169,7 +169,7 @@ AHEAD = 2
 """Rows whose elements of A are loaded before the products of a row: loads stand between products, never in a row."""
 
 
-def _picked(
+def _steps_of_one_load(
     low: LoopLowering,
     atom: MultiplyAtom,
     c: Vectors,
@@ -184,7 +184,7 @@ def _picked(
 
     def bring(number: int) -> None:
         if number < len(rows):
-            held[number] = _neighbours(low, atom, rows[number], len(chunk) * depth)
+            held[number] = _load_run(low, atom, rows[number], len(chunk) * depth)
 
     for number in range(AHEAD):
         bring(number)
@@ -195,7 +195,7 @@ def _picked(
         for number, row in enumerate(rows):
             if step == 0:
                 bring(number + AHEAD)
-            with _if_there(low, row, skip):
+            with _when_in_bounds(low, row, skip):
                 _row(low, atom, c, row.row, _pick(low, atom, held[number], step), columns)
             if left:
                 j = left.pop(0)
@@ -204,7 +204,7 @@ def _picked(
         columns = following
 
 
-def _side_by_side(steps: list[list[_Row]]) -> bool:
+def _are_contiguous(steps: list[list[_Row]]) -> bool:
     """True if each row's elements of A for all steps are contiguous in memory, and all or none are in bounds."""
     rows = [[x.row for x in step] for step in steps]
     if not rows[0] or any(other != rows[0] for other in rows):
@@ -218,7 +218,7 @@ def _side_by_side(steps: list[list[_Row]]) -> bool:
     return True
 
 
-def _neighbours(low: LoopLowering, atom: MultiplyAtom, row: _Row, count: int) -> Value:
+def _load_run(low: LoopLowering, atom: MultiplyAtom, row: _Row, count: int) -> Value:
     """Return a register with `count` neighbouring elements of a row of A."""
     first, lane = row.wheres[0], low.axis("d", count)
     value = low.register(atom.a.dtype, count)
@@ -250,7 +250,7 @@ def _column(low: LoopLowering, atom: MultiplyAtom, c: Vectors, b: PlacedMemory |
     return value
 
 
-def _always_there(low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: Step, depth: int) -> list[Where] | None:
+def _clamped_places(low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: Step, depth: int) -> list[Where] | None:
     """Return places clamped into bounds for elements of A, so that they can be read without a condition.
 
     None if no size is open, if the tensor may be empty, or if the clamped places have no constant stride.
@@ -302,7 +302,7 @@ def _loops(low: LoopLowering, c: Any, a: PlacedMemory | PlacedView, b: PlacedMem
             load(low, total, (lane,), where, 0)
             with low.loop("k", 0, a.extents[1]) as k:
                 factor = a.at((i, k))
-                with _unless_outside(low, factor, skip):
+                with _when_inside(low, factor, skip):
                     load(low, left, (lane,), factor, 0)
                     load(low, right, (lane,), b.at((k, start + lane)), 0)
                     low.emit("compute", (total, total, left, right), formula=formula)
@@ -311,7 +311,7 @@ def _loops(low: LoopLowering, c: Any, a: PlacedMemory | PlacedView, b: PlacedMem
 
 
 @contextmanager
-def _unless_outside(low: LoopLowering, factor: Where, skip: bool) -> Iterator[None]:
+def _when_inside(low: LoopLowering, factor: Where, skip: bool) -> Iterator[None]:
     """Emit what is written within under the bounds condition of A's element, if `skip` asks for that."""
     if skip and factor.conditions:
         with low.when(all_of(*factor.conditions)):

@@ -136,7 +136,7 @@ def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Sch
         plan,
         candidate.cycles,
         ranking.roofline,
-        refused=(*_summed_up(ranked.refused), *slower),
+        refused=(*_joined_refusals(ranked.refused), *slower),
         notes=notes_on(job, plan),
         candidates=tuple(p for _, p in plans),
         predicted=None if job.machine.lanes is None else lambda machine: cycles_on(candidate, machine),
@@ -145,7 +145,7 @@ def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Sch
     )
 
 
-def _summed_up(refused: list[Refusal]) -> list[Refusal]:
+def _joined_refusals(refused: list[Refusal]) -> list[Refusal]:
     """Return the refusals of binding and lowering, with those of the same tiles and the same resource joined."""
     alike: dict[tuple[str, str], list[Refusal]] = {}
     for each in refused:

@@ -50,7 +50,7 @@ def _repack(job: Job, given: Schedule, form: str) -> InRows | str:
         return "its operands are not copied first: sizes are open, or it is a part of another program"
     pitch = max(a.pitch for a in loads)
     if form.startswith(DIAGONAL):
-        copied = _in_blocks(job, int(form.split()[1]), pitch)
+        copied = _block_diagonal(job, int(form.split()[1]), pitch)
     else:
         line = max((x.slab or 0) * x.a.dtype.bits // 8 for x in job.machine.multiply.values())
         reading = Reading(pitch, max(a.furthest for a in loads), job.machine.limits.sector_bytes, line)
@@ -67,7 +67,7 @@ def _repack(job: Job, given: Schedule, form: str) -> InRows | str:
     return InRows(copies, main, placed, tuple(map(str, copied.copies)))
 
 
-def _in_blocks(job: Job, count: int, pitch: int) -> Copied | str:
+def _block_diagonal(job: Job, count: int, pitch: int) -> Copied | str:
     """Return the program in which `count` adjacent GEMMs are one MMA with a block-diagonal B; or text: why not."""
     groups = neighbours(job.program, job.sizes, _shapes_of(job))
     if isinstance(groups, str):

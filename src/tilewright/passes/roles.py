@@ -52,7 +52,7 @@ def with_roles(
     """
     with building():
         split = _Split(program, loads, stores, roles, machine).run()
-        notes = _by_atoms(split, machine, required=roles.producer[0] == 1)
+        notes = _assign_copy_atoms(split, machine, required=roles.producer[0] == 1)
         verify(split)
         if (over := past_shared_memory(split, machine)) is not None:
             raise over
@@ -157,37 +157,37 @@ class _Split:
         for arg in self.program.args:
             self.b.args.append(arg)
         self.b.records += [r for r in self.program.records if r.name != "waves"]
-        for channel in _all(self.filled):
-            self._open(channel, LOAD)
+        for channel in _all_channels(self.filled):
+            self._open_channel(channel, LOAD)
         if self.once:
             self.b.emit("barrier")
         with self.b.inside("role", attrs=_role(LOAD, *self.roles.producer)):
-            self._brought(self.program.body)
+            self._emit_loading(self.program.body)
         self.values = {}
         with self.b.inside("role", attrs=_role(MULTIPLY, *self.roles.consumer)):
-            for channel in _all(self.emptied) if not self.roles.pingpong else ():
-                self._open(channel, MULTIPLY)
-            self._computed(self.program.body)
+            for channel in _all_channels(self.emptied) if not self.roles.pingpong else ():
+                self._open_channel(channel, MULTIPLY)
+            self._emit_multiplying(self.program.body)
         program = self.b.program(self.program.name)
         _drop_unused_views(program)
         return program
 
-    def _open(self, channel: _Channel, producer: str) -> None:
+    def _open_channel(self, channel: _Channel, producer: str) -> None:
         """Emit the shared memory of a channel's stages, and the channel."""
         held = []
         for tile in channel.tiles:
             kind: TensorType = tile.type
-            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape), strides=self._apart(kind))
+            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape), strides=self._stage_strides(kind))
             held.append(self.b.emit("alloc", attrs={"type": kind}, names=(f"{tile.name}_ring",)).result)
-            self._prepare(tile, held[-1])
+            self._fill_stages(tile, held[-1])
         attrs = {"stages": as_expr(channel.stages), "producer": producer, "consumer": MULTIPLY}
         if producer == MULTIPLY and self.roles.per_group_store:
             attrs["apart"] = True
         name = "ring" if producer == LOAD else "out"
-        count = sum(c.value is not None for c in (*_all(self.filled), *_all(self.emptied)))
+        count = sum(c.value is not None for c in (*_all_channels(self.filled), *_all_channels(self.emptied)))
         channel.value = self.b.emit("channel", held, attrs, names=(f"{name}_{count}",)).result
 
-    def _prepare(self, tile: Value, ring: Value) -> None:
+    def _fill_stages(self, tile: Value, ring: Value) -> None:
         """Emit the fills that are done to a tile before the first task, for all stages of its ring."""
         for op in (op for op in self.program.body.ops if op in self.once and self.roots[op.operands[0]] is tile):
             (part,) = op.operands
@@ -199,7 +199,7 @@ class _Split:
             whole = self.b.emit("view", (ring,), attrs, names=(f"{tile.name}_slack",)).result
             self.b.emit("fill", (whole,), dict(op.attrs), loc=op.loc)
 
-    def _apart(self, tile: TensorType) -> tuple[Expr, ...] | None:
+    def _stage_strides(self, tile: TensorType) -> tuple[Expr, ...] | None:
         """Return strides that align each stage of a swizzled tile; None if stages are packed."""
         steps = tile.steps
         size = int(tile.shape[0] * steps[0]) * tile.dtype.bits // 8
@@ -210,26 +210,26 @@ class _Split:
 
     # -- the role that loads ------------------------------------------------------------------------------
 
-    def _brought(self, block: Block) -> None:
+    def _emit_loading(self, block: Block) -> None:
         """Emit the part of a body that the loading role needs: copies, their views, and the loops around them."""
         channels = self.filled.get(id(block), [])
         needed = self._needed(block)
         for op in block.ops:
             for channel in channels:
                 if op is channel.copies[0]:
-                    self._stage("acquire", channel)
+                    self._take_stage("acquire", channel)
                     self._views_again(channel, block, op)
             if op in self.loads:
-                self._again(op)
+                self._clone_remapped(op)
             elif any(inner in self.loads for b in op.blocks for inner in walk_block(b)):
                 if op.name == "while":
                     raise ProgramError("what a loop loads is not known ahead where data say when it ends")
-                self._again(op, self._brought)
+                self._clone_remapped(op, self._emit_loading)
             elif op.name in ("view", "let") and (op.name == "let" or op.result in needed):
-                self._again(op)
+                self._clone_remapped(op)
             for channel in channels:
                 if op is channel.copies[-1]:
-                    self._hand("commit", channel)
+                    self._emit_handover("commit", channel)
 
     def _needed(self, block: Block) -> set[Value]:
         """Return the values that the loads inside a body depend on."""
@@ -241,7 +241,7 @@ class _Split:
 
     # -- the role that multiplies -------------------------------------------------------------------------
 
-    def _computed(self, block: Block) -> None:
+    def _emit_multiplying(self, block: Block) -> None:
         """Emit a body for the multiplying role: without loads, with waits and releases of stages."""
         taken, emptied = self.filled.get(id(block), []), self.emptied.get(id(block), [])
         met = True
@@ -251,46 +251,46 @@ class _Split:
                 continue
             for channel in taken:
                 if op is self._users(channel, block)[0]:
-                    self._stage("wait", channel)
+                    self._take_stage("wait", channel)
             for channel in emptied:
                 if op is self._users(channel, block)[0]:
-                    self._stage("acquire", channel)
+                    self._take_stage("acquire", channel)
                 if op is channel.copies[0]:
-                    self._hand("commit", channel)
-                    self._stage("wait", channel)
+                    self._emit_handover("commit", channel)
+                    self._take_stage("wait", channel)
                     self._views_again(channel, block, op)
             if op.name not in ("view", "alloc", "let"):
                 met = all(self.roots.get(v, v) in self.tiles or not _is_shared(v) for v in op.operands)
             if self._is_loading(op) or (op.name == "alloc" and op.result in self.tiles):
                 continue
             if op.name == "tasks" and self.roles.pingpong:
-                self._in_turn(op)
+                self._emit_pingpong(op)
             else:
-                self._again(op, self._computed if op.blocks else None)
+                self._clone_remapped(op, self._emit_multiplying if op.blocks else None)
             for channel in (*taken, *emptied):
                 if op is self._users(channel, block)[-1]:
-                    self._hand("release", channel)
+                    self._emit_handover("release", channel)
 
-    def _in_turn(self, op: Op) -> None:
+    def _emit_pingpong(self, op: Op) -> None:
         """Emit `tasks` as ping-pong: halves of the waves take tasks in turn.
 
         The first block goes up to the last use of loaded tiles; the second, the end of a task, runs beside the other
         half.
         """
         (body,) = op.blocks
-        filled = list(_all(self.filled))
+        filled = list(_all_channels(self.filled))
         last = max(n for n, inner in enumerate(body.ops) if any(c.uses(inner, self.roots) for c in filled))
         turn, end = Block(body.args, body.ops[: last + 1]), Block((), body.ops[last + 1 :])
         for channels_of, part in ((self.filled, turn), (self.emptied, end)):
             if id(body) in channels_of:
                 channels_of[id(part)] = channels_of.pop(id(body))
         self.b.open()
-        self._computed(turn)
+        self._emit_multiplying(turn)
         first = self.b.close(self.b.blocks[-1])
         self.b.open()
-        for channel in _all(self.emptied):
-            self._open(channel, MULTIPLY)
-        self._computed(end)
+        for channel in _all_channels(self.emptied):
+            self._open_channel(channel, MULTIPLY)
+        self._emit_multiplying(end)
         second = self.b.close(self.b.blocks[-1])
         self.b.emit("tasks", (), {**op.attrs, "overlap": "pingpong"}, blocks=(first, second), loc=op.loc)
 
@@ -307,23 +307,23 @@ class _Split:
         """Emit the views of a channel's tiles that stand before `end` again, now of the current stage."""
         for op in block.ops[: block.ops.index(end)]:
             if op.name == "view" and self.roots.get(op.result) in channel.tiles:
-                self._again(op)
+                self._clone_remapped(op)
 
     # -- both ---------------------------------------------------------------------------------------------
 
-    def _stage(self, name: str, channel: _Channel) -> None:
+    def _take_stage(self, name: str, channel: _Channel) -> None:
         """Emit `acquire` or `wait` of a stage; from here on the channel's tiles are this stage's memory."""
         assert channel.value is not None
         names = [f"{t.name}_{'free' if name == 'acquire' else 'ready'}" for t in channel.tiles]
         op = self.b.emit(name, (channel.value,), names=names)
         self.values |= zip(channel.tiles, op.results, strict=True)
 
-    def _hand(self, name: str, channel: _Channel) -> None:
+    def _emit_handover(self, name: str, channel: _Channel) -> None:
         """Emit `commit` or `release` of a channel."""
         assert channel.value is not None
         self.b.emit(name, (channel.value,))
 
-    def _again(self, op: Op, inside: Callable[[Block], None] | None = None) -> None:
+    def _clone_remapped(self, op: Op, inside: Callable[[Block], None] | None = None) -> None:
         """Emit a clone of an operation with operands replaced by their values in this role; `inside` writes its
         blocks.
         """
@@ -339,7 +339,7 @@ class _Split:
         self.values |= zip(op.results, clone.results, strict=True)
 
 
-def _by_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[str, ...]:
+def _assign_copy_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[str, ...]:
     """Choose a bulk copy atom for every copy between an argument and a stage; return notes why a copy has none.
 
     Raise a ProgramError for a load without an atom if `required`.
@@ -380,7 +380,7 @@ def _by_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[st
     return tuple(dict.fromkeys(notes))
 
 
-def _all(found: Mapping[int, list[_Channel]]) -> Iterator[_Channel]:
+def _all_channels(found: Mapping[int, list[_Channel]]) -> Iterator[_Channel]:
     """Yield the channels of all bodies."""
     for channels in found.values():
         yield from channels

@@ -40,7 +40,7 @@ def tabulated(low: LoopLowering, where: Where, lane: Symbol | None) -> Where:
     for node in divisions:
         images.done[node] = running // node.right if isinstance(node, FloorDiv) else running % node.right
     conditions = [_in_terms_of(images(c), u, running) for c in where.conditions]
-    fixed, moving = _parted(images(where.offset), running)
+    fixed, moving = _split_offset(images(where.offset), running)
     if fixed is None or any(c is None or c.symbols - {running} for c in conditions):
         return where
     in_bounds = all_of(*(c for c in conditions if c is not None)) if conditions else as_expr(1)
@@ -66,7 +66,7 @@ def _in_terms_of(condition: Expr, u: Expr, running: Symbol) -> Expr | None:
     return weighted_sum(constant - factor * start, [(running, factor)]) >= 0
 
 
-def _parted(offset: Expr, running: Symbol) -> tuple[Expr | None, Expr]:
+def _split_offset(offset: Expr, running: Symbol) -> tuple[Expr | None, Expr]:
     """Return (the part of an offset that depends on `running` only, the rest); (None, offset) if they do not
     separate.
     """

@@ -110,12 +110,14 @@ def aligned(
         if form == PANELS:
             new = _in_panels(program, product, reads, reading.pitch)
         elif form == PADDED:
-            new = _padded(program, product, reads, free, reading)
+            new = _with_padded_k(program, product, reads, free, reading)
         else:
-            new = _joined(program, product, reads, reading.pitch, reading.furthest) or _apart(reads, reading)
+            new = _with_merged_taps(program, product, reads, reading.pitch, reading.furthest) or _with_padded_pitch(
+                reads, reading
+            )
         if isinstance(new, str):
             return new
-        return _aligned(program, sizes, shapes, free, new)
+        return _with_replaced_reads(program, sizes, shapes, free, new)
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class _New:
         return self.packed == self.read.shape and not any(self.first)
 
 
-def _padded(
+def _with_padded_k(
     program: Program, product: Op, reads: Sequence[Numbered], free: Collection[Op], reading: Reading
 ) -> list[_New] | str:
     """Return replacements with K padded by zeros in both operands; or text: why there are none."""
@@ -155,7 +157,7 @@ def _padded(
     for k in (d for d in one if d in two and d not in product.result.type.dims):
         if any(read.at[-1] is not read.over[k] or read.shape[-1] != read.extent(k) for read in reads):
             continue
-        if not _only_there(program, product, reads, k, free=free):
+        if not _is_private_dim(program, product, reads, k, free=free):
             return f"{k} is used elsewhere"
         wide = reading.padded(reads[0].extent(k), reads[0].bytes)
         replacements = []
@@ -167,7 +169,7 @@ def _padded(
     return "no dimension that is summed is the last of both factors"
 
 
-def _apart(reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
+def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
     """Return replacements for the tensors whose row pitch bulk copies refuse, with padded rows; or text if there are
     none.
     """
@@ -181,14 +183,16 @@ def _apart(reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
     return replacements or "rows lie far enough apart"
 
 
-def _joined(program: Program, product: Op, reads: Sequence[Numbered], pitch: int, furthest: int) -> list[_New] | None:
+def _with_merged_taps(
+    program: Program, product: Op, reads: Sequence[Numbered], pitch: int, furthest: int
+) -> list[_New] | None:
     """Return replacements in which a filter tap and the channels are one run; None if an operand has no such run."""
     one, two = (v.type.dims for v in product.operands[:2])
     summed = [d for d in one if d in two and d not in product.result.type.dims]
     for tap in summed:
         for channel in (*(d for d in summed if d is not tap), None):
-            lines = [_line(read, tap, channel) for read in reads]
-            if None in lines or not _only_there(program, product, reads, tap, channel):
+            lines = [_row_coordinate(read, tap, channel) for read in reads]
+            if None in lines or not _is_private_dim(program, product, reads, tap, channel):
                 continue
             walks = [walk for walk in lines if walk is not None]
             size, channels = reads[0].bytes, reads[0].shape[-1]
@@ -206,7 +210,7 @@ def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: 
     """Return replacements in which all of K is one run of each row (im2col); or text: why there are none."""
     one, two = (v.type.dims for v in product.operands[:2])
     summed = tuple(d for d in one if d in two and d not in product.result.type.dims)
-    if len(summed) < 2 or not _only_there(program, product, reads, *summed):
+    if len(summed) < 2 or not _is_private_dim(program, product, reads, *summed):
         return "what is summed is one run already, or used elsewhere"
     if any(read.at[-1].lo is None or int(read.at[-1].lo) < 0 for read in reads):
         return "the last coordinate of a factor may lie before its tensor"
@@ -224,7 +228,7 @@ def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: 
     return replacements
 
 
-def _line(read: Numbered, tap: Expr, channel: Expr | None) -> _Walk | None:
+def _row_coordinate(read: Numbered, tap: Expr, channel: Expr | None) -> _Walk | None:
     """Return the second-innermost coordinate of a read whose (tap, channel) pairs are contiguous; None otherwise."""
     if len(read.at) < 2:
         return None
@@ -233,10 +237,10 @@ def _line(read: Numbered, tap: Expr, channel: Expr | None) -> _Walk | None:
     extent = 1 if channel is None else int(read.over[channel].hi) + 1
     if last is not whole or read.shape[-1] != extent or any(whole in e.symbols for e in (*outer, line)):
         return None
-    return _walk(read, len(outer), read.over[tap])
+    return _window_coordinate(read, len(outer), read.over[tap])
 
 
-def _walk(read: Numbered, place: int, tap: Symbol | None = None) -> _Walk | None:
+def _window_coordinate(read: Numbered, place: int, tap: Symbol | None = None) -> _Walk | None:
     """Return coordinate number `place` of a read as a _Walk: a window position and a tap that no other coordinate has.
 
     None if it has no such form. `tap` is the symbol of the tap; None: the only one with factor 1.
@@ -253,7 +257,7 @@ def _walk(read: Numbered, place: int, tap: Symbol | None = None) -> _Walk | None
     return None if taps[0] in position.symbols else _Walk(position, step, taps[0], first)
 
 
-def _only_there(
+def _is_private_dim(
     program: Program, product: Op, reads: Sequence[Numbered], *dims: Expr | None, free: Collection[Op] = ()
 ) -> bool:
     """True if `dims` occur only in the product and its reads, and in no loop that is not in `free`."""
@@ -273,15 +277,15 @@ def _in_runs(read: Numbered, line: _Walk, both: tuple[Expr, Expr], channels: int
     last = len(read.at) - 2
     walks: dict[int, _Walk] = {last: line}
     for place in range(last):
-        walk_of = _walk(read, place)
+        walk_of = _window_coordinate(read, place)
         if walk_of is not None and walk_of.step > furthest:
             walks[place] = walk_of
     packed, first = list(read.shape), [0] * len(read.at)
     packed[-1] = channels
     for place, walk in walks.items():
-        if walk.first or walk.reach > packed[place] or (place == last and _askew(packed, pitch, read.bytes)):
+        if walk.first or walk.reach > packed[place] or (place == last and _is_misaligned(packed, pitch, read.bytes)):
             packed[place], first[place] = walk.reach, walk.first
-    while _askew(packed, pitch, read.bytes):
+    while _is_misaligned(packed, pitch, read.bytes):
         packed[last] += 1
     length = (int(read.over[tap].hi) + 1) * channels
     j = symbol(read.over[run].name, 0, length - 1)
@@ -301,12 +305,12 @@ def _in_runs(read: Numbered, line: _Walk, both: tuple[Expr, Expr], channels: int
     return _New(read, tuple(packed), tuple(first), (*shape, length), (*strides, 1), over, (*at, j), run)
 
 
-def _askew(packed: Sequence[int], pitch: int, size: int) -> bool:
+def _is_misaligned(packed: Sequence[int], pitch: int, size: int) -> bool:
     """True if the pitch of image lines is no multiple of `pitch` bytes."""
     return packed[-2] * packed[-1] * size % pitch != 0
 
 
-def _aligned(
+def _with_replaced_reads(
     program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], free: Collection[Op], new: list[_New]
 ) -> Copied:
     """Return the program with the replaced reads, its sizes and shapes, and the programs that copy."""
@@ -352,7 +356,7 @@ def _copy(program: Program, new: _New, name: str) -> FactorCopy:
     every = prod(new.packed)
     flat = number_in(every)
     if new.summed:
-        source_shape, at = new.read.shape, _of_panel(new, flat)
+        source_shape, at = new.read.shape, _panel_source(new, flat)
     else:
         source_shape, extents, first = _merged(new.read.shape, new.packed, new.first)
         at = tuple(place + begin for place, begin in zip(digits(flat, extents), first, strict=True))
@@ -363,7 +367,7 @@ def _copy(program: Program, new: _New, name: str) -> FactorCopy:
     return copying(program, new.read.source, name, source_shape, every, at, words)
 
 
-def _of_panel(new: _New, flat: Symbol) -> tuple[Expr, ...]:
+def _panel_source(new: _New, flat: Symbol) -> tuple[Expr, ...]:
     """Return the source coordinates of element number `flat` of a panel; past a row's end they are out of bounds
     (zero).
     """

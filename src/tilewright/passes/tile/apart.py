@@ -59,7 +59,7 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
         if any(x.name not in SIMPLE and not _multiplies(x) for x in dependent):
             continue
         open_ = any(u not in inside for x in dependent if x is not op for r in x.results for u in users.get(r, ()))
-        if not open_ and _is_more(op, users, inside):
+        if not open_ and _feeds_reduction(op, users, inside):
             yield op, [x for x in order if x in inside]
 
 
@@ -89,7 +89,7 @@ def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
     return dependent
 
 
-def _is_more(op: Op, users: Mapping[Value, list[Op]], inside: set[Op]) -> bool:
+def _feeds_reduction(op: Op, users: Mapping[Value, list[Op]], inside: set[Op]) -> bool:
     """True if a reduction, an MMA or a loop follows that uses the result of `op`: more than an elementwise epilogue."""
     seen: set[Value] = set()
     wanted = [op.result]

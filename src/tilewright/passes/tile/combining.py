@@ -86,7 +86,7 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         elif 0 in cut.sizes:
             combined = formulas.number(0, wide)
         else:
-            combined = _along(low, cut, dim, step, wide)
+            combined = _reduced(low, cut, dim, step, wide)
         total = combined if total is None else call(step, total, combined)
     if carried is not None:
         start = converted(carried.accumulated[1], carried.accumulated[0], wide)
@@ -101,13 +101,13 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return (rounded(dtype, kind.dims, inner, wide, total),)
 
 
-def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
+def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
     """Return a load of the combination of a tile along `dim` by the function `step`, in the type `wide`."""
     storage, w = low.storage, low.writer
     inner, scale = scale_of(tile.formula)
     if w.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
         # rounding keeps the order: the largest product is that of the largest
-        largest = _along(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
+        largest = _reduced(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
         return call("mul", largest, formulas.number(scale, wide))
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
     outer = tuple(d for d in source.dims if d is not dim)
@@ -143,7 +143,7 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     assert isinstance(length, int)
     others = prod(most(tile.parts[d][1]) for d in outer)
     values, at_once = low.machine.row_tasks.values, 2
-    if _begins_anywhere(tile, low.machine):
+    if _is_unaligned(tile, low.machine):
         values, at_once = values // 2, 1
     width = min(length, 1 << (max(1, values * low.writer.lanes // others).bit_length() - 1))
     rounds, rest = divmod(length, width)
@@ -172,20 +172,20 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
         sources.append(last_part)  # vectors end anywhere
     elif rest:
         last = part(as_expr(rounds))
-        add(last, _ended(storage, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
+        add(last, _masked_tail(storage, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
     for source in sources:
         low.writer.combine("reduce", source.tensor, total, tile.dims.index(dim), name, accumulate=source is not held)
     return total
 
 
-def _begins_anywhere(tile: Tile, machine: Machine) -> bool:
+def _is_unaligned(tile: Tile, machine: Machine) -> bool:
     """True if rows of an argument that the tile reads are no multiple of registers, so that they are not aligned."""
     rows = [each.tensor.type for each in loads(tile.formula) if each.is_given and each.at]
     word = machine.register_file.word_bits
     return any(not isinstance(x.shape[-1], Const) or x.shape[-1].value * x.dtype.bits % word for x in rows)
 
 
-def _ended(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
+def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
     """Return the tile's formula with `number` past the first `count` elements along `dim`, for which nothing is
     loaded.
     """
@@ -360,7 +360,9 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
     inner = {d: parts[d] for d in acc.dims}
     microkernel = _by_atom(low, op, a, b, acc.dims)
     along = None if microkernel is None else (microkernel[1].m, microkernel[1].n)
-    total = _place(low, op, acc, start, inner, along) or _taken_over(low, op, acc, start, inner, along)
+    total = _carried_accumulator(low, op, acc, start, inner, along) or _reused_accumulator(
+        low, op, acc, start, inner, along
+    )
     empty = False
     if total is None and microkernel is not None:
         held, empty = room_for_sums(storage, microkernel[0], microkernel[1], acc.dims, inner, wide, start)
@@ -435,7 +437,7 @@ def _by_atom(
     return kernel, axes, *((b, a) if axes.swapped else (a, b))
 
 
-def _place(
+def _carried_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
     """Return the tensor of a loop-carried accumulator if the MMA may accumulate in place: nothing else uses its old
@@ -454,7 +456,7 @@ def _place(
     return carried if carried == same and low.storage.room_of(carried.tensor) == sizes else None
 
 
-def _taken_over(
+def _reused_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
     """Return the loop-carried accumulator registers, with `start` stored in them, if the MMA may accumulate there.

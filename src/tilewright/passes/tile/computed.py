@@ -52,7 +52,7 @@ class Computed(Factor):
             alike = equal_neighbours(x.at, low.scope.coordinate(axes.k), step)
             if alike < step and any(low.scope.coordinate(axes.m) in e.symbols for e in x.at):
                 shape = kernel.rows, step // alike
-                tiles[x] = w.alloc(x.tensor.type.dtype, shape, "slab", _as_brought(product, x, shape[1])), alike
+                tiles[x] = w.alloc(x.tensor.type.dtype, shape, "slab", _staged_swizzle(product, x, shape[1])), alike
         return cls(product, tile, held, tiles)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
@@ -71,7 +71,7 @@ class Computed(Factor):
                 p.low.storage.brought[w.emit("copy", (view, held), otherwise=0)] = "ring"
                 known[each] = load(held, i, c // alike)
             elif not any(c in e.symbols for e in places):
-                known[each] = load(self._of_rows(each, i, places, (rows, deep)), i, c)
+                known[each] = load(self._row_values(each, i, places, (rows, deep)), i, c)
             elif any(mark for _, mark in marked(places, each.tensor.type.shape)):
                 raise ProgramError(f"%{each.tensor.name}: what a factor is computed from ends within a step of K")
             else:
@@ -91,7 +91,7 @@ class Computed(Factor):
             {p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in at.items() if d in self.tile.dims}
         )
 
-    def _of_rows(self, each: Load, i: Symbol, places: list[Expr], shape: tuple[int, int]) -> Value:
+    def _row_values(self, each: Load, i: Symbol, places: list[Expr], shape: tuple[int, int]) -> Value:
         """Return registers with one value for each row, repeated in all lanes and columns of A's layout."""
         p, w = self.product, self.product.w
         dtype, name = each.tensor.type.dtype, f"{each.tensor.name}_part"
@@ -104,7 +104,7 @@ class Computed(Factor):
         return wide
 
 
-def _as_brought(product: AtomProduct, each: Load, count: int) -> Swizzle | None:
+def _staged_swizzle(product: AtomProduct, each: Load, count: int) -> Swizzle | None:
     """Return the swizzle of rows of `count` elements in shared memory, as a bulk copy can write them; None if none can.
 
     With it, lanes that have neighbouring rows read from different banks.

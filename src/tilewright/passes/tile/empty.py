@@ -77,7 +77,7 @@ class _WithoutEmpty(Rewriter):
 
     def body(self, block: Block) -> Block:
         """Return the rewritten block, without operations whose results nothing uses."""
-        return without_unused(super().body(block), self._acts)
+        return without_unused(super().body(block), self._has_effect)
 
     def op(self, op: Op) -> Op:
         """Return the rewritten operation; a read from memory without elements becomes a fill with its `otherwise`
@@ -91,23 +91,23 @@ class _WithoutEmpty(Rewriter):
     def block(self, given: list[Op], ops: list[Op]) -> None:
         """Append the rewritten operations to `ops`, except empty loops and MMAs, whose results are replaced."""
         for op in given:
-            stands = self._stands(op)
+            stands = self._replacement(op)
             if stands is None:
                 super().block([op], ops)
             else:
                 self.values |= {r: self.of(v) for r, v in zip(op.results, stands, strict=True)}
 
-    def _acts(self, op: Op) -> bool:
+    def _has_effect(self, op: Op) -> bool:
         """True if an operation has an effect beside its results (a write with elements, ...), or ends a block."""
         if op.blocks:
-            return any(self._acts(x) for x in within(op) if x.name != "yield")
+            return any(self._has_effect(x) for x in within(op) if x.name != "yield")
         return not self._is_empty(op.operands[0]) if op.name in WRITES else not op.results
 
     def _is_empty(self, value: Value) -> bool:
         """True if a value is a tile without elements."""
         return isinstance(value.type, TileType) and not self.empty.isdisjoint(value.type.dims)
 
-    def _stands(self, op: Op) -> tuple[Value, ...] | None:
+    def _replacement(self, op: Op) -> tuple[Value, ...] | None:
         """Return the values that replace the results of an empty loop, or of an MMA with an empty K; None if it
         stays.
         """

@@ -49,7 +49,7 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tiles = [simple(storage, v) for v in op.operands] if composed else _tiles(storage, op, kind.dims)
     parts = common_parts(tiles)
     if op.name == "exp" and _is_coarse(low, op):
-        formula = call("exp2", _scaled(low.storage, tiles[0]))
+        formula = call("exp2", _as_exp2_argument(low.storage, tiles[0]))
     elif op.name == "div" and _is_coarse(low, op) and is_row(low.writer, tiles[1]) and not is_row(low.writer, tiles[0]):
         over = low.storage.stored(Tile(dtypes.f32, tiles[1].dims, tiles[1].parts, call("reciprocal", tiles[1].formula)))
         formula = call("mul", tiles[0].formula, over.formula)
@@ -95,7 +95,7 @@ def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
     return bool(users) and all(map(coarse, users))
 
 
-def _scaled(storage: Storage, tile: Tile) -> Formula:
+def _as_exp2_argument(storage: Storage, tile: Tile) -> Formula:
     """Return the argument of e^x as one of 2^x: log2(e) is merged with a factor, and a row's value is scaled once a
     row.
     """
@@ -145,7 +145,7 @@ def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
         bytes_ = Tile(dtypes.i8, tile.dims, tile.parts, tile.formula)
         if tile.dtype.bits != 8:
             raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet; go by i8", op.loc)
-        return (_halves(storage, bytes_ if tile.dtype is dtypes.i8 else _as_bits(storage, tile, dtypes.i8), op),)
+        return (_as_f4_pairs(storage, bytes_ if tile.dtype is dtypes.i8 else _as_bits(storage, tile, dtypes.i8), op),)
     if to.bits not in _WORDS or tile.dtype.bits not in _WORDS:
         raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet", op.loc)
     return (_other_width(storage, _as_bits(storage, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
@@ -195,7 +195,7 @@ def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
     return _as_bits(storage, Tile(word, kind.dims, parts, formula), kind.dtype)
 
 
-def _halves(storage: Storage, tile: Tile, op: Op) -> Tile:
+def _as_f4_pairs(storage: Storage, tile: Tile, op: Op) -> Tile:
     """Return bytes as two f4 floats each, the lower half first: a sign, then 0, 0.5, 1, 1.5, 2, 3, 4 or 6."""
     kind: TileType = op.results[0].type
     last, before = kind.dims[-1], tile.dims[-1]

@@ -58,7 +58,7 @@ def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
     """
     rest, around = list(ops), frozenset(r for op in ops for r in op.results)
     while rest:
-        early, chosen, left = _run(rest)
+        early, chosen, left = _candidates(rest)
         group = _group(low, chosen, left, around)
         if group is None:
             yield rest.pop(0)
@@ -68,7 +68,7 @@ def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
             rest = left
 
 
-def _run(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
+def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
     """Return (operations to do before, candidates for a group, the rest), up to the first operation that is neither."""
     early: list[Op] = []
     chosen: list[Op] = []
@@ -134,7 +134,9 @@ def write(low: Lowering, group: FusedRows) -> None:
     places: dict[Value, Value] = {}
     for op in group.ops:
         for value in group.outs.intersection(op.results):
-            places[value] = _place(low, op, value, whole) or _spent(storage, group, op, whole, [*places.values()])
+            places[value] = _carried_tensor(low, op, value, whole) or _result_tensor(
+                storage, group, op, whole, [*places.values()]
+            )
     first, length = whole[group.row]
 
     def rows(part: Part) -> None:
@@ -167,18 +169,18 @@ def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
     return tile.over(tile.dims, {row: part}) if row in tile.dims else tile
 
 
-def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
+def _carried_tensor(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
     """Return the tensor of a loop-carried value whose place the result of `op` takes; None if it cannot."""
     for operand in op.operands if op.name not in REDUCTIONS else ():
         tensor = low.storage.going_on.get(operand)
         if tensor is None or len(low.users[operand]) != 1:
             continue
-        if _is_alike(low.storage, tensor, operand, value.type, whole):
+        if _holds_alike(low.storage, tensor, operand, value.type, whole):
             return tensor
     return None
 
 
-def _is_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
+def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
     """True if a tensor that holds a value would hold one of type `kind` in the same way, element by element."""
     if tensor in storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
         return False
@@ -187,7 +189,7 @@ def _is_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, who
     return as_value.formula == storage.env[holds].formula and storage.room_of(tensor) == shape
 
 
-def _spent(storage: Storage, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
+def _result_tensor(storage: Storage, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
     """Return a tensor for the result of `op`, which others use: that of an operand nothing uses afterwards, or a new
     one.
 
@@ -197,18 +199,18 @@ def _spent(storage: Storage, group: FusedRows, op: Op, whole: Parts, taken: list
     kind: TileType = value.type
     for before in group.given if op.name not in REDUCTIONS else ():
         tensor = storage.going_on.get(before)
-        if tensor is None or tensor in taken or not _is_alike(storage, tensor, before, kind, whole):
+        if tensor is None or tensor in taken or not _holds_alike(storage, tensor, before, kind, whole):
             continue
         is_local = all(
             v in group.around for v, held in storage.going_on.items() if held is tensor
         )  # no loop carries it
-        if is_local and not _is_seen(storage, group, op, tensor, before):
+        if is_local and not _is_used_later(storage, group, op, tensor, before):
             return tensor
     shape = [whole[d][1] for d in kind.dims]
     return storage.writer.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
 
 
-def _is_seen(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
+def _is_used_later(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
     """True if anything uses a tensor after the operation `made` of the group, or uses it at other elements."""
     load, seen = storage.env[holds].formula.value, set[Value]()
     for value, tile in storage.env.items():

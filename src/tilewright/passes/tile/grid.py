@@ -191,16 +191,16 @@ class Workgroups:
                 self._workgroup(body, ids)
                 return
             for kind in range(len(self.forms)):
-                with self.low.branch(self._is_of(ids, kind)):
-                    self._workgroup(body, self._limited(ids, kind), kind)
+                with self.low.branch(self._is_of_kind(ids, kind)):
+                    self._workgroup(body, self._clamped_ids(ids, kind), kind)
 
-    def _limited(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
+    def _clamped_ids(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
         """Return the ids clamped to the range that workgroups of a kind have, so that their bounds are known."""
         places = np.nonzero(self.kinds == kind)
         limits = [(int(p.min()), int(p.max())) for p in reversed(places)]
         return tuple(maximum(minimum(w, hi), lo) for w, (lo, hi) in zip(ids, limits, strict=True))
 
-    def _is_of(self, ids: tuple[Expr, ...], kind: int) -> Expr:
+    def _is_of_kind(self, ids: tuple[Expr, ...], kind: int) -> Expr:
         """Return the condition that the workgroup of these ids is of a kind."""
         known, conditions = self._meanings(ids, _substituted), []
         for place, record in enumerate(self.constraints):
@@ -276,7 +276,7 @@ def independent(groups: Workgroups) -> bool:
     low, program = groups.low, groups.low.program
     if groups.persistent is not None or low.reports.logs is not None or is_ordered(program):
         return False
-    if not groups.opened and not _reordered(groups):
+    if not groups.opened and not _have_distinct_ids(groups):
         return False
     cut = [_cut_by(groups, g) for g, count in enumerate(groups.counts) if count not in (0, 1)]
     if None in cut:
@@ -288,12 +288,12 @@ def independent(groups: Workgroups) -> bool:
         names = {op.name for op in writes}
         if not writes or ("write" not in names and len(names) == 1 and not reads):
             continue
-        if names != {"write"} or not all(d is not None and _apart(low, d, (*writes, *reads)) for d in cut):
+        if names != {"write"} or not all(d is not None and _are_disjoint(low, d, (*writes, *reads)) for d in cut):
             return False
     return True
 
 
-def _reordered(groups: Workgroups) -> bool:
+def _have_distinct_ids(groups: Workgroups) -> bool:
     """True if no two workgroups have the same ids after the constraints that reorder them."""
     ids = [np.broadcast_to(groups.numbers[WORKGROUPS[g]], groups.shape).reshape(-1) for g in range(len(groups.counts))]
     return len(np.unique(np.stack(ids, axis=1), axis=0)) == len(ids[0])
@@ -317,7 +317,7 @@ def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
     return None
 
 
-def _apart(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
+def _are_disjoint(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
     """True if all accesses have the coordinate of `dim` alone at the same memory coordinate, without any other
     symbol.
     """

@@ -32,7 +32,7 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
     """
     if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
-    users, computing = low.users.get(op.result, ()), _made_in_steps(low)
+    users, computing = low.users.get(op.result, ()), _computed_in_steps(low)
     return bool(users) and all(_is_left(low, x, op) or _is_staged(low.cuts, x, op) or x in computing for x in users)
 
 
@@ -51,7 +51,9 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
         return False
     kernel, axes = kernel_and_axes
     whole = low.scope.part(axes.k)[1] % kernel.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
-    return kernel.group == 1 or (whole and _lies_along(read, axes.k) and not _may_leave(low.arguments, read, axes.k))
+    return kernel.group == 1 or (
+        whole and _is_contiguous_along(read, axes.k) and not _may_be_out_of_bounds(low.arguments, read, axes.k)
+    )
 
 
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
@@ -97,7 +99,7 @@ def _is_staged(cuts: Cuts, user: Op, read: Op) -> bool:
     return kernel is not None and kernel.slab is not None and user.operands[2] is not read.results[0]
 
 
-def _made_in_steps(low: Lowering) -> set[Op]:
+def _computed_in_steps(low: Lowering) -> set[Op]:
     """Return the operations that compute an operand A from arguments, one K step at a time."""
     computing: set[Op] = set()
     for op, kernel in low.cuts.products.items():
@@ -114,7 +116,7 @@ def slides(low: Lowering, dim: Expr) -> bool:
     for op in low.program.walk():
         if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:
             continue
-        if _may_leave(low.arguments, op, dim):
+        if _may_be_out_of_bounds(low.arguments, op, dim):
             return True
     return False
 
@@ -134,14 +136,14 @@ def are_alike(low: Lowering, dim: Expr) -> bool:
     return not low.cuts.lanes
 
 
-def _lies_along(read: Op, dim: Expr) -> bool:
+def _is_contiguous_along(read: Op, dim: Expr) -> bool:
     """True if elements along `dim` are contiguous in the memory of a read; otherwise they are copied to a panel."""
     *before, last = read.attrs.get("at") or read.operands[0].type.dims
     coordinate = dict(zip(read.results[0].type.dims, read.attrs.get("over", ()), strict=False)).get(dim, dim)
     return not any(coordinate in e.symbols for e in before) and linear_step(last, coordinate) == 1
 
 
-def _may_leave(arguments: ArgumentTensors, read: Op, dim: Expr) -> bool:
+def _may_be_out_of_bounds(arguments: ArgumentTensors, read: Op, dim: Expr) -> bool:
     """True if a coordinate that depends on `dim` and on others may be out of bounds."""
     kind: TileType = read.results[0].type
     coordinate = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)

@@ -44,7 +44,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if op.attrs.get("start"):
         return _while(low, op)
     if moving.is_moved(scope, op, _limits(low.program, op)):
-        return _moved(low, op)
+        return _data_dependent_loop(low, op)
     first, length = scope.part(axis)
     tile = _tile(low, op, axis, length)
     carried = _all_carried(low, op, op.operands)
@@ -64,7 +64,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
         out = False
         if low.cuts.terms is not None:
             out = isinstance(rounds, Const) and rounds.value <= low.cuts.terms
-            _bring(low, op, axis, (begin, length), rounds is as_expr(1))
+            _hoist_reads(low, op, axis, (begin, length), rounds is as_expr(1))
         name = f"k_{axis}" if str(axis).isidentifier() else "k"
         with low.writer.loop(name, rounds, start, unroll=out, kept=kept) as k:
             low.reports.iteration[axis] = k
@@ -189,7 +189,7 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     """Return (tensor, tile) for a carried value, with its start value stored; the tensor is None if it has no
     elements.
     """
-    wide = _wide(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
+    wide = _carried_type(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
     if op.attrs["axis"] in dims:
         raise ProgramError(f"iterate over {op.attrs['axis']}: a carried value has that dimension itself", op.loc)
@@ -197,7 +197,7 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
         return None, start
     kind, formula = start.accumulated if wide is not None else (start.dtype, start.formula)
     to = wide or start.dtype
-    product = _made_by(op, place)
+    product = _maker_of_carried(op, place)
     kernel = inplace.microkernel_of(low, product) if product is not None and product.name == "mma" else None
     if (
         kernel is not None
@@ -217,16 +217,16 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     return load.tensor, stored
 
 
-def _made_by(op: Op, place: int) -> Op | None:
+def _maker_of_carried(op: Op, place: int) -> Op | None:
     """Return the operation of a loop's body that computes carried value number `place`; None if there is none."""
     value = op.blocks[0].ops[-1].operands[place]
     return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
 
 
-def _wide(machine: Machine, op: Op, place: int) -> DType | None:
+def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
     """Return the accumulator type of a carried value that an MMA or a reduction computes; None for any other value."""
     value = op.blocks[0].ops[-1].operands[place]
-    maker = _made_by(op, place)
+    maker = _maker_of_carried(op, place)
     if maker is None or maker.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
         return None
     if maker.name == "mma":
@@ -235,7 +235,7 @@ def _wide(machine: Machine, op: Op, place: int) -> DType | None:
     return accumulator
 
 
-def _bring(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
+def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
     """Emit reads that all iterations of a loop share, before the loop: operands small enough to be hoisted.
 
     If there is one iteration and lanes have boxes, the largest read is hoisted too, so that both loads overlap.
@@ -273,7 +273,7 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
     _store(low.storage, carried, following)
 
 
-def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
+def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower a loop whose start, end or count is data: a while loop with the current index in memory."""
     scope = low.scope
     axis: Expr = op.attrs["axis"]
@@ -302,12 +302,12 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
             del scope.bases[axis]
         low.storage.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
 
-    _as_long_as(low.storage, lambda: call("lt", place.formula, stop.formula), one)
+    _emit_while(low.storage, lambda: call("lt", place.formula, stop.formula), one)
     low.reports.required = required
     return _results(low.storage, op, carried)
 
 
-def _as_long_as(storage: Storage, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
+def _emit_while(storage: Storage, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
     """Emit a while loop: `truth()` gives the condition, evaluated before each iteration; `one()` emits the body."""
     going = storage.writer.register(dtypes.i32, "going")
 
@@ -358,7 +358,7 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
             following = scope.bound[axis].formula
         low.storage.put(place.formula.value.tensor, (), {}, following)
 
-    _as_long_as(low.storage, truth, one)
+    _emit_while(low.storage, truth, one)
     scope.walking.discard(axis)
     if outside is None:
         del scope.bound[axis]

@@ -47,11 +47,11 @@ def condition_of(formula: Formula) -> list[Expr] | None:
         return None if any(p is None for p in parts) else [e for p in parts for e in p or ()]
     if formula.name not in _DIFFERENCES:
         return None
-    a, b = map(_integer, formula.parts)
+    a, b = map(_as_expression, formula.parts)
     return None if a is None or b is None else [_DIFFERENCES[formula.name](a, b)]
 
 
-def _integer(formula: Formula) -> Expr | None:
+def _as_expression(formula: Formula) -> Expr | None:
     """Return a formula of coordinates as an expression; None if it is no integer formula of coordinates."""
     if formula.name == "index":
         index: Expr = formula.value
@@ -59,9 +59,9 @@ def _integer(formula: Formula) -> Expr | None:
     if formula.name == "number" and formula.value == int(formula.value):
         return as_expr(int(formula.value))
     if formula.name == "cast" and formula.value.kind == "int":
-        return _integer(formula.parts[0])
+        return _as_expression(formula.parts[0])
     if formula.name in _ARITHMETIC:
-        a, b = map(_integer, formula.parts)
+        a, b = map(_as_expression, formula.parts)
         return None if a is None or b is None else _ARITHMETIC[formula.name](a, b)
     return None
 
@@ -98,10 +98,10 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
     if axes is None or len(axes) < 2 or len(limits) != 1 or limits[0] is None:
         return None
     tile = Tile(kind.dtype, kind.dims, parts, chosen.formula)
-    return _seen(low, tile, lambda places: places(wanted[0]), limits[0], other.formula)
+    return _masked(low, tile, lambda places: places(wanted[0]), limits[0], other.formula)
 
 
-def _seen(
+def _masked(
     low: Lowering, tile: Tile, wanted: Callable[[Callable[[Expr], Expr]], Expr], least: Expr, other: Formula
 ) -> Tile:
     """Return a register tile with the number `other` where a mask is false; the select runs only if `least` is
@@ -174,7 +174,7 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
     def wanted(places: Callable[[Expr], Expr]) -> Expr:
         return last - places(low.scope.coordinate(axis))  # a coordinate itself is never past the end
 
-    return _seen(low, tile, wanted, last - (first + width - 1), number(-inf, tile.dtype))
+    return _masked(low, tile, wanted, last - (first + width - 1), number(-inf, tile.dtype))
 
 
 # -- tiles that change nothing ----------------------------------------------------------------------------

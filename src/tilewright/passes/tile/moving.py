@@ -67,7 +67,7 @@ def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) ->
     """Return the tile with `number` for elements past the end of `dims`, so that they do not count."""
     for d in dims:
         if d in low.scope.past and d not in low.scope.unseen:
-            tile = _ended(low, tile, d, number)
+            tile = _masked_end(low, tile, d, number)
         inside = counts(low.scope, d)
         if inside is not None:
             other = formulas.number(number, tile.dtype)
@@ -75,7 +75,7 @@ def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) ->
     return tile
 
 
-def _ended(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
+def _masked_end(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
     """Return the tile with `number` past the end of `dim`, if a tile of a loop may go past it.
 
     It is stored where the tile is held, only in the last iteration. Arguments are zero there already.

@@ -67,7 +67,7 @@ def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) 
     """Return B over `dims` packed in `order` before the program runs; None if it is no argument that tasks share."""
     load = only_load(b.formula)
     source = None if load is None else low.arguments.source(load.tensor)
-    if load is None or source is None or load.tensor.type.role != "in" or not _is_shared(low, b):
+    if load is None or source is None or load.tensor.type.role != "in" or not _is_read_again(low, b):
         return None
     scope = low.scope
     coordinates = [scope.coordinate(d) for d in dims]
@@ -90,7 +90,7 @@ def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Exp
     return BlockOrder(how, around, deep, width(axes.n), width(axes.k))
 
 
-def _is_shared(low: Lowering, b: Tile) -> bool:
+def _is_read_again(low: Lowering, b: Tile) -> bool:
     """True if tasks or loops go over a dimension that B lacks, so that B is read again; or if shared memory is
     scarce.
     """

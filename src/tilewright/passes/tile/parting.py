@@ -54,19 +54,21 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: M
     outer, inner, left = (symbol(f"{axis}_{name}", 1) for name in ("split", "part", "left"))
     begin, new = count * width, {outer: count, inner: width}
     with building():
-        part, ops = _reduced(last, before, Parted(axis, {outer: (width, count), inner: (1, width)}, zeros=False), inner)
+        part, ops = _part_reduction(
+            last, before, Parted(axis, {outer: (width, count), inner: (1, width)}, zeros=False), inner
+        )
         memory = between(program, NAME, part)
         combined = combining(last, memory, outer, last.name)
         if begin < extent:
             over = Parted(axis, {left: (1, extent - begin)}, zeros=False, first=begin)
-            rest, more = _reduced(last, before, over, left)
+            rest, more = _part_reduction(last, before, over, left)
             both = (combined[-1].result, rest)
             new[left] = extent - begin
             combined += [*more, Op(TILE.ops[STEPS[last.name]], both, {}, (Value(kind),), loc=last.loc)]
         return halved(program, ("parts", ops), memory, last, combined, sizes, new, count)
 
 
-def _reduced(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Value, list[Op]]:
+def _part_reduction(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Value, list[Op]]:
     """Return (a reduction's result over the dimension `dim` of the rewriting `over`, the operations that compute
     it).
     """

@@ -505,9 +505,9 @@ class Staged(Factor):
             for d in outer:
                 product.at.setdefault(d, as_expr(0))
             with product.w.loop("s", deep // step, unroll=True) as s:
-                staged._bring(count, step, as_expr(0), step * s, s)
+                staged._copy_slab(count, step, as_expr(0), step * s, s)
             if deep % step:
-                staged._bring(count, deep % step, as_expr(0), as_expr(deep // step * step), as_expr(deep // step))
+                staged._copy_slab(count, deep % step, as_expr(0), as_expr(deep // step * step), as_expr(deep // step))
             if on:
                 staged.registers = staged._read(count, deep)
         return staged
@@ -516,17 +516,17 @@ class Staged(Factor):
         """Return registers with all of the operand, as the atom takes A."""
         p = self.product
         i, c = p.w.axes((rows, deep))
-        view = p.w.view(self.held, (i, c), self._lies(i, c))
+        view = p.w.view(self.held, (i, c), self._slab_place(i, c))
         kind = f"{p.how.atom.name}.a"
         registers = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.waves)
         p.w.emit("copy", (view, registers))
         return registers
 
-    def _bring_step(self, count: int, deep: int, first: Expr, k: Expr) -> None:
+    def _copy_step(self, count: int, deep: int, first: Expr, k: Expr) -> None:
         """Emit the copies of a K step: one for each filter tap of the step, and one for each slab."""
         p = self.product
         if not self.several:
-            self._bring(count, deep, first, k)
+            self._copy_slab(count, deep, first, k)
             return
         slabs, begin, number = deep // self.step // prod(p.taps.values()), dict(p.at), as_expr(0)
         with ExitStack() as loops:
@@ -534,10 +534,10 @@ class Staged(Factor):
                 tap = loops.enter_context(p.w.loop(f"k_{word(d)}", taps, unroll=True))
                 p.at[d], number = begin[d] + tap, taps * number + tap
             s = loops.enter_context(p.w.loop("s", slabs, unroll=True))
-            self._bring(count, self.step, first, k + self.step * s, slabs * number + s)
+            self._copy_slab(count, self.step, first, k + self.step * s, slabs * number + s)
         p.at.update(begin)
 
-    def _bring(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
+    def _copy_slab(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
         """Emit the copy of K elements from `k` on to the shared tile; `step` is the number of the slab if there are
         several.
         """
@@ -573,18 +573,18 @@ class Staged(Factor):
         if self.registers is not None:
             return self.registers
         if not self.product.how.at_once:
-            self._bring_step(rows, deep, row, k)
+            self._copy_step(rows, deep, row, k)
         i, c = self.product.w.axes((rows, deep))
-        return self.product.w.view(self.held, (i, c), self._lies(i, c))
+        return self.product.w.view(self.held, (i, c), self._slab_place(i, c))
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
         """Return a view of B's block in the shared tile, after the copy of the K step."""
         if not self.product.how.at_once:
-            self._bring_step(columns, deep, column, k)
+            self._copy_step(columns, deep, column, k)
         e, j = self.product.w.axes((deep, columns))
-        return self.product.w.view(self.held, (e, j), self._lies(j, e))
+        return self.product.w.view(self.held, (e, j), self._slab_place(j, e))
 
-    def _lies(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
+    def _slab_place(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
         """Return the coordinates in the shared tile of the element at index `i` along M or N and `c` along K."""
         row = self.product.how.slab or 1
         step, c = ([(c // self.step, False)], c % self.step) if self.several else ([], c)

@@ -218,7 +218,7 @@ def halved(
     name, ops = first
     write = Op(TILE.ops["write"], (ops[-1].result, memory), {}, loc=cut.loc)
     one = _of(program, f"{program.name}_{name}", [*ops, write], memory)
-    two = _of(program, program.name, _rest(program.body.ops, cut, combined), memory)
+    two = _of(program, program.name, _with_combined(program.body.ops, cut, combined), memory)
     verify(one)
     verify(two)
     numbers = Substitution({**sizes, **new})
@@ -237,7 +237,7 @@ def within(op: Op) -> list[Op]:
     return [x for block in op.blocks for x in walk_block(block)]
 
 
-def _rest(ops: list[Op], cut: Op, combined: list[Op]) -> list[Op]:
+def _with_combined(ops: list[Op], cut: Op, combined: list[Op]) -> list[Op]:
     """Return the operations with `combined` in place of `cut`, and without those whose results nothing uses."""
     values = {cut.result: combined[-1].result}
     rewritten: list[Op] = []
@@ -245,7 +245,7 @@ def _rest(ops: list[Op], cut: Op, combined: list[Op]) -> list[Op]:
         if op is cut:
             rewritten += combined
             continue
-        blocks = tuple(Block(b.args, _rest(b.ops, cut, combined)) for b in op.blocks)
+        blocks = tuple(Block(b.args, _with_combined(b.ops, cut, combined)) for b in op.blocks)
         operands = tuple(values.get(v, v) for v in op.operands)
         rewritten.append(Op(op.spec, operands, op.attrs, op.results, blocks, op.loc))
     used: set[Value] = set()

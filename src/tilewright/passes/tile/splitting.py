@@ -65,7 +65,7 @@ def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
     if product.attrs.get("blocks", 1) > 1:  # the last of what is summed has a block for each of the result's
         axes = axes[:-1]
     if loops:
-        factor_ops = _looped(program, cut)
+        factor_ops = _operand_ops(program, cut)
         if isinstance(factor_ops, str) or cut.attrs["axis"] not in axes:
             return factor_ops if isinstance(factor_ops, str) else f"{cut.attrs['axis']} is in blocks"
         axis, reads = (
@@ -79,7 +79,7 @@ def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
     return WholeSum(cut, start, operand_reads, product, axes, False)
 
 
-def _looped(program: Program, loop: Op) -> list[Op] | str:
+def _operand_ops(program: Program, loop: Op) -> list[Op] | str:
     """Return the operations that compute the operands in a loop that only adds MMAs; or text: why it is no such
     loop.
     """
@@ -141,7 +141,7 @@ def halves(
         mma = Op(product.spec, (*taken, zero.result), dict(product.attrs), (Value(total),), loc=product.loc)
         ops = [zero, *ops, mma]
         memory = between(program, NAME, mma.result)
-        combined = _written_out(cut, memory, parts) if parts <= WRITTEN_OUT else combining(cut, memory, outer, "sum")
+        combined = _sum_of_reads(cut, memory, parts) if parts <= WRITTEN_OUT else combining(cut, memory, outer, "sum")
         return halved(program, ("parts", ops), memory, cut, combined, sizes, {outer: parts, inner: width}, parts)
 
 
@@ -201,7 +201,7 @@ def combining(cut: Op, memory: Value, outer: Symbol, how: str) -> list[Op]:
     return [read, Op(TILE.ops[how], (read.result,), {"dim": outer}, (Value(cut.result.type),), loc=cut.loc)]
 
 
-def _written_out(loop: Op, memory: Value, parts: int) -> list[Op]:
+def _sum_of_reads(loop: Op, memory: Value, parts: int) -> list[Op]:
     """Return reads of all parts and their sum in order, as additions: an elementwise program."""
     kind: TileType = loop.result.type
     over = tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))

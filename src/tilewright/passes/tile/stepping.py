@@ -76,7 +76,7 @@ class _InSteps(Rewriter):
         if op not in self.products:
             return super().op(op)
         inside: dict[Value, Op] = {}
-        a, b = (self._again(v, inside) for v in op.operands[:2])
+        a, b = (self._recomputed(v, inside) for v in op.operands[:2])
         acc = Value(op.operands[2].type, "sum")
         added = Op(op.spec, (a, b, acc), dict(op.attrs), (Value(acc.type),), (), op.loc)
         end = Op(TILE.ops["yield"], (added.result,), {}, loc=op.loc)
@@ -86,7 +86,7 @@ class _InSteps(Rewriter):
         body = Block((acc,), [*inside.values(), added, end])
         return Op(TILE.ops["iterate"], start, {"axis": self.dim}, results, (body,), op.loc)
 
-    def _again(self, value: Value, inside: dict[Value, Op]) -> Value:
+    def _recomputed(self, value: Value, inside: dict[Value, Op]) -> Value:
         """Return the value, recomputed inside the loop if it has the dimension; the operations are added to
         `inside`.
         """
@@ -94,7 +94,7 @@ class _InSteps(Rewriter):
             return self.of(value)
         if value not in inside:
             op = self.makers[value]
-            operands = tuple(self._again(v, inside) for v in op.operands)
+            operands = tuple(self._recomputed(v, inside) for v in op.operands)
             inside[value] = Op(op.spec, operands, dict(op.attrs), (Value(value.type, value.name),), (), op.loc)
         return inside[value].result
 

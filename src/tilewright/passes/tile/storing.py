@@ -22,7 +22,7 @@ from tilewright.plan.halo_windows import image_rows
 from tilewright.plan.model import element_bytes
 
 
-def _leaving(machine: Machine) -> CopyAtom | None:
+def _store_atom(machine: Machine) -> CopyAtom | None:
     """Return the machine's bulk copy from shared memory to global memory; None if it has none."""
     return next((a for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
 
@@ -31,7 +31,7 @@ def through_shared(low: Lowering, to: Write) -> bool:
     """Emit the store of an accumulator in registers through shared memory, some columns at a time; False if it
     cannot.
     """
-    _need_outside(low.scope, to)
+    _check_overhang(low.scope, to)
     sums = {each.tensor for each in loads(to.formula) if each.tensor in low.storage.sums}
     if not sums:
         return False
@@ -45,12 +45,12 @@ def through_shared(low: Lowering, to: Write) -> bool:
     if len(low.storage.sums[held]) != 2:
         return False
     m, n = low.storage.sums[held]
-    atom = _leaving(low.machine)
+    atom = _store_atom(low.machine)
     if atom is None or any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n}):
         return False
     last = to.access.at[-1].symbols if to.access.at else frozenset()
     if low.scope.coordinate(m) in last and low.scope.coordinate(n) not in last:
-        return _turned(low, to, atom, held)
+        return _transposed(low, to, atom, held)
     return _in_rows(low, to, atom, held)
 
 
@@ -88,11 +88,11 @@ def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
         with w.loop("g", across, unroll=True) as side:
             i, c = w.axes((rows, wide))
             images = _images(low.scope, to, {m: i, n: columns * side + wide * j + c})
-            _leave(low, to, (i, c), images, tile, [*([side] if group else []), i, c])
+            _copy_out(low, to, (i, c), images, tile, [*([side] if group else []), i, c])
     return True
 
 
-def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
+def _transposed(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     """Emit the store of an accumulator whose columns are rows of the argument (transposed); False if no tile fits.
 
     A shared tile has some columns, and all rows in slabs of one row of shared memory.
@@ -117,7 +117,7 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
         w.map(goal, (i, c), _looking_at(to.formula, held, part), images)
         with w.loop("s", rows // wide, unroll=True) as s:
             c, i = w.axes((count, wide))
-            _leave(low, to, (c, i), _images(low.scope, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
+            _copy_out(low, to, (c, i), _images(low.scope, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
     return True
 
 
@@ -126,7 +126,7 @@ def _images(scope: TileScope, to: Write, moved: Mapping[Expr, Expr]) -> Substitu
     return Substitution({scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
 
 
-def _leave(
+def _copy_out(
     low: Lowering, to: Write, over: tuple[Symbol, Symbol], images: Substitution, tile: Value, at: Sequence[Expr]
 ) -> None:
     """Emit the bulk copy of a shared tile to the argument; elements out of bounds are not stored.
@@ -158,7 +158,7 @@ def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
     return rewritten(formula, lambda e: e, lambda each: other if each.tensor is tensor else load(each.tensor, *each.at))
 
 
-def _need_outside(scope: TileScope, to: Write) -> None:
+def _check_overhang(scope: TileScope, to: Write) -> None:
     """Raise a ProgramError unless the overhang of edge tasks is out of bounds of the argument, where it is not
     stored.
     """

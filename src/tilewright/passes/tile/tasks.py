@@ -45,7 +45,7 @@ class Tasks:
         cases, counts = self._cut()
         with self.w.inside(inner):
             if self.cuts.roles is not None:
-                self.ranges = self._alike(counts)
+                self.ranges = self._equal_tasks(counts)
             if self.workgroups is None:
                 for chosen in product(*cases):
                     self._task(list(chosen))
@@ -110,7 +110,7 @@ class Tasks:
         self.low.task.shared.append(dim)
         return self.ranges[-1].symbol
 
-    def _alike(self, counts: Mapping[Expr, Size]) -> list[Range]:
+    def _equal_tasks(self, counts: Mapping[Expr, Size]) -> list[Range]:
         """Return the ranges of tasks of equal extent, and set where each begins, as a named symbol.
 
         With a raster group, the last two dimensions are one number: `group` tasks along the first of them, then on
@@ -120,7 +120,7 @@ class Tasks:
         group = self.cuts.group
         if self.cuts.schedule == "dynamic":
             ranges_of_rows = self._longest_first(counts, places)
-            return self._begun(counts, places, ranges_of_rows)
+            return self._set_begins(counts, places, ranges_of_rows)
         ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
         places |= {d: r.symbol for d, r in ranges.items()}
         if group > 1:
@@ -135,9 +135,11 @@ class Tasks:
                 here = maximum(here, 1)
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
-        return self._begun(counts, places, ranges.values())
+        return self._set_begins(counts, places, ranges.values())
 
-    def _begun(self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]) -> list[Range]:
+    def _set_begins(
+        self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]
+    ) -> list[Range]:
         """Set named first indices of a task along each dimension; return the ranges with more than one task."""
         for d, place in places.items():
             width, count = most(self.low.scope.parts[d][1]), counts[d]
@@ -194,7 +196,7 @@ class Tasks:
     def _deal(self, dim: Expr, per: int) -> None:
         """Give every task `per` pieces of a dimension; a smaller piece at the end goes to the last task."""
         full, tail = self._counted(dim, self.low.scope.size(dim))
-        count = number_or(maximum(as_expr(pieces(full + self._last_apart(dim, tail), per)), 1))
+        count = number_or(maximum(as_expr(pieces(full + self._rest_is_piece(dim, tail), per)), 1))
         if count != 1:
             self.task.dealt[dim] = self._number(dim, count), per, count
 
@@ -203,7 +205,7 @@ class Tasks:
         width, unit = self.cuts.blocks[dim], self.cuts.extended.get(dim, 1)
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
-    def _last_apart(self, dim: Expr, tail: Size) -> int:
+    def _rest_is_piece(self, dim: Expr, tail: Size) -> int:
         """Return 1 if the rest of a dimension is dealt out as a piece; 0 if the last task does it besides."""
         return int(tail != 0 and dim in self.cuts.extended)
 
@@ -252,7 +254,7 @@ class Tasks:
             task, per, count = self.task.dealt[dim]
             last, end = task >= count - 1, per * (task + 1)
             behind = 0 if slides else behind
-            even = full % per == 0 == behind + self._last_apart(dim, tail)
+            even = full % per == 0 == behind + self._rest_is_piece(dim, tail)
             loop(per * task, end if even else minimum(end, as_expr(full) - behind), True)
             if behind:
                 with low.branch(last):
@@ -260,7 +262,7 @@ class Tasks:
         elif slides and isinstance(full, int) and full > 1 and inplace.are_alike(low, dim):
             loop(0, full, True, (ahead, behind))
         else:
-            for start, stop, at_edge in _rounds(full, ahead, behind):
+            for start, stop, at_edge in _peeled_loops(full, ahead, behind):
                 if isinstance(full, Expr) and at_edge and ahead == 1 and start == 0:
                     with low.branch(full >= 1):
                         one(0, True)
@@ -288,11 +290,11 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
     return independent
 
 
-def _rounds(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
+def _peeled_loops(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
     """Return loops over `full` pieces as (from, to, True if at an edge): `ahead` and `behind` pieces at the ends are
     peeled.
 
-    >>> _rounds(5, 1, 1), _rounds(2, 1, 1), _rounds(4, 0, 0)
+    >>> _peeled_loops(5, 1, 1), _peeled_loops(2, 1, 1), _peeled_loops(4, 0, 0)
     ([(0, 1, True), (1, 4, False), (4, 5, True)], [(0, 1, True), (1, 2, True)], [(0, 4, True)])
     """
     if isinstance(full, Expr):

@@ -58,14 +58,14 @@ class AroundHalo:
         p = self.p
         if p.total not in p.low.storage.sums:
             raise ProgramError("the sums of a task do not stay in registers")
-        stays = self._all_of_b() if self.offsets == 0 else None
+        stays = self._copy_all_of_b() if self.offsets == 0 else None
         streamed = self.deep if self.offsets == 1 else self.deep[:-1] if self.offsets else []
         several = p.how.blocks > 1
         with self.w.loop("e", pieces(p.width(p.axes.k), self.slab), unroll=several) as e, ExitStack() as loops:
             halo, box = self._halo(e)
             for d in streamed:
                 p.at[d] = loops.enter_context(self.w.loop(f"k_{d}", p.width(d)))
-            held = self._some_of_b(e) if stays is None else stays
+            held = self._copy_taps_of_b(e) if stays is None else stays
             inside = [d for d in self.deep if d not in streamed]
             atoms = p.how.rows // p.how.atom.shape[0] // p.how.groups
             few = atoms * prod(int(p.width(d)) for d in inside) <= UNROLLED
@@ -114,7 +114,7 @@ class AroundHalo:
         if box is None or prod(box.widths) >= prod(int(p.width(d)) for d in self.deep) * p.how.rows * self.slab:
             raise ProgramError("what a task reads of A is no box, or none smaller than what it reads")
         if self.walk is not None:
-            return self._running_on(box, e), box
+            return self._halo_of_lines(box, e), box
         held = self.w.alloc(p.how.atom.a.dtype, box.widths, "halo", self._swizzle(p.how.atom.a))
         over = self.w.axes(box.widths)
         self._copy(self.a, over, [first + x for first, x in zip(box.first, over, strict=True)], e, held, "halo")
@@ -133,7 +133,7 @@ class AroundHalo:
         *outer, line, place, c = at
         return [*outer, self.walk.pitch * line + place, c]
 
-    def _running_on(self, box: Box, e: Expr) -> Value:
+    def _halo_of_lines(self, box: Box, e: Expr) -> Value:
         """Emit the copy of a halo tile whose lines lie one behind the other, and return it.
 
         Each image is copied separately; what MMAs read behind its last line is zero.
@@ -160,7 +160,7 @@ class AroundHalo:
             self._copy(self.a, over, places, e, target, "halo")
         return held
 
-    def _some_of_b(self, e: Expr) -> Value:
+    def _copy_taps_of_b(self, e: Expr) -> Value:
         """Emit the copy of B at the current filter tap, or at all taps along the last dimension; return the copy."""
         p, dtype = self.p, self.p.how.atom.b.dtype
         last = self.deep[-1:] if self.offsets > 1 else []
@@ -170,7 +170,7 @@ class AroundHalo:
         self._copy(self.b, over, self._places(self.b, self._of_b(last, over, e)), e, held, "ring")
         return held
 
-    def _all_of_b(self) -> Value:
+    def _copy_all_of_b(self) -> Value:
         """Emit the copy of all of B before the first task; return the copy."""
         p, dtype = self.p, self.p.how.atom.b.dtype
         if any(p.parts[d][0].symbols for d in (p.axes.n, *p.axes.around) if d in self.b_dims):

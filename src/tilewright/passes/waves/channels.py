@@ -24,7 +24,7 @@ def channel(low: Waves, op: Op) -> None:
     producer, consumer = op.attrs["producer"], op.attrs["consumer"]
     halves = low.group.halves
     name = op.results[0].name or "channel"
-    late = producer == consumer and _one_leaves(low, op)
+    late = producer == consumer and _only_channel_leaves(low, op)
     groups = _groups(low, op) if late and op.attrs.get("apart") else 1
     key, count = (op, halves, groups), stages * halves * groups
     full = low.barriers((*key, "full"), count, _arrivals(low, producer) // groups, f"{name}_full")
@@ -58,7 +58,7 @@ def _arrivals(low: Waves, role: str) -> int:
     return low.group.waves if low.group.halves == 2 and role == low.role else low.group_of(role)
 
 
-def _one_leaves(low: Waves, op: Op) -> bool:
+def _only_channel_leaves(low: Waves, op: Op) -> bool:
     """True if bulk copies leave from this channel's stages, and from those of no other channel of the role."""
     return low.leaving_channels() == {op.results[0]}
 
@@ -100,7 +100,7 @@ def leaves(low: Waves, ring: BarrierRing) -> None:
     low.leaving = True
 
 
-def _taken(low: Waves, op: Op, side: str, ring: BarrierRing) -> StagePlace:
+def _take_fill(low: Waves, op: Op, side: str, ring: BarrierRing) -> StagePlace:
     """Return the stage and turn of a channel's next fill for `side`, and emit the step of its counters.
 
     Raise a ProgramError if the role has no such side of the channel.
@@ -113,7 +113,7 @@ def _taken(low: Waves, op: Op, side: str, ring: BarrierRing) -> StagePlace:
     return place
 
 
-def _hand_out(low: Waves, op: Op, ring: BarrierRing, place: StagePlace) -> None:
+def _bind_stage(low: Waves, op: Op, ring: BarrierRing, place: StagePlace) -> None:
     """Bind the results of `acquire` or `wait` to the memory of a stage."""
     for value, tensor in zip(op.results, ring.op.operands, strict=True):
         whole: PlacedMemory = low.handles[tensor]
@@ -126,21 +126,21 @@ def _hand_out(low: Waves, op: Op, ring: BarrierRing, place: StagePlace) -> None:
 def acquire(low: Waves, op: Op) -> None:
     """Emit the wait until the next stage is empty, and bind the results to it."""
     ring: BarrierRing = low.handles[op.operands[0]]
-    place = _taken(low, op, "acquire", ring)
+    place = _take_fill(low, op, "acquire", ring)
     if ring.late:
         low.between_lanes.meet()
         with low.one_wave(ring.groups), low.when(place.turn >= 1):
             low.emit("drain", pending=ring.stages - 1)
             low.emit("arrive", (ring.empty,), at=(ring.barrier(place),))
     low.emit("await", (ring.empty,), at=(ring.barrier(place),), phase=place.turn - 1)
-    _hand_out(low, op, ring, place)
+    _bind_stage(low, op, ring, place)
 
 
 def commit(low: Waves, op: Op) -> None:
     """Emit the arrival at the stage's `full` barrier, after a fence for what was stored."""
     ring: BarrierRing = low.handles[op.operands[0]]
     low.make_visible()
-    place = _taken(low, op, "commit", ring)
+    place = _take_fill(low, op, "commit", ring)
     if op.operands[0] in low.landing:
         low.emit("land", (ring.full,), at=(ring.barrier(place),))
     low.emit("arrive", (ring.full,), at=(ring.barrier(place),))
@@ -149,11 +149,11 @@ def commit(low: Waves, op: Op) -> None:
 def wait(low: Waves, op: Op) -> None:
     """Emit the wait until the next stage is full, and bind the results to it."""
     ring: BarrierRing = low.handles[op.operands[0]]
-    place = _taken(low, op, "wait", ring)
+    place = _take_fill(low, op, "wait", ring)
     low.emit("await", (ring.full,), at=(ring.barrier(place),), phase=place.turn)
     if op.operands[0] in low.landing and any(low.chain.root(v) in low.asynchronous for v in ring.op.operands):
         low.emit("fence")
-    _hand_out(low, op, ring, place)
+    _bind_stage(low, op, ring, place)
 
 
 def release(low: Waves, op: Op) -> None:
@@ -161,7 +161,7 @@ def release(low: Waves, op: Op) -> None:
     ring: BarrierRing = low.handles[op.operands[0]]
 
     def give_back() -> None:
-        place = _taken(low, op, "release", ring)
+        place = _take_fill(low, op, "release", ring)
         if ring.leaves and ring.late:
             with low.one_wave(ring.groups):
                 low.emit("seal")

@@ -168,7 +168,7 @@ def tasks(low: Waves, op: Op) -> None:
     whole = low.group
     with low.writing(inner), low.means(meanings):
         if turns:
-            skipped = _in_turn(low, op)
+            skipped = _pingpong_task(low, op)
             _skip(low, skipped)
             _end(low, op)
         else:
@@ -209,7 +209,7 @@ def _from_table(low: Waves, op: Op) -> None:
         low.count_on(seen, as_expr(1))
         mine, others = Block(()), Block(())
         with low.writing(mine):
-            skipped = _in_turn(low, op)
+            skipped = _pingpong_task(low, op)
             _end(low, op)
             low.flying.settle_all()
             if meets:
@@ -239,7 +239,7 @@ def _end(low: Waves, op: Op) -> None:
         low.block(block)
 
 
-def _in_turn(low: Waves, op: Op) -> Skipped:
+def _pingpong_task(low: Waves, op: Op) -> Skipped:
     """Emit a task of one half of the role: its body waits for the other half's body, and hands on; its end runs beside
     it.
 
@@ -261,7 +261,7 @@ def _in_turn(low: Waves, op: Op) -> Skipped:
     count = low.value_of(done, "turn")
     low.count_on(done, as_expr(1))
     body = op.blocks[0].ops
-    first_shared = next((i for i, inner in enumerate(body) if not _own(inner)), len(body))
+    first_shared = next((i for i, inner in enumerate(body) if not _is_register_only(inner)), len(body))
     for inner in body[:first_shared]:
         low.op(inner)
     low.flying.clear()
@@ -281,7 +281,7 @@ def _in_turn(low: Waves, op: Op) -> Skipped:
     return skipped
 
 
-def _own(op: Op) -> bool:
+def _is_register_only(op: Op) -> bool:
     """True if an operation concerns only registers of this half, so that it need not wait for its turn."""
     return op.name in ("alloc", "let", "view") or (op.name == "fill" and isinstance(op.operands[0].type, RegisterType))
 

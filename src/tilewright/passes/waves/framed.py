@@ -116,7 +116,7 @@ def map_(low: Waves, op: Op) -> None:
     )
 
     def part(window: Window) -> None:
-        _part(low, op, axes, window)
+        _emit_window(low, op, axes, window)
 
     most, word = low.target.lane_access.loads_in_flight, low.target.register_file.word_bytes
     _in_parts(low, dims, registers, part, max(1, most * word // max(word, loaded)))
@@ -155,7 +155,7 @@ def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], 
     further(window(dims), sorted((d for d in dims if d not in fixed and d.rounds > 1), key=lambda d: -d.rounds))
 
 
-def _part(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> None:
+def _emit_window(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> None:
     """Emit a map, copy or fill over one window: fetch operands, compute, and store if the target is memory."""
     sources, target = (op.operands[:1], op.operands[1]) if op.name == "copy" else (op.operands[1:], op.operands[0])
     if op.name == "fill":
@@ -197,7 +197,7 @@ def fetched(
         seen = tuple(d for d, axis in zip(handle.dims, through, strict=True) if d is not None and axis is not None)
         return expanded(low, handle, part.dims, seen)
     memory = low.handles[value]
-    some = _told_apart(low, memory, axes, part)
+    some = _without_broadcast_dims(low, memory, axes, part)
     lane, v = low.axes(some.values)
     places = some.places(low, lane, v)
     where = memory.at(_coordinates(axes, places))
@@ -221,7 +221,7 @@ def _coordinates(axes: tuple[Dim | None, ...], places: Mapping[Dim, tuple[Expr, 
     return tuple(as_expr(0) if d is None or d not in places else places[d][0] for d in axes)
 
 
-def _told_apart(low: Waves, memory: Any, axes: tuple[Dim | None, ...], part: Window) -> Window:
+def _without_broadcast_dims(low: Waves, memory: Any, axes: tuple[Dim | None, ...], part: Window) -> Window:
     """Return the window without dimensions along which memory is broadcast, so that each element is loaded once.
 
     Only dimensions of which a lane has all elements are left out.
@@ -335,7 +335,7 @@ def reduce(low: Waves, op: Op) -> None:
     function = op.attrs["with"]
     kind = source.type.dtype.accumulator if function in ("sum", "prod") else source.type.dtype
     together = Formula(COMBINING[function], (Formula.operand(1), Formula.operand(2)))
-    total = _own(low, op, axes, dims, gone, kind, together)
+    total = _lane_totals(low, op, axes, dims, gone, kind, together)
     if gone is not None and gone.threads > 1:
         _over_lanes(low, gone, total, held(kept), together)
         _over_waves(low, op, gone, kept, total, together)
@@ -365,7 +365,7 @@ def cast(low: Waves, value: Value, kind: DType) -> Value:
     return converted
 
 
-def _own(
+def _lane_totals(
     low: Waves, op: Op, axes: tuple[Dim | None, ...], dims: Dims, gone: Dim | None, kind: DType, together: Formula
 ) -> Value:
     """Return a fragment with what each lane has of its rows, combined."""

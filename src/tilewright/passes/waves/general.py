@@ -82,7 +82,7 @@ class Rows:
         self.low, self.op, self.half = low, op, len(op.operands) // 2
         self.along = op.attrs["along"]
         self.targets = [in_memory(low, op, self.half + i, self._kept_before()) for i in range(self.half)]
-        self.sources = [self._apart(i) for i in range(self.half)]
+        self.sources = [self._unaliased_source(i) for i in range(self.half)]
         shape = self.sources[0].shape
         self.length, self.outer = shape[self.along], shape[: self.along] + shape[self.along + 1 :]
         wide = op.attrs["with"] in ("sum", "prod")
@@ -92,7 +92,7 @@ class Rows:
         """True if the targets' old elements are needed: the reduction accumulates."""
         return bool(self.op.attrs.get("accumulate"))
 
-    def _apart(self, place_: int) -> InMemory:
+    def _unaliased_source(self, place_: int) -> InMemory:
         """Return a source that no target overwrites while others read it: a copy if they share memory."""
         low, op = self.low, self.op
         source = in_memory(low, op, place_)
@@ -164,7 +164,7 @@ class Rows:
         """Emit the reduction or scan of one row."""
         low, op = self.low, self.op
         if op.name == "scan":
-            self._running(lane, v, at, inside)
+            self._scan_row(lane, v, at, inside)
             return
         first = 0
         if op.attrs.get("accumulate"):
@@ -181,7 +181,7 @@ class Rows:
                 self.combine(totals, self.items(lane, v, self.full(at, i), inside))
         self.write(totals, lane, v, at, inside)
 
-    def _running(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+    def _scan_row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
         """Emit a scan of a row: the total so far is stored at every element, before it counts if `exclusive`, else
         after.
         """

@@ -98,7 +98,7 @@ def _view(low: Waves, op: Op) -> None:
         moving.view(low, op)
 
 
-def _dealt(rule: Rule) -> Rule:
+def _distributed(rule: Rule) -> Rule:
     """Return a rule that handles distributed operands and transposed tiles, and calls `rule` for all others."""
 
     def chosen(low: Waves, op: Op) -> None:
@@ -119,10 +119,10 @@ RULES: dict[str, Rule] = {
     "alloc": _alloc,
     "view": _view,
     "let": let,
-    "fill": _dealt(moving.fill),
-    "copy": _dealt(moving.copy),
-    "map": _dealt(computing.map_),
-    "reduce": _dealt(computing.reduce),
+    "fill": _distributed(moving.fill),
+    "copy": _distributed(moving.copy),
+    "map": _distributed(computing.map_),
+    "reduce": _distributed(computing.reduce),
     "broadcast": computing.broadcast,
     "convert_layout": computing.convert_layout,
     "scan": _scan,

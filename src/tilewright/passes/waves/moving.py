@@ -55,14 +55,14 @@ def registers(low: Waves, kind: RegisterType, name: str) -> Held:
             f"{kind} is spread over {spread.threads} threads; {low.group.waves} waves of {low.lanes} run it"
         )
     pieces = []
-    for columns in _parts(low, kind, spread):
+    for columns in _fragment_columns(low, kind, spread):
         fragment = low.fragment(kind.dtype, len(columns), name)
         coordinates = tuple(c[:, columns] for c in spread.coordinates)
         pieces.append(Piece(fragment, tuple(range(len(columns))), coordinates, spread.first[:, columns]))
     return Held(kind.dtype, spread.shape, tuple(pieces))
 
 
-def _parts(low: Waves, kind: RegisterType, spread: Placement) -> list[list[int]]:
+def _fragment_columns(low: Waves, kind: RegisterType, spread: Placement) -> list[list[int]]:
     """Return the values of each fragment of a register tensor: of each atom of C, or of each row or column of atoms."""
     every = list(range(spread.values))
     if kind.distribution is None or kind.distribution.operand is None or low.target is None:

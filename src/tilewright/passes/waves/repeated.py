@@ -54,7 +54,7 @@ def _join_in(block: Block, writers: Mapping[Value, int], same: dict[Value, Value
         for inner in op.blocks:
             _join_in(inner, writers, same)
         if op.name == "load" and op.operands[0] in allocated and writers[op.operands[0]] == 1:
-            register, first = op.operands[0], known.setdefault(_elements(op), op.operands[0])
+            register, first = op.operands[0], known.setdefault(_load_key(op), op.operands[0])
             if first is not register:
                 same[register] = first
                 continue
@@ -62,7 +62,7 @@ def _join_in(block: Block, writers: Mapping[Value, int], same: dict[Value, Value
     block.ops[:] = [op for op in kept if not (op.results and op.results[0] in same)]
 
 
-def _elements(op: Op) -> tuple[Any, ...]:
+def _load_key(op: Op) -> tuple[Any, ...]:
     """Return a key of a load: equal keys load the same elements."""
     register, memory = op.operands
     axes = op.attrs["over"]

@@ -81,7 +81,7 @@ class Scan:
         ready: list[Value | None] = [None, *sums[:-1]] if exclusive else [*sums]
         totals = [before if part is None else self._combined(before, part) for part in ready]
         for j, part in enumerate(totals):
-            self._placed(result, part, j, gone.width)
+            self._place_neighbour(result, part, j, gone.width)
 
     def _digits(self, gone: Dim) -> tuple[Array, Array]:
         """Return for each value of a lane (its round along the dimension, its index within a vector)."""
@@ -114,13 +114,13 @@ class Scan:
         self.low.emit("compute", (combined, a, b), formula=self.together)
         return combined
 
-    def _where(self, condition: Expr, lane: Symbol, v: Symbol, target: Value, other: Value) -> None:
+    def _combine_where(self, condition: Expr, lane: Symbol, v: Symbol, target: Value, other: Value) -> None:
         """Emit target = combination of target and other, where a condition on lane and wave holds."""
         holds = Formula("ne", (Formula("index", (), condition), Formula.number(0)))
         formula = Formula("select", (holds, self.together, Formula.operand(1)))
         self.low.emit("compute", (target, target, other), over=(lane, v), formula=formula)
 
-    def _placed(self, target: Value, part: Value, neighbour: int, width: int) -> None:
+    def _place_neighbour(self, target: Value, part: Value, neighbour: int, width: int) -> None:
         """Emit the copy of a part to element `neighbour` of each vector of the target; other elements stay."""
         count = int(target.type.shape[1])
         spread = self._picked(part, np.arange(count) // width)
@@ -141,7 +141,7 @@ class Scan:
             other = low.fragment(self.kind, count)
             moving.pick(low, other, total, np.arange(count), bit)
             lane, v = low.axes(count)
-            self._where(lane // bit % 2 >= 1, lane, v, before, other)
+            self._combine_where(lane // bit % 2 >= 1, lane, v, before, other)
             low.emit("compute", (total, total, other), formula=self.together)
             bit *= 2
 
@@ -168,7 +168,7 @@ class Scan:
             at = scratch.at((wave - mine * stride + n * stride, lane % lanes, v)).offset
             low.emit("load", (other, scratch.buffer), over=(lane, v), at=(at,))
             lane, v = low.axes(count)
-            self._where(mine >= n + 1, lane, v, before, other)
+            self._combine_where(mine >= n + 1, lane, v, before, other)
             low.emit("compute", (total, total, other), formula=self.together)
         low.meet()
 
@@ -186,7 +186,7 @@ class Scan:
             moving.pick(self.low, other, total, source)
             lane, v = self.low.axes(count)
             later = place(np.asarray([turns]), 1, lane, lane, v) >= r + 1
-            self._where(later, lane, v, earlier, other)
+            self._combine_where(later, lane, v, earlier, other)
         return earlier
 
 

@@ -28,8 +28,8 @@ def groups_apart(low: Waves, channel: Op, groups: int) -> bool:
     if role is None or channel in low.program.body.ops or low.group.halves > 1 or low.group.waves % groups:
         return False
     wrote: list[Any] | None = None
-    for op, known in _rounds(low, role.blocks[0], frozenset()):
-        stages = [v for v in op.operands if _made_by(low, v, channel)]
+    for op, known in _unrolled_ops(low, role.blocks[0], frozenset()):
+        stages = [v for v in op.operands if _is_in_stage(low, v, channel)]
         if not stages or op.name in ("view", "commit", "release"):
             continue
         if len(channel.operands) > 1 or not all(_is_known(low, v, known) for v in _looked_at(op)):
@@ -38,7 +38,12 @@ def groups_apart(low: Waves, channel: Op, groups: int) -> bool:
             wrote = _written(low, op, stages[0], groups)
             if wrote is None:
                 return False
-        elif op.name != "copy" or "by" not in op.attrs or wrote is None or not _cut(low, op.operands[0], wrote):
+        elif (
+            op.name != "copy"
+            or "by" not in op.attrs
+            or wrote is None
+            or not _can_split_copy(low, op.operands[0], wrote)
+        ):
             return False
     return wrote is not None
 
@@ -48,13 +53,13 @@ def _looked_at(op: Op) -> tuple[Value, ...]:
     return op.operands[:1] if op.name == "copy" and "by" in op.attrs else op.operands
 
 
-def _made_by(low: Waves, value: Value, channel: Op) -> bool:
+def _is_in_stage(low: Waves, value: Value, channel: Op) -> bool:
     """True if a value lies in a stage of the channel."""
     maker = low.chain.made.get(low.chain.root(value))
     return maker is not None and maker.name in ("acquire", "wait") and maker.operands[0] is channel.results[0]
 
 
-def _rounds(low: Waves, block: Block, known: frozenset[Symbol]) -> Iterator[tuple[Op, frozenset[Symbol]]]:
+def _unrolled_ops(low: Waves, block: Block, known: frozenset[Symbol]) -> Iterator[tuple[Op, frozenset[Symbol]]]:
     """Yield (operation, known loop variables) of a block and of blocks in it, for every iteration of unrolled loops."""
     for op in block.ops:
         yield op, known
@@ -69,7 +74,7 @@ def _rounds(low: Waves, block: Block, known: frozenset[Symbol]) -> Iterator[tupl
             for point in product(*counts):
                 low.chain.values |= zip(names, point, strict=True)
                 for inner in op.blocks:
-                    yield from _rounds(low, inner, known | {r.symbol for r in ranges})
+                    yield from _unrolled_ops(low, inner, known | {r.symbol for r in ranges})
         finally:
             low.chain.values |= before
 
@@ -99,7 +104,7 @@ def _written(low: Waves, op: Op, stage: Value, groups: int) -> list[Any] | None:
     return places_of_group if sum(map(len, places_of_group)) == len(np.unique(places)) else None
 
 
-def _cut(low: Waves, source: Value, wrote: list[Any]) -> bool:
+def _can_split_copy(low: Waves, source: Value, wrote: list[Any]) -> bool:
     """True if the parts of a copy, split along its first dimension, each take what one group wrote, from an aligned
     place.
     """

@@ -87,7 +87,7 @@ def write(low: Waves, op: Op) -> None:
     side = low.target.lane_access.transposed_bytes // size
     sides = {axis: min(side, 1 << (extents[axis] - 1).bit_length()) for axis in (turn.source, turn.target)}
     with _over(low, extents, sides) as at:
-        _tile(low, op, turn, extents, sides, at)
+        _emit_tile(low, op, turn, extents, sides, at)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def _over(low: Waves, extents: tuple[int, ...], sides: dict[int, int]) -> Iterat
         yield [stack.enter_context(low.loop("tile", 0, -(-n // sides.get(axis, 1)))) for axis, n in enumerate(extents)]
 
 
-def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[int, int], at: list[Expr]) -> None:
+def _emit_tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[int, int], at: list[Expr]) -> None:
     """Emit one tile: load it along the source's axis, store it to shared memory, load it transposed, compute and
     store.
     """
