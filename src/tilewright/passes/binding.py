@@ -116,7 +116,9 @@ def _bind_one(job: Job, plan: Schedule) -> None:
 
 
 def _take_program(job: Job, plan: Schedule) -> None:
-    """Set the job's program to the one over flat dimensions if the plan's axes name those and not their digits."""
+    """Set the job's program to the one over flat dimensions if the plan's axes name those and not their digits
+    (mixed-radix parts).
+    """
     if job.undivided is None:
         return
     names = {axis.name for axis in plan.axes}

@@ -32,7 +32,9 @@ ELEMENTS = 1 << 16
 
 
 def deferred(low: LoopLowering, op: Op) -> None:
-    """Lower a loop with `overlap defer`: the end of an iteration is woven into the body of the next."""
+    """Lower a loop with `overlap defer`: the end (second block) of an iteration is interleaved with the body of the
+    next.
+    """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
     memory = {r.symbol: low.register(i64, name=f"last_{r.symbol.name}") for r in ranges}

@@ -44,8 +44,8 @@ class HaloKernel:
 
     @classmethod
     def of(cls, job: Job, plan: Schedule) -> HaloKernel:
-        """Return the HaloKernel of a job: its program with rows split into digits; refuse a program without overlapping
-        rows.
+        """Return the HaloKernel of a job: its program with rows split into digits (mixed-radix parts); refuse a program
+        without overlapping rows.
         """
         whole = without_k_loops(job.program, job.free)  # a halo tile stays for loops over taps, which the plan says
         products = list(names_of(whole).values())
@@ -198,7 +198,8 @@ class HaloKernel:
         return line
 
     def box(self, slides: SlidingWindow, how: Microkernel) -> tuple[tuple[int, ...], Walk | None]:
-        """Return (extents of a task's box of digits, a Walk if rows run on from image line to image line, else None).
+        """Return (extents of a task's box of digits (mixed-radix parts), a Walk if rows run on from image line to image
+        line, else None).
 
         Refuse boxes that do not match the MMA's rows, or whose overhang would be written inside the result.
         """

@@ -15,7 +15,9 @@ class Inserting:
         self.names = {v.name for op in program.walk() for v in op.results}
 
     def op(self, spec: str, operands: tuple[Value, ...] = (), name: str | None = None, /, **attrs: Any) -> Op:
-        """Return a new operation; its results get the types that follow, and free names made from `name`."""
+        """Return a new operation; result types follow from its operands, and results get unused names made from
+        `name`.
+        """
         op = Op(BLOCK.ops[spec], operands, attrs, (), ())
         types = op.spec.result_types(op) if op.spec.result_types is not None else ()
         op.results = tuple(Value(kind, self.fresh(name)) for kind in types)

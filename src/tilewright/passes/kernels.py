@@ -27,7 +27,7 @@ from tilewright.plan.validate import atom_of_plan
 
 
 def lower_contraction(job: Job) -> Lowered:
-    """Return the block program of a contraction, from its program over digits and its plan."""
+    """Return the block program of a contraction, from its program over digits (mixed-radix parts) and its plan."""
     c, plan = job.contraction, job.plan
     assert c is not None
     assert plan is not None

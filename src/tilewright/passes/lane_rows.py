@@ -59,8 +59,9 @@ class LaneRows:
         return cls(product.terms, str(row), over, sizes, digits, cut, read, loops)
 
     def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[Terms, Patched, Schedule]:
-        """Return (the terms of a lane's box, the program over boxes, the plan of that program); refuse boxes that do
-        not fit.
+        """Return (how lanes compute the MMA term by term, the program over boxes of rows, the plan of that program).
+
+        Refuse a plan whose boxes have unknown digits (mixed-radix parts of the rows), or overhang inside the result.
         """
         axis = plan.axis(self.name)
         unknown = [d for d in box if d not in map(str, self.digits)]
@@ -87,7 +88,7 @@ class LaneRows:
         return replace(patched, sizes={**self.sizes, **patched.sizes}), boxed
 
     def with_dims(self, terms: Terms) -> Terms:
-        """Return `terms` with the dimensions of the program over boxes."""
+        """Return `terms` (how lanes compute the MMA) with the dimensions of the program over boxes."""
         cut, inner = [d for d in self.cut if d not in self.digits], tuple(inner_of(self.digits, terms.sizes))
         first = next((n for n, d in enumerate(self.cut) if d in self.digits), len(cut))
         return replace(terms, box=inner, dims=(*cut[:first], outer_of(self.name), *inner, *cut[first:]))

@@ -142,7 +142,9 @@ class _Diagonal:
         return Copied(program, self.sizes, self.shapes, free, tuple(copies), tuple(sources))
 
     def _require(self, free: Collection[Op]) -> None:
-        """Raise _Refused unless the rest of the program treats all elements alike, whatever the sizes of dimensions."""
+        """Raise _Refused unless everything outside the MMA is elementwise, and no constraint, loop or number fixes the
+        sizes.
+        """
         of = self.of
         stated = [d for tiles in tiles_of(self.program, self.before) for d in tiles]
         if any(str(d) in stated for d in self.extents):

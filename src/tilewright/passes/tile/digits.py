@@ -28,7 +28,8 @@ from tilewright.plan.general import ALIKE, dims_of, only_adds
 def in_digits(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op], *, summed_only: bool = False
 ) -> tuple[Program, dict[Symbol, Size], set[Op]]:
-    """Return (the program over digits, sizes of all its dimensions, its `free` loops); digits are mixed-radix parts.
+    """Return (the program over digits, sizes of all its dimensions, its `free` loops (same result for every tile
+    size)); digits are mixed-radix parts.
 
     Sizes known only at the call are expressions of symbols; then digits have such sizes too. With `summed_only`,
     dimensions that are written stay whole. The program is returned as it is if no access divides a dimension.
@@ -43,7 +44,8 @@ def in_digits(
 def digits_of(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], dim: Expr, *, alone: bool = False
 ) -> tuple[Program, dict[Symbol, int], tuple[Symbol, ...], set[Op]] | None:
-    """Return (the program with `dim` split into digits, all sizes, these digits, its free loops).
+    """Return (the program with `dim` split into digits (mixed-radix parts), all sizes, these digits, its free loops
+    (same result for every tile size)).
 
     None if `dim` stays whole. With `alone`, all other dimensions stay whole.
     """
@@ -134,12 +136,14 @@ class _Digits(Regrouped):
     # -- the program over them ----------------------------------------------------------------------------
 
     def run(self) -> tuple[Program, dict[Symbol, Size], set[Op]]:
-        """Return (the program over digits, its sizes, its free loops)."""
+        """Return (the program over digits (mixed-radix parts), its sizes, its free loops (same result for every tile
+        size)).
+        """
         rewritten = replace(self.program, body=self.body(self.program.body))
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
     def goes(self, op: Op) -> bool:
-        """True if a loop is eliminated: the MMA sums over the digits of its axis."""
+        """True if a loop is eliminated: the MMA sums over the digits (mixed-radix parts) of its axis."""
         return op in self.gone and op.attrs["axis"] in self.groups
 
 

@@ -24,7 +24,8 @@ from tilewright.plan.boxes import WRITES
 def without_empty(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """Return (the program without operations on empty tiles, its `free` loops); unchanged if no dimension is 0.
+    """Return (the program without operations on empty tiles, its `free` loops (same result for every tile size));
+    unchanged if no dimension is 0.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.tile import parse_tile

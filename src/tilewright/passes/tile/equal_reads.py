@@ -18,7 +18,8 @@ from tilewright.plan.boxes import WRITES
 
 
 def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (the program with equal reads of a block joined, its free loops); unchanged if all reads differ.
+    """Return (the program with equal reads of a block joined, its free loops (same result for every tile size));
+    unchanged if all reads differ.
 
     Reads of memory that is written are not joined.
     """

@@ -127,7 +127,9 @@ def _end(limit: Any) -> int:
 
 
 def _tiling(program: Program, axis: Expr) -> dict[str, Any]:
-    """Return the attributes that the constraints of a loop state."""
+    """Return {name: value} of what the program's tiling constraints state for the loop over `axis` (tile, start,
+    iters).
+    """
     tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
     return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
 

@@ -64,8 +64,9 @@ class _Runs:
         self.stuck = self._stuck()
 
     def first(self, views: bool) -> Run | None:
-        """Return a run to merge: with `views`, one that memories can be viewed with; else one that accesses divide.
-        None: none.
+        """Return a run (neighbouring dimensions) to merge; None if there is none.
+
+        With `views` it is one that memories can be viewed with as one dimension; else one that accesses can divide.
         """
         fits = self._can_be_viewed if views else self._can_be_divided
         return next((run for run in self._proposed() if self._acts_as_one(run) and fits(run)), None)
@@ -101,7 +102,8 @@ class _Runs:
         return stuck
 
     def _acts_as_one(self, run: Run) -> bool:
-        """True if each tile has all of a run or none of it, it is reduced at once, and at most one loop goes over it.
+        """True if each tile has all of a run (neighbouring dimensions) or none of it, it is reduced at once, and at
+        most one loop goes over it.
 
         The run must also be M, N or K of an MMA; without MMAs, reduced or beside a reduction.
         """
@@ -115,14 +117,16 @@ class _Runs:
         return is_wanted and at_once and len(loops) <= 1 and all(len({d in dims for d in run}) == 1 for dims in tiles)
 
     def _is_part_of_products(self, run: Run) -> bool:
-        """True if an MMA has the run as M, N or K, and none has it as a batch, of which a task has one element
-        anyway.
+        """True if an MMA has the run (neighbouring dimensions) as M, N or K, and none has it as a batch, of which a
+        task has one element anyway.
         """
         parts = {self._part(op, run[0]) for op in self.products}
         return BATCH not in parts and parts != {NONE}
 
     def _is_beside_reduction(self, run: Run) -> bool:
-        """True if results of reductions are contiguous along a run; elementwise programs gain nothing from merging."""
+        """True if results of reductions are contiguous along a run (neighbouring dimensions); elementwise programs gain
+        nothing from merging.
+        """
         return bool(self.chains) and any(
             run_place(self.sized, op, run) == len(places(op)[2]) - len(run) for op in self.accesses
         )
@@ -145,8 +149,8 @@ class _Runs:
         return all(self._is_viewed(memory, run) for memory in memories)
 
     def _is_viewed(self, memory: Value, run: Run) -> bool:
-        """True if a memory is a plain argument, all its users are accesses, and all have the run at the same
-        coordinate.
+        """True if a memory is a plain argument, all its users are accesses, and all have the run (neighbouring
+        dimensions) at the same coordinate.
         """
         kind: MemoryType = memory.type
         users = [op for op in self.ops if memory in op.operands]
@@ -155,7 +159,8 @@ class _Runs:
         return is_plain and all(op in self.accesses for op in users) and len(places_of) == 1 and None not in places_of
 
     def _can_be_divided(self, run: Run) -> bool:
-        """True if a run is all of M or N of the only MMA, results are contiguous along it, and reads have it in order.
+        """True if a run (neighbouring dimensions) is all of M or N of the only MMA, results are contiguous along it,
+        and reads have it in order.
 
         Bulk copies walk several dimensions as one index if none of them is contiguous.
         """
@@ -193,8 +198,9 @@ def reduction_chains(ops: list[Op]) -> list[list[Op]]:
 
 
 def run_place(sized: Sized, op: Op, run: Run) -> int | None:
-    """Return the number of a run's first coordinate in an access that has all of it as neighbours; None if it has
-    not.
+    """Return the number of the first memory coordinate of a run (neighbouring dimensions) in an access.
+
+    None if the access does not have all of the run as neighbouring plain coordinates.
     """
     memory = accessed(op)[0]
     kind, over, at = places(op)
@@ -210,7 +216,9 @@ def run_place(sized: Sized, op: Op, run: Run) -> int | None:
 
 
 def _merge(sized: Sized, run: Run, views: bool) -> Sized:
-    """Return the program with one dimension for a run; with `views`, memories have this dimension too."""
+    """Return the program with one dimension for a run (neighbouring dimensions); with `views`, memories have this
+    dimension too.
+    """
     program, sizes, shapes = sized.program, dict(sized.sizes), dict(sized.shapes)
     merged_dim = _name(sized, run)
     extents = [sizes[d] for d in run]
@@ -239,7 +247,7 @@ def _merge(sized: Sized, run: Run, views: bool) -> Sized:
 
 
 def _view(memory: Value, run: Run, merged_dim: Symbol, place: int) -> Value:
-    """Return a memory with one dimension for a run, at coordinate `place`."""
+    """Return a memory with one dimension for a run (neighbouring dimensions), at coordinate `place`."""
     kind: MemoryType = memory.type
     dims = kind.dims[place : place + len(run)]
     one = merged_dim if dims == run else prod(dims[1:], start=dims[0])

@@ -87,11 +87,11 @@ class _Normal(Rewriter):
         return Op(op.spec, (*value, self._argument(operand)), rewritten.attrs, results, (), op.loc)
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return the coordinates of a read or write over digits."""
+        """Return the coordinates of a read or write over digits (mixed-radix parts)."""
         dims = self.over(op.results[0].type.dims) if op.name == "read" else self.of(op.operands[0]).type.dims
         return {"over": tuple(self.order[d] for d in dims), "at": self.operands[op].coordinates}
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return dimensions as digits, in the program's order."""
+        """Return dimensions as digits (mixed-radix parts), in the program's order."""
         digits = {s for d in dims for s in self.digits[d]}
         return tuple(s for s in self.order if s in digits)

@@ -47,9 +47,9 @@ def in_patches(
     """Return the program with the neighbouring dimensions `digits` replaced by patches (boxes) of extents `box`.
 
     With `apart`, a patch has one dimension for each digit along which `box` is longer than 1; else one flat dimension.
-    `lines` is (elements that the last two digits take together, pitch of a line): elements run on from line to line,
-    and those between lines, and behind the last, are padding. `free` are loops with the same result for every tile
-    size.
+    `lines` is (elements that the last two digits (mixed-radix parts) take together, pitch of a line): elements run on
+    from line to line, and those between lines, and behind the last, are padding. `free` are loops with the same result
+    for every tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])
@@ -97,7 +97,9 @@ class _Inside:
 
     @classmethod
     def flat(cls, name: str, box: Sequence[int], lines: tuple[int, int] | None) -> _Inside:
-        """Return one flat dimension within a patch, which counts all digits, or runs on from line to line."""
+        """Return one flat dimension within a patch (box of indices), which counts all digits (mixed-radix parts), or
+        runs on from line to line.
+        """
         count = prod(box) if lines is None else prod(box[:-2]) * lines[0]
         i = symbol("at_in", 0, count - 1)
         within = _digits(i, box)

@@ -188,7 +188,10 @@ class BlockedProduct(AtomProduct):
         return apart_along(self.low.scope, source, self.axes.n) == 1
 
     def is_readable(self, source: Load, n: int) -> bool:
-        """True if B's vectors can be read in place: N is a multiple of a vector, or the argument may end within one."""
+        """True if B's vectors of `n` columns can be read in place: N is a multiple of `n`.
+
+        If N is known only at the call, True if B is an argument that is only read: it may end within a vector.
+        """
         wide = self.width(self.axes.n)
         if isinstance(wide, Expr):
             return source.tensor.type.role == "in" and self.low.arguments.source(source.tensor) is not None

@@ -48,7 +48,8 @@ def _covers(
 def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
     """True if a write with coordinates reaches every element of its argument.
 
-    Each coordinate must count through iterators of its own; neighbouring coordinates may be the digits of one iterator.
+    Each coordinate must count through iterators of its own; neighbouring coordinates may be the digits (mixed-radix
+    parts) of one iterator.
     """
     over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
     lines = Substitution({over[d]: walk.valid_position() for d, walk in walks.items() if d in over})

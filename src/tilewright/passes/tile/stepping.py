@@ -31,7 +31,9 @@ def products_over(program: Program, dim: Expr) -> list[Op]:
 
 
 def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
-    """Return (the program with a loop over `dim` around each MMA that sums it, its free loops); or text: why not."""
+    """Return (the program with a loop over `dim` around each MMA that sums it, its free loops (same result for every
+    tile size)); or text: why not.
+    """
     products, makers = products_over(program, dim), program.makers()
     for value in [v for op in products for v in op.operands[:2]]:
         if (why := _why_not(value, dim, makers)) is not None:

@@ -148,9 +148,11 @@ class Tasks:
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
-        """Return the ranges of tasks that are taken one by one, rows from last to first: their loops are the longest.
+        """Return the ranges of tasks that are taken one by one, rows from last to first, as their loops are the longest
+        first.
 
-        Of the dimensions before the rows, `group` tasks in all run together, the last dimension fastest.
+        `places` gets {dimension: index of the task along it}. Of the dimensions before the rows, `group` tasks in all
+        run together, the last dimension fastest.
         """
         assert self.w.home is not None
         row, dims, ranges = self.w.home.row, list(counts), list[Range]()
@@ -206,15 +208,17 @@ class Tasks:
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
     def _rest_is_piece(self, dim: Expr, tail: Size) -> int:
-        """Return 1 if the rest of a dimension is dealt out as a piece; 0 if the last task does it besides."""
+        """Return 1 if the rest of a dimension is dealt out as a piece (block of a task); 0 if the last task does it
+        besides.
+        """
         return int(tail != 0 and dim in self.cuts.extended)
 
     def pieces(self, dims: list[Expr], ops: list[Op] | None = None) -> None:
         """Emit what a task does, piece by piece along `dims`; the last pieces may be smaller.
 
-        If the index decides which elements of an operand are in bounds, the first and the last piece, and the rest, are
-        emitted separately; they are peeled off the loop if they have the same operations. In roles, whose values stay
-        in registers, operations that do not depend on the pieces come before them.
+        If the index decides which elements of an operand are in bounds, the first and the last piece (block of a task),
+        and the rest, are emitted separately; they are peeled off the loop if they have the same operations. In roles,
+        whose values stay in registers, operations that do not depend on the pieces come before them.
         """
         low = self.low
         left = low.program.body.ops if ops is None else ops

@@ -31,7 +31,8 @@ CLONED = frozenset({*ELEMENTWISE, "cast", "select", "not_", "broadcast"})
 
 
 def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op], Symbol] | None:
-    """Return (the program with a unit dimension, its `free` loops, the unit dimension); None if no MMA needs one.
+    """Return (the program with a unit dimension, its `free` loops (same result for every tile size), the unit
+    dimension); None if no MMA needs one.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[K], %w: global f32[N, K], %y: global f32[N])

@@ -46,7 +46,8 @@ def word(dim: Expr) -> str:
 
 
 def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[Symbol, ...], Substitution]:
-    """Return (axes in whose digits the expressions need no division, the old axes in terms of them).
+    """Return (axes in whose digits (mixed-radix parts) the expressions need no division, the old axes in terms of
+    them).
 
     A copy along a flat index becomes one over its digits, so that contiguous elements are recognised. The axes are
     unchanged if nothing is divided.

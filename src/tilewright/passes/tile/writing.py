@@ -165,7 +165,7 @@ class Write:
 
 
 def _is_past(low: Lowering, dim: Expr) -> bool:
-    """True if the current piece of a dimension may go past its end."""
+    """True if the current piece (block of a task) of a dimension may go past its end."""
     if dim in low.task.overhanging or dim in low.task.walks:
         return True
     if dim not in low.cuts.extended:

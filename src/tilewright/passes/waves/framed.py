@@ -156,7 +156,9 @@ def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], 
 
 
 def _emit_window(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> None:
-    """Emit a map, copy or fill over one window: fetch operands, compute, and store if the target is memory."""
+    """Emit a map, copy or fill over one window (part of the dimensions): fetch operands, compute, and store if the
+    target is memory.
+    """
     sources, target = (op.operands[:1], op.operands[1]) if op.name == "copy" else (op.operands[1:], op.operands[0])
     if op.name == "fill":
         sources = ()
@@ -185,8 +187,8 @@ def _emit_window(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window)
 def fetched(
     low: Waves, op: Op, value: Value, axes: tuple[Dim | None, ...], part: Window, otherwise: Any = None
 ) -> Value:
-    """Return a fragment with a lane's values of an operand, over the dimensions of a window; loaded if it is in
-    memory.
+    """Return a fragment with a lane's values of an operand, over the dimensions of a window (part of the dimensions);
+    loaded if it is in memory.
     """
     handle = low.handles[low.frames.root(value)]
     if isinstance(handle, Spread):
@@ -394,7 +396,9 @@ def _lane_totals(
 
 
 def masked(low: Waves, values: Value, now: Window, gone: Dim, neutral: float) -> Value:
-    """Return the values of a window with `neutral` for those past the end of the dimension `gone`."""
+    """Return the values of a window (part of the dimensions) with `neutral` for those past the end of the dimension
+    `gone`.
+    """
     lane, v = low.axes(now.values)
     inside = now.places(low, lane, v)[gone][1]
     if inside is None:

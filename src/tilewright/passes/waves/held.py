@@ -55,7 +55,9 @@ class Held:
     pieces: tuple[Piece, ...]
 
     def ids(self, piece: Piece) -> Array:
-        """Return a table of the flat number of each element of a piece, last dimension fastest."""
+        """Return a table of the flat number of each element of a piece (some values of a fragment), last dimension
+        fastest.
+        """
         return piece.ids(self.shape)
 
 

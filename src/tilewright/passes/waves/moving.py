@@ -129,7 +129,7 @@ def _of_registers(low: Waves, op: Op, base: Held, shape: tuple[int, ...]) -> Hel
 
 
 def values_of(low: Waves, piece: Piece) -> Value:
-    """Return a fragment with just the values of a piece."""
+    """Return a fragment with just the values of a piece (some values of a fragment)."""
     low.flying.touch(read=(piece.fragment,))
     if piece.whole:
         return piece.fragment
@@ -148,8 +148,8 @@ def pick(low: Waves, target: Value, source: Value, columns: Any, apart: int = 0)
 
 
 def held_as(low: Waves, handle: Any, piece: Piece, shape: tuple[int, ...], otherwise: float | None = None) -> Value:
-    """Return a fragment with a tensor's elements in the layout of a piece; raise a ProgramError if lanes hold
-    others.
+    """Return a fragment with a tensor's elements in the layout of a piece (some values of a fragment); raise a
+    ProgramError if lanes hold others.
     """
     if isinstance(handle, Held):
         wanted = piece.ids(shape)
@@ -165,19 +165,19 @@ def held_as(low: Waves, handle: Any, piece: Piece, shape: tuple[int, ...], other
 
 
 def holds(handle: Held, piece: Piece, shape: tuple[int, ...]) -> bool:
-    """True if every lane holds the elements of a piece in one fragment of a tensor."""
+    """True if every lane holds the elements of a piece (some values of a fragment) in one fragment of a tensor."""
     wanted = piece.ids(shape)
     return any(matching(wanted, handle.ids(source)) is not None for source in handle.pieces)
 
 
 def _where(low: Waves, memory: InMemory, piece: Piece, lane: Symbol, v: Symbol) -> tuple[tuple[Expr, ...], Where]:
-    """Return (coordinates, place in memory) of the elements of a piece."""
+    """Return (coordinates, place in memory) of the elements of a piece (some values of a fragment)."""
     at = tuple(place(c, low.lanes, low.group.wave, lane, v) for c in piece.coordinates)
     return at, memory.at(at)
 
 
 def load(low: Waves, memory: InMemory, target: Value, piece: Piece, otherwise: float | None) -> None:
-    """Emit the load of a fragment's values from memory, at the elements of a piece."""
+    """Emit the load of a fragment's values from memory, at the elements of a piece (some values of a fragment)."""
     low.flying.touch(written=(target,))
     lane, v = low.axes(len(piece.columns))
     _, where = _where(low, memory, piece, lane, v)
@@ -187,8 +187,8 @@ def load(low: Waves, memory: InMemory, target: Value, piece: Piece, otherwise: f
 
 
 def store(low: Waves, source: Value, piece: Piece, memory: InMemory) -> None:
-    """Emit the store of a fragment's values to memory, at the elements of a piece; repeated elements are stored
-    once.
+    """Emit the store of a fragment's values to memory, at the elements of a piece (some values of a fragment); repeated
+    elements are stored once.
     """
     lane, v = low.axes(len(piece.columns))
     columns, conditions = storing(piece, low.lanes, low.group.wave, lane)
@@ -295,7 +295,9 @@ def get(
 
 
 def _whole(piece: Piece) -> None:
-    """Raise a ProgramError unless a piece has all values of its fragment: parts of registers cannot be written."""
+    """Raise a ProgramError unless a piece (some values of a fragment) has all values of its fragment: parts of
+    registers cannot be written.
+    """
     if not piece.whole:
         raise ProgramError("a part of registers is read only: write to the whole, or convert_layout")
 
