@@ -356,7 +356,7 @@ class _Loops:
         """Return the VectorTurn (transpose in registers) of a copy that reads contiguously along another axis than it
         writes.
 
-        None if the job is no plain copy, or cannot be transposed so.
+        None if the job is no plain copy in one type, if it streams, or if it cannot be transposed so.
         """
         if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
             return None

@@ -43,8 +43,9 @@ def known_plan(given: Schedule, job: Job) -> Schedule:
 
 
 def better_refusal(fault: ArgumentError, job: Job, given: Schedule, choose: Pass) -> ArgumentError:
-    """Return the refusal of a given plan with the lines it means; the plan that would be chosen shows wrong sizes and
-    names.
+    """Return the refusal `fault` of a given plan, with the lines of the plan that it concerns.
+
+    Wrong sizes and misspelt names are found by comparison with the plan that would be chosen.
     """
     alone = replace(job, given=None)
     choose(alone)

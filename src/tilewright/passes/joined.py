@@ -228,7 +228,7 @@ def write(low: LoopLowering, group: JoinedMaps) -> None:
 
 
 def _types(member: Member) -> list[DType]:
-    """Return the element types that a member loads or stores."""
+    """Return the element types of a map's operands and result, or of a reduction's source."""
     return [member.op.operands[0].type.dtype] if member.job is None else list(member.job.types.values())
 
 

@@ -50,7 +50,9 @@ def lower_kernels(job: Job, lower: Pass) -> None:
 
 
 def with_workspace(job: Job) -> None:
-    """Move what the shared memory of a GPU does not hold of a job without a pipeline to a workspace in memory."""
+    """Move shared tensors that do not fit to a workspace in global memory, for a GPU job of one kernel without a
+    pipeline.
+    """
     assert job.lowered is not None
     if job.machine.lanes is not None and job.parts is None and (job.plan is None or job.plan.pipeline is None):
         job.lowered = outside(job.lowered, job.machine)

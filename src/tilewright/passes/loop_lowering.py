@@ -119,7 +119,10 @@ class LoopLowering:
             self.op(op)
 
     def op(self, op: Op) -> None:
-        """Lower one operation by its rule; a ProgramError without a location gets that of the operation."""
+        """Lower one operation by its rule; a ProgramError without a location gets that of the operation.
+
+        A debug_log is left out with a warning; an operation without a rule raises a ProgramError.
+        """
         if op.name == "debug_log":
             warnings.warn(f"{op_text(op)}: only the interpreter keeps logs", InterpreterOnlyWarning, stacklevel=2)
             return

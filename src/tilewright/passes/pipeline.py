@@ -49,8 +49,10 @@ def give_rows(job: Job) -> None:
 
 
 def normalise(job: Job) -> None:
-    """Set the job's contraction if the program is one that can be planned so; else set `why`, and rewrite its
-    dimensions.
+    """Set the job's contraction if the program can be planned as one; else set `why`.
+
+    A program that is no contraction is rewritten over one flat dimension or over digits (mixed-radix parts), unless it
+    has logs or is a grid program.
     """
     if job.workgroups is not None:
         job.why = "a grid program: its workgroups are part of its meaning"

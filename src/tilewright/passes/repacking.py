@@ -94,7 +94,10 @@ def _atoms_from_shared(machine: Machine, product: Op) -> list[MultiplyAtom]:
 
 
 def _block_depth(atoms: Collection[MultiplyAtom], k: int) -> int:
-    """Return K of a diagonal block: `k` if it is a multiple of an atom's K, else the next power of two of atoms."""
+    """Return K of a diagonal block: `k` if it is a multiple of the largest K of the atoms.
+
+    Else that K times the least power of two that covers `k`.
+    """
     step = max((x.shape[2] for x in atoms), default=1)
     deep = step
     while deep < k:

@@ -304,8 +304,9 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _larger() -> tuple[Formula, ...]:
-    """Return formulas that combine two triples (is left, element, index): the larger element that is left, the earlier
-    if equal.
+    """Return formulas that combine two triples (is left, element, index): the larger element that is left.
+
+    Of equal elements it is the earlier one; any number is larger than NaN.
     """
     (a0, a1, a2), (b0, b1, b2) = ([Formula.argument(f"{side}{n}") for n in range(3)] for side in "ab")
     number = Formula("and_", (Formula("ne", (a1, a1)), Formula("eq", (b1, b1))))

@@ -49,7 +49,7 @@ def _key(op: Op) -> tuple[object, ...]:
 
 
 class _ReadOnce(Regrouped):
-    """The program rewritten without reads that stand in their block before."""
+    """Rewrites a program without reads that are equal to an earlier read of their block."""
 
     def __init__(self, written: Collection[Value]):
         super().__init__(())
@@ -61,7 +61,7 @@ class _ReadOnce(Regrouped):
         return super().of(self.same.get(value, value))
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations to `ops`; a read that stands in the block before is replaced by its
+        """Append the rewritten operations to `ops`; a read equal to an earlier one of the block is replaced by its
         result.
         """
         first: dict[tuple[object, ...], Value] = {}

@@ -84,7 +84,7 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
 
 
 def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
-    """True if a value is rounded to a float of 16 bits in the end, after sums, products and quotients only."""
+    """True if a value is rounded to a float of at most 16 bits in the end, after sums, products and quotients only."""
     users = users_of.get(value, ())
 
     def coarse(user: Op) -> bool:

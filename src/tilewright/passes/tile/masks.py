@@ -204,8 +204,9 @@ def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[
 
 
 def _over_tiles(low: Lowering, op: Op, condition: Value) -> list[tuple[Expr, tuple[Expr, ...]]]:
-    """Return (expression, dimensions) pairs: the condition holds where all expressions are >= 0; [] if it depends on
-    data.
+    """Return (expression, dimensions) pairs: the condition holds where all expressions are >= 0.
+
+    [] if the condition depends on data, or uses other operations than sums, products and comparisons of coordinates.
     """
     maker = {r: inner for inner in (*low.program.body.ops, *op.blocks[0].ops) for r in inner.results}
 

@@ -201,7 +201,7 @@ class BlockedProduct(AtomProduct):
         """True if B need not be packed: what a block reads of it fits in a part of L2, and L1 keeps it as well as
         packed.
 
-        Also True if there is only one block of rows, so that B is read once.
+        Also True if there is only one block of rows, so that B is read once, or if a call or data decide the sizes.
         """
         low, m = self.low, self.axes.m
         if not m.symbols.isdisjoint(low.scope.bound):
@@ -599,6 +599,6 @@ class Staged(Factor):
 
 
 def _is_given(tile: Tile, dtype: DType) -> bool:
-    """True if a tile is elements of an argument without change, of this type."""
+    """True if a tile is elements of an argument that is only read, without change, of this type."""
     load = only_load(tile.formula) if tile.dtype is dtype else None
     return load is not None and load.is_given

@@ -65,8 +65,8 @@ class Tasks:
         """Set each task's part of every dimension; return (cases of parts by dimension, number of equal tasks by
         dimension).
 
-        A dimension that tasks do not divide evenly has two cases: full tasks, and the last one. Counts are for plans in
-        roles.
+        A dimension that tasks do not divide evenly has two cases: full tasks, and the last one. In a program in roles
+        (warp-specialised) all tasks are equal, and counted instead.
         """
         scope, cases, counts = self.low.scope, list[list[Case]](), dict[Expr, Size]()
         if self.workgroups is not None:

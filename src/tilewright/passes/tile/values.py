@@ -68,7 +68,7 @@ class Tile:
 
     @property
     def filled(self) -> bool:
-        """True if every element is the same number; such a tile has no part of its own."""
+        """True if every element is the same number; such a tile has elements wherever other tiles have."""
         return not any(node.name in ("operand", "index", "argument") for node in self.formula.walk())
 
     def over(self, dims: tuple[Expr, ...], parts: Mapping[Expr, Part] | None = None) -> Tile:

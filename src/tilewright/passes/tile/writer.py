@@ -262,8 +262,9 @@ class BlockWriter:
         return tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
 
     def view(self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]]) -> Value:
-        """Return a view of a tensor; the tensor itself if that is the same. A view of registers is a copy, or a
-        broadcast.
+        """Return a view of a tensor; the tensor itself if the view is the same.
+
+        A register tensor with one element per row is broadcast; any other is copied to memory first.
         """
         sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
         if sizes == tensor.type.shape and all(e is s and not loose for (e, loose), s in zip(at, over, strict=True)):

@@ -157,7 +157,11 @@ def wait(low: Waves, op: Op) -> None:
 
 
 def release(low: Waves, op: Op) -> None:
-    """Emit the arrival at the stage's `empty` barrier, once the MMAs and copies that read the stage are done."""
+    """Emit the arrival at the stage's `empty` barrier, once the MMAs and bulk copies that read the stage are done.
+
+    If the channel is `late`, the first wave of a group arrives only when the stage is acquired again: it waits there
+    for the copies.
+    """
     ring: BarrierRing = low.handles[op.operands[0]]
 
     def give_back() -> None:

@@ -25,7 +25,10 @@ MOST = 1024
 
 
 def for_(low: Waves, op: Op) -> None:
-    """Lower a loop; asynchronous MMAs of an iteration may go on into the next. `overlap defer` has no effect here."""
+    """Lower a loop; asynchronous MMAs of an iteration may go on into the next.
+
+    A loop with constant limits and `unroll`, or of one iteration, is unrolled. `overlap defer` has no effect here.
+    """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
     known = all(isinstance(e, Const) for pair in limits for e in pair)
