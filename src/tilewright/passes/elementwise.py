@@ -71,8 +71,8 @@ def fill(low: LoopLowering, op: Op) -> None:
 
 
 def copy(low: LoopLowering, op: Op) -> None:
-    """Lower `copy`: elements go from one tensor to another; if the copy names an atom, this may say that stores
-    stream.
+    """Lower `copy`: elements go from one tensor to another; stores stream if the copy, or the atom that it names, says
+    so.
     """
     source, target = (low.handles[v] for v in op.operands)
     stream, answer = op.attrs.get("stream"), low.answer(op)

@@ -30,7 +30,10 @@ BY_NAME = frozenset(
 
 def in_dim_order(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
     """Return (the program with all tiles in one order of dimensions, its `free` loops (same result for every tile
-    size)); unchanged if it has no MMA.
+    size)).
+
+    Unchanged if the program has no MMA, a block-diagonal one, or an operation for which the order of dimensions
+    matters.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[M, K], %w: global f32[N, K], %y: global f32[M, N])

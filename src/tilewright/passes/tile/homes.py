@@ -79,7 +79,7 @@ def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: 
 
     `width(d)` is the extent of a task along a dimension d.
     """
-    kernels = [(op, first) for op, first in products.items() if first is not None and first.slab is not None]
+    kernels = [(op, kernel) for op, kernel in products.items() if kernel is not None and kernel.slab is not None]
     if not kernels or len(kernels) < len(products):
         return None
     first = kernels[0][1]

@@ -24,7 +24,11 @@ SIMPLE = ("add", "sub", "mul", "neg", "abs", "cast")
 
 
 def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
-    """Return the tile, stored in memory if it is expensive and used several times, or if its formula has grown long."""
+    """Return the tile, stored if it is expensive and used several times, or if its formula has grown long.
+
+    A computed value of one element per row is always stored; a tile that lanes have no room for never. Raise a
+    ProgramError if a dimension occurs twice.
+    """
     if len(set(tile.dims)) != len(tile.dims):
         raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
     cost = weight(tile.formula)

@@ -137,7 +137,10 @@ def acquire(low: Waves, op: Op) -> None:
 
 
 def commit(low: Waves, op: Op) -> None:
-    """Emit the arrival at the stage's `full` barrier, after a fence for what was stored."""
+    """Emit the arrival at the stage's `full` barrier, after a fence for what was stored.
+
+    If lanes copy asynchronously into the channel, the end of their copies arrives at this barrier too.
+    """
     ring: BarrierRing = low.handles[op.operands[0]]
     low.make_visible()
     place = _take_fill(low, op, "commit", ring)

@@ -48,7 +48,7 @@ class Flying:
         """Fragments that are zero by name only: a product begins them afresh, anything else makes them zero first."""
 
     def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
-        """Note that groups, each (accumulators, operands), were started; wait for earlier ones whose stages are to be
+        """Note that groups, each (accumulators, operands), were started; wait for all earlier ones if a stage is to be
         released.
         """
         before = len(self.groups)
