@@ -24,7 +24,7 @@ from tilewright.plan.validate import validate
 
 
 def choose_plan(job: Job) -> None:
-    """Plan a job, as is given or as the best of what fits, and bind the plan."""
+    """Plan a job and bind the plan: the given one, or the best that fits; a refusal of a given plan names its lines."""
     if job.given is None:
         _choose_plan(job)
         return
@@ -35,7 +35,10 @@ def choose_plan(job: Job) -> None:
 
 
 def _take_given(job: Job, given: Schedule) -> None:
-    """Bind the plan that is given."""
+    """Bind the given plan: as a contraction's plan if the program is one, else as a general plan.
+
+    A job with logs is planned anew, as its tasks must show what is logged.
+    """
     job.given = known_plan(given, job)
     if job.contraction is not None:
         if _plan_contraction(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
@@ -49,13 +52,13 @@ def _take_given(job: Job, given: Schedule) -> None:
 
 
 def _take(job: Job, choice: GeneralChoice) -> None:
-    """Make a choice the job's."""
+    """Set the job's plan and choice, with notes on the plan added."""
     job.plan = choice.plan
     job.choice = replace(choice, notes=(*choice.notes, *notes_on(job, choice.plan)))
 
 
 def _choose_plan(job: Job) -> None:
-    """Plan a job as the best of what fits, and bind the plan."""
+    """Plan a job and bind the plan: a contraction's, a grid's, or the best plan of the search."""
     if job.contraction is not None:
         if _plan_contraction(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
             return

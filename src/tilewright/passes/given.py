@@ -34,7 +34,7 @@ def bind_given(job: Job, given: Schedule, choose: Pass) -> GeneralChoice:
 
 
 def known_plan(given: Schedule, job: Job) -> Schedule:
-    """Return a plan that the lowering may know; refuse what it lacks, and launches that the machine lacks."""
+    """Return the given plan, with its launch adapted to the machine; refuse what the lowering or the machine lacks."""
     given = with_known_launch(given, job.machine)
     refuse_unlowered(given)
     if given.order == REVERSED and (given.products or given.atom or job.opened):

@@ -154,7 +154,9 @@ class Joiner:
 
 
 def _is_independent(member: Member, group: JoinedMaps) -> bool:
-    """True if an operation may run before the group: neither writes memory that the other reads or writes."""
+    """True if an operation may run before the group: it writes nothing that the group uses, and reads nothing it
+    writes.
+    """
     return not (member.writes & (group.reads | group.writes) or member.reads & group.writes)
 
 

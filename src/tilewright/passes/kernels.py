@@ -40,7 +40,7 @@ def lower_contraction(job: Job) -> Lowered:
 
 
 def lower_kernels(job: Job, lower: Pass) -> None:
-    """Give a job the block programs of its bound plan; `lower` is the pass for the jobs of further kernels."""
+    """Set the block programs of a job's bound plan; `lower` is the pass for the jobs of further kernels."""
     if job.parts is not None:
         _lower_two(job, job.parts, lower)
     elif job.aligned is not None:

@@ -97,14 +97,14 @@ def _bind_next(job: Job, ranked: RankedPlans) -> bool:
 
 
 def _take(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> None:
-    """Make a plan that is bound the job's."""
+    """Set the job's plan and choice to a plan that is bound."""
     ranked.tried = candidate, plan
     job.plan = plan.with_open({str(s) for s in job.open_extents})
     job.choice = choice_of(job, ranked, candidate, job.plan)
 
 
 def _reset(job: Job, start: Job) -> None:
-    """Give a job its program again, as it was before a plan was bound."""
+    """Restore the job's program to what it was before a plan was bound."""
     job.program, job.free, job.lowered = start.program, start.free, None
 
 

@@ -84,7 +84,7 @@ def _limit(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, leas
 
 
 def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | None:
-    """Return a select by coordinates between registers and a number, applied only in tiles where the mask cuts.
+    """Return a select by coordinates between registers and a number, emitted only for tiles that the mask may cut.
 
     None if it is no such select.
     """

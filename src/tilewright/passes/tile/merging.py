@@ -45,7 +45,9 @@ class Sized:
 
 
 def merged(sized: Sized) -> Sized:
-    """Return the program with each run of dimensions that can be one merged; unchanged if there is none."""
+    """Return the program with each run of neighbouring dimensions that can be one merged; unchanged if there is
+    none.
+    """
     for views in (True, False):  # what memory has as one is one in windows, too
         while (run := _Runs(sized).first(views)) is not None:
             sized = _merge(sized, run, views)
@@ -86,8 +88,10 @@ class _Runs:
         yield from sorted(rows, key=len, reverse=True)
 
     def _stuck(self) -> set[Expr]:
-        """Return the dimensions that cannot be merged: those of constraints, loops that are not free, or other
-        sizes.
+        """Return the dimensions that cannot be merged: those that a constraint, a loop that is not free, or another
+        size uses.
+
+        Dimensions of operations that do not treat all coordinates alike, or depend on data, cannot be merged either.
         """
         records = self.sized.program.records
         stuck: set[Expr] = {s for r in records for e in r.attrs.values() if isinstance(e, Expr) for s in e.symbols}

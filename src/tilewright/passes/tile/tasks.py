@@ -196,14 +196,17 @@ class Tasks:
     # -- piece by piece -----------------------------------------------------------------------------------
 
     def _deal(self, dim: Expr, per: int) -> None:
-        """Give every task `per` pieces of a dimension; a smaller piece at the end goes to the last task."""
+        """Give every task `per` pieces (blocks) of a dimension; a smaller piece at the end goes to the last task."""
         full, tail = self._counted(dim, self.low.scope.size(dim))
         count = number_or(maximum(as_expr(pieces(full + self._rest_is_piece(dim, tail), per)), 1))
         if count != 1:
             self.task.dealt[dim] = self._number(dim, count), per, count
 
     def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
-        """Return (whole pieces, rest) of `length` elements of a dimension, padded to the unit that the plan says."""
+        """Return (whole pieces, rest) of `length` elements of a dimension; a piece is a block that a task goes over.
+
+        The length is first rounded up to the unit that the plan says.
+        """
         width, unit = self.cuts.blocks[dim], self.cuts.extended.get(dim, 1)
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
