@@ -163,8 +163,8 @@ FAULTS = [
     Fault(
         "products are not waited for",
         f"{WAVES}/flying.py",
-        'self.low.emit("settle", there, pending=len(self.groups))',
-        'self.low.emit("settle", there, pending=len(self.groups) + 1)',
+        'self.low.emit("settle", finished, pending=len(self.groups))',
+        'self.low.emit("settle", finished, pending=len(self.groups) + 1)',
         PRODUCTS,
     ),
     Fault(

@@ -25,17 +25,21 @@ from tilewright.passes.tile.general import Lowered
 
 
 def abreast(name: str, parts: Sequence[Lowered]) -> Lowered | None:
-    """Programs without roles as one of that name, in the widest of their workgroups; None where they are no such."""
-    ranges = [_tasks(part) for part in parts]
+    """Return one launch named `name` that does the tasks of all `parts`, with the records of the part with the most
+    waves.
+
+    None if there are fewer than two parts, or if a part is more than one flat loop over tasks.
+    """
+    ranges = [_task_range(part) for part in parts]
     if len(parts) < 2 or any(r is None for r in ranges):
         return None
     with building():
         total = sum(int(r.hi) for r in ranges if r is not None)
         every, before, cases = Range.of("t", 0, total), 0, []
-        for part, own in zip(parts, ranges, strict=True):
-            assert own is not None
-            count = int(own.hi)
-            cases.append(_case(part, own.symbol, every.symbol, before, count))
+        for part, task_range in zip(parts, ranges, strict=True):
+            assert task_range is not None
+            count = int(task_range.hi)
+            cases.append(_branch_of(part, task_range.symbol, every.symbol, before, count))
             before += count
         tasks = Op(BLOCK.ops["tasks"], (), {"ranges": (every,)}, (), (Block((), cases),))
         args = tuple(arg for part in parts for arg in part.program.args)
@@ -45,19 +49,28 @@ def abreast(name: str, parts: Sequence[Lowered]) -> Lowered | None:
     return Lowered(program, tuple(a for part in parts for a in part.arguments), first.logs, first.faults, first.lost)
 
 
-def _tasks(part: Lowered) -> Range | None:
-    """The tasks of a program that has nothing but these, counted along one dimension; None: it has more."""
+def _task_range(part: Lowered) -> Range | None:
+    """Return the Range of tasks of a program whose body is one flat loop over tasks from 0; None for any other
+    program.
+    """
     ops = part.program.body.ops
     if part.packs or part.logs or part.faults or part.before or len(ops) != 1 or ops[0].name != "tasks":
         return None
     (tasks,) = ops
     plain = len(tasks.attrs["ranges"]) == 1 and set(tasks.attrs) <= {"ranges"} and len(tasks.blocks) == 1
-    found: Range | None = tasks.attrs["ranges"][0] if plain else None
-    return found if found is not None and found.rounds is not None and found.rounds == int(found.hi) else None
+    task_range: Range | None = tasks.attrs["ranges"][0] if plain else None
+    return (
+        task_range
+        if task_range is not None and task_range.rounds is not None and task_range.rounds == int(task_range.hi)
+        else None
+    )
 
 
-def _case(part: Lowered, own: Symbol, task: Symbol, before: int, count: int) -> Op:
-    """What a program does, for those numbers of tasks that are its own."""
+def _branch_of(part: Lowered, own: Symbol, task: Symbol, before: int, count: int) -> Op:
+    """Return an `if` that does the work of `part` for the task numbers `before` up to `before + count`.
+
+    `own` is the symbol of the task's number in `part`; `task` is the number over all parts.
+    """
     number: Expr = minimum(maximum(task - before, 0), count - 1)  # where this holds it is the same, and in bounds
     arguments = {a: a for a in part.program.args}
     body = replaced(part.program.body.ops[0].blocks[0], {own: number}, arguments)
@@ -66,7 +79,7 @@ def _case(part: Lowered, own: Symbol, task: Symbol, before: int, count: int) -> 
 
 
 def _records(parts: Sequence[Lowered]) -> list[Op]:
-    """The records of the widest program."""
+    """Return the records (launch constraints) of the part with the most waves."""
 
     def waves(part: Lowered) -> int:
         record = part.program.record("waves")

@@ -20,16 +20,18 @@ _NAMES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
 def combined(low: LoopLowering, op: Op, totals: list[Value], items: list[Value]) -> None:
-    """totals = combination of totals and items."""
-    how = op.attrs["with"]
-    if isinstance(how, str):
+    """Emit totals = combination of `totals` and `items` by the function or formulas that `op` (reduce or scan)
+    names.
+    """
+    function = op.attrs["with"]
+    if isinstance(function, str):
         # what is new comes first: what a maximum does about NaN does not make the chain of totals longer
-        formula = Formula(_NAMES[how], (Formula.operand(2), Formula.operand(1)))
+        formula = Formula(_NAMES[function], (Formula.operand(2), Formula.operand(1)))
         low.emit("compute", (totals[0], totals[0], items[0]), formula=formula)
         return
     count = len(totals)
     results = []
-    for place, formula in enumerate(how):
+    for place, formula in enumerate(function):
         shape = totals[place].type.shape
         results.append(low.register(totals[place].type.dtype, *(int(n) for n in shape)))
         low.emit("compute", (results[-1], *totals, *items), formula=arguments_as_operands(formula, count))
@@ -38,28 +40,30 @@ def combined(low: LoopLowering, op: Op, totals: list[Value], items: list[Value])
 
 
 def arguments_as_operands(formula: Formula, count: int) -> Formula:
-    """Arguments a0, b0, ... as operands: the totals come first, then the items."""
+    """Return the formula with its arguments replaced by operands: a0, a1, ... are operands 1 to `count`, b0, ...
+    follow.
+    """
     if formula.name == "argument":
         return Formula.operand(1 + int(formula.value[1:]) + (count if formula.value[0] == "b" else 0))
     return Formula(formula.name, tuple(arguments_as_operands(p, count) for p in formula.parts), formula.value)
 
 
 def halved(low: LoopLowering, op: Op, totals: list[Value]) -> Value:
-    """One total from several vectors of them: these combined, then halves of a vector until one lane is left."""
-    found = totals[0]
+    """Return a vector of one total: the vectors `totals` combined, then halves of the vector until one lane is left."""
+    total_so_far = totals[0]
     for total in totals[1:]:
-        combined(low, op, [found], [total])
-    lanes = int(found.type.shape[0])
+        combined(low, op, [total_so_far], [total])
+    lanes = int(total_so_far.type.shape[0])
     while lanes > 1:
         lanes //= 2
         halves = []
         for start in (0, lanes):
             lane = low.axis("l", lanes)
-            halves.append(low.register(found.type.dtype, lanes))
-            low.emit("shuffle", (halves[-1], found), over=(lane,), at=(start + lane,))
+            halves.append(low.register(total_so_far.type.dtype, lanes))
+            low.emit("shuffle", (halves[-1], total_so_far), over=(lane,), at=(start + lane,))
         combined(low, op, halves[:1], halves[1:])
-        found = halves[0]
-    return found
+        total_so_far = halves[0]
+    return total_so_far
 
 
 class _Walk:
@@ -72,7 +76,7 @@ class _Walk:
         half = len(op.operands) // 2
         self.goals = [low.handles[v] for v in op.operands[half:]]
         self.targets = [in_memory(low, g) for g in self.goals]
-        self.sources = [self._kept(v) for v in op.operands[:half]]
+        self.sources = [self._source_before_writes(v) for v in op.operands[:half]]
         self.along = op.attrs["along"]
         shape = self.sources[0].shape
         self.length = shape[self.along]
@@ -80,40 +84,44 @@ class _Walk:
         wide = op.attrs["with"] in ("sum", "prod")
         self.carried = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
 
-    def _kept(self, value: Value) -> PlacedMemory | PlacedView:
-        """A source as it was before anything is written: a copy of it, where a target lies in the same memory.
+    def _source_before_writes(self, value: Value) -> PlacedMemory | PlacedView:
+        """Return the memory of a source as it was before anything is written: a copy if a target lies in the same
+        memory.
 
-        A scan of a tensor onto itself reads each element right before it writes it, and needs none.
+        A scan of a tensor onto itself needs no copy: it reads each element right before it writes it.
         """
         low, source = self.low, in_memory(self.low, self.low.handles[value])
         for goal, target in zip(self.op.operands[len(self.op.operands) // 2 :], self.targets, strict=True):
             same = low.chain.root(goal) is low.chain.root(value) or target.root.buffer is source.root.buffer
             if same and not (self.op.name == "scan" and goal is value):
-                made = low.scratch(source.dtype, source.extents, "before")
+                copy = low.scratch(source.dtype, source.extents, "before")
                 run(
                     low,
                     ElementwiseJob(
-                        made.shape, made.dtype, made.at, Formula.operand(1), {1: source.at}, {1: made.dtype}
+                        copy.shape, copy.dtype, copy.at, Formula.operand(1), {1: source.at}, {1: copy.dtype}
                     ),
                 )
-                return made
+                return copy
         return source
 
     def run(self) -> None:
-        """All loops."""
+        """Emit the loops over all other dimensions, and move totals from memory to registers if the targets are
+        registers.
+        """
         if 0 not in self.outer:
             self._nest(0, ())
         for held, goal in zip(self.targets, self.goals, strict=True):
             from_memory(self.low, held, goal)
 
     def _nest(self, dim: int, known: tuple[Expr, ...]) -> None:
+        """Emit the loops over the other dimensions from `dim` on; `known` are the coordinates of those outside."""
         if dim == len(self.outer):
             self.lines([_Line(known, None, 1)])
             return
         if dim == len(self.outer) - 1 and self._vectorises():
             size = self.outer[dim]
             if isinstance(size, Expr):
-                self._open_line(known, size)
+                self._open_vectors(known, size)
                 return
             for start, count in self.low.vectors(size, self.lanes * self.chains):
                 lines = []
@@ -125,8 +133,10 @@ class _Walk:
         with self.low.loop("i", 0, self.outer[dim]) as i:
             self._nest(dim + 1, (*known, i))
 
-    def _open_line(self, known: tuple[Expr, ...], size: Expr) -> None:
-        """Vectors along a dimension whose size only a call tells: whole ones in a loop, then one of what is left."""
+    def _open_vectors(self, known: tuple[Expr, ...], size: Expr) -> None:
+        """Emit vectors along a dimension whose size is known only at the call: whole ones in a loop, then a masked
+        one.
+        """
         lanes, left = self.lanes, size % self.lanes
         with self.low.loop("v", 0, size // lanes) as i:
             lane = self.low.axis("l", lanes)
@@ -137,6 +147,9 @@ class _Walk:
                 self.lines([_Line((*known, size - left + lane), lane, lanes, (lane < left,))])
 
     def _vectorises(self) -> bool:
+        """True if sources are contiguous or constant, and targets contiguous, along the last other dimension, in
+        bounds.
+        """
         probe = tuple(self.low.axis("p", n) for n in self.outer)
         along = self.low.axis("p", self.length)
         for source in self.sources:
@@ -152,32 +165,40 @@ class _Walk:
         return isinstance(last, Expr) or last > 1
 
     def full(self, outer: tuple[Expr, ...], along: Expr) -> tuple[Expr, ...]:
-        """Coordinates with the one along the dimension put in."""
+        """Return the coordinates `outer` with the coordinate `along` inserted at the reduced dimension."""
         return (*outer[: self.along], along, *outer[self.along :])
 
     def registers(self, kinds: list[DType], lanes: int, lane: Symbol | None) -> list[Value]:
-        """A register for each tensor."""
+        """Return a new register for each type in `kinds`: a vector of `lanes` elements, or a scalar if `lane` is
+        None.
+        """
         return [self.low.register(k, *(() if lane is None else (lanes,))) for k in kinds]
 
     def items(self, x: _Line, along: Expr, otherwise: float = 0) -> list[Value]:
-        """The elements of a line at one place, in the type in which they are combined; `otherwise` past its end."""
+        """Return registers with the elements of line `x` at the coordinate `along`, one for each source, in the type of
+        totals.
+
+        Lanes past the end of the line get `otherwise`.
+        """
         raw = self.registers([s.dtype for s in self.sources], x.lanes, x.lane)
-        found = []
+        items = []
         for source, value, kind in zip(self.sources, raw, self.carried, strict=True):
             load(self.low, value, x.over, x.part(source.at(self.full(x.outer, along))), otherwise)
-            found.append(self.cast(value, kind))
-        return found
+            items.append(self.cast(value, kind))
+        return items
 
     def cast(self, value: Value, kind: DType) -> Value:
-        """The value in another type."""
+        """Return a register with the value converted to `kind`; the same register if it has that type."""
         if value.type.dtype is kind:
             return value
-        made = self.low.register(kind, *(int(n) for n in value.type.shape))
-        self.low.emit("compute", (made, value), formula=Formula.cast(kind, Formula.operand(1)))
-        return made
+        converted = self.low.register(kind, *(int(n) for n in value.type.shape))
+        self.low.emit("compute", (converted, value), formula=Formula.cast(kind, Formula.operand(1)))
+        return converted
 
     def put(self, target: PlacedMemory | PlacedView, value: Value, at: tuple[Expr, ...], x: _Line) -> None:
-        """A total of a line into its place."""
+        """Emit the store of a total at the coordinates `at` of a target, in the target's type, for the lanes of `x`
+        that count.
+        """
         where = x.part(target.at(at))
         rounded = self.cast(value, target.dtype)
         when = all_of(*x.there) if x.there else None
@@ -185,17 +206,21 @@ class _Walk:
 
     @property
     def lanes(self) -> int:
-        """The elements of a vector register."""
+        """The number of elements of a vector register in the type of totals."""
         return self.low.vector_lanes(self.carried[0])
 
     def lines(self, lines: list[_Line]) -> None:
-        """Some lines along the dimension, each alone or a vector of them; at most `chains`."""
+        """Emit the reduction or scan of `lines`: each a single line or a vector of lines; there are at most
+        `chains`.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A line along the dimension, or a vector of them: its other coordinates, the lanes, and which of them count."""
+    """A line along the reduced dimension, or a vector of lines: other coordinates, lanes, and conditions on lanes that
+    count.
+    """
 
     outer: tuple[Expr, ...]
     lane: Symbol | None
@@ -204,20 +229,23 @@ class _Line:
 
     @property
     def over(self) -> tuple[Symbol, ...]:
-        """The lanes, where it is a vector."""
+        """The lane symbol in a tuple; () for a single line."""
         return () if self.lane is None else (self.lane,)
 
     def part(self, where: Where) -> Where:
-        """A place, for those lanes that count."""
+        """Return the place with the conditions of this line added."""
         return replace(where, conditions=(*where.conditions, *self.there))
 
 
 class _Reduce(_Walk):
+    """A reduction: up to `chains` totals are accumulated in one loop."""
+
     chains = 4  # totals that do not wait for each other, in one loop
 
     def lines(self, lines: list[_Line]) -> None:
-        if len(lines) == 1 and lines[0].lane is None and self._side_by_side():
-            self._finish(lines[0], [self._folded(lines[0])])
+        """Emit the reduction of `lines`, each with a total of its own."""
+        if len(lines) == 1 and lines[0].lane is None and self._is_contiguous():
+            self._store_totals(lines[0], [self._contiguous_total(lines[0])])
             return
         totals = [self.registers(self.carried, x.lanes, x.lane) for x in lines]
         for x, mine in zip(lines, totals, strict=True):
@@ -228,10 +256,12 @@ class _Reduce(_Walk):
                 for x, mine in zip(lines, totals, strict=True):
                     combined(self.low, self.op, mine, self.items(x, r))
         for x, mine in zip(lines, totals, strict=True):
-            self._finish(x, mine)
+            self._store_totals(x, mine)
 
-    def _side_by_side(self) -> bool:
-        """Whether a line lies side by side in memory, some vectors long, and one of the known functions combines it."""
+    def _is_contiguous(self) -> bool:
+        """True if a line is contiguous in memory, at least two vectors long, and combined by a named function (sum,
+        max, ...).
+        """
         short = not isinstance(self.length, Expr) and self.length < 2 * self.lanes
         if not isinstance(self.op.attrs["with"], str) or short:
             return False
@@ -240,8 +270,10 @@ class _Reduce(_Walk):
         where = self.sources[0].at(self.full(probe, along))
         return not where.conditions and linear_step(where.offset, along) == 1 and self.lanes & (self.lanes - 1) == 0
 
-    def _folded(self, x: _Line) -> Value:
-        """The total of a line: vectors along it, some at a time, then halves of a vector until one is left."""
+    def _contiguous_total(self, x: _Line) -> Value:
+        """Return the total of a contiguous line: up to `chains` vector totals along it, which `halved` then
+        combines.
+        """
         count, rest, lanes = self.length // self.lanes, self.length % self.lanes, self.lanes
         chains = 1 if isinstance(count, Expr) else max(n for n in range(1, self.chains + 1) if count % n == 0)
         neutral = identity(self.op.attrs["with"], self.sources[0].dtype)
@@ -265,8 +297,10 @@ class _Reduce(_Walk):
             combined(self.low, self.op, [totals[-1]], [part(count, rest)])
         return halved(self.low, self.op, totals)
 
-    def _finish(self, x: _Line, totals: list[Value]) -> None:
-        """Totals into their places, with what is there where they accumulate."""
+    def _store_totals(self, x: _Line, totals: list[Value]) -> None:
+        """Emit the stores of totals; if the reduction accumulates, combine them with the elements of the target
+        first.
+        """
         if x.lane is None and totals[0].type.shape:  # a vector of one
             x = replace(x, lane=self.low.axis("l", 1))
         if self.op.attrs.get("accumulate"):
@@ -281,7 +315,10 @@ class _Reduce(_Walk):
 
 
 class _Scan(_Walk):
+    """A scan: the running total is stored at every element."""
+
     def lines(self, lines: list[_Line]) -> None:
+        """Emit the scan of the only line, or vector of lines."""
         (x,) = lines
         totals = self.registers(self.carried, x.lanes, x.lane)
         exclusive = bool(self.op.attrs.get("exclusive"))
@@ -304,7 +341,7 @@ class _Scan(_Walk):
 
 
 def identity(how: str, kind: DType) -> Any:
-    """What changes nothing when it is combined."""
+    """Return the neutral element of `how` (sum, prod, max or min) in the type `kind`."""
     if how in ("sum", "prod"):
         return 0 if how == "sum" else 1
     if kind.is_float:
@@ -314,7 +351,10 @@ def identity(how: str, kind: DType) -> Any:
 
 
 def is_whole(low: LoopLowering, op: Op, dim: int) -> bool:
-    """Whether a reduction combines whole vectors along a dimension by a known function, in the type of its source."""
+    """True if a reduction combines whole vectors along `dim` by a named function, in the type of its source.
+
+    False if it accumulates, if source and target are the same memory, or if the dimension is no multiple of a vector.
+    """
     kind, length = op.operands[0].type.dtype, low.memory(op.operands[0]).extents[dim]
     known = len(op.operands) == 2 and isinstance(op.attrs["with"], str) and not op.attrs.get("accumulate")
     if not known or op.attrs["along"] != dim or op.operands[1].type.dtype is not kind:
@@ -326,10 +366,10 @@ def is_whole(low: LoopLowering, op: Op, dim: int) -> bool:
 
 
 def reduce(low: LoopLowering, op: Op) -> None:
-    """Combines a dimension."""
+    """Emit the loops of a `reduce`: one dimension is combined to a single element."""
     _Reduce(low, op).run()
 
 
 def scan(low: LoopLowering, op: Op) -> None:
-    """Running combination along a dimension."""
+    """Emit the loops of a `scan`: the running combination along a dimension."""
     _Scan(low, op).run()

@@ -46,9 +46,9 @@ from tilewright.plan.terms import product_by_terms
 
 
 def bind_plan(job: Job, plan: Schedule, choose: Pass, planned: object = None) -> None:
-    """Gives a job what the lowering reads: rewritten programs, and the parameters of its kernel.
+    """Set the fields of a job that the lowering reads: rewritten programs, and the parameters of its kernel.
 
-    `planned` are the jobs of several kernels, where they are planned already.
+    `planned` are the jobs of several kernels, if they are planned already; otherwise `choose` plans them.
     """
     job.parts = job.aligned = job.split = job.merge = job.patched = job.looped = job.blocked = None
     if plan.atom is not None and plan.split_after is None:
@@ -70,13 +70,16 @@ def bind_plan(job: Job, plan: Schedule, choose: Pass, planned: object = None) ->
 
 
 def kernel_of(job: Job, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> KernelProgram:
-    """A program of a job, as one kernel."""
+    """Return a KernelProgram of `program` with the machine, the open sizes and the logs of a job."""
     opened = job.open_extents
     return KernelProgram(program, sizes, job.machine, free, opened, job.typical, job.logs, is_ordered(program))
 
 
 def _bind_split(job: Job, plan: Schedule, choose: Pass, name: str, count: int) -> None:
-    """A reduction in parts, of products or of a program without any; and the kernel that adds the parts up."""
+    """Bind a plan that splits a reduction into `count` parts (split K), and plan the kernel that adds the parts.
+
+    `name` is the split dimension. Raise a refusal of the plan's line if the program cannot be split so.
+    """
     line = f"parts {name} {count}"
     if names_of(job.program):
         whole = sum_of(job.program, job.free)
@@ -94,8 +97,8 @@ def _bind_split(job: Job, plan: Schedule, choose: Pass, name: str, count: int) -
         raise refused(line, f"in whole steps there are {split.parts} parts")
     parts = [a for a in plan.axes if a.name == f"{name}_split"]
     if [x.extent for a in parts for x in a.digits] != [count]:
-        there = f"`axis {name}_split = ({name}_split {count}): task 1` and `axis {name}_part`"
-        raise refused((line, *parts), f"its axes are {there}")
+        expected = f"`axis {name}_split = ({name}_split {count}): task 1` and `axis {name}_part`"
+        raise refused((line, *parts), f"its axes are {expected}")
     job.split = split
     _, job.merge = parts_of(job, split)
     choose(job.merge)
@@ -103,7 +106,7 @@ def _bind_split(job: Job, plan: Schedule, choose: Pass, name: str, count: int) -
 
 
 def _bind_one(job: Job, plan: Schedule) -> None:
-    """One kernel on the program as it is, on boxes of lanes, or with a loop between two MMAs."""
+    """Bind a plan of one kernel: the program as it is, over boxes of rows per lane, or with a loop between two MMAs."""
     _take_program(job, plan)
     if plan.pipeline is None:
         _take_steps(job, plan)
@@ -117,7 +120,9 @@ def _bind_one(job: Job, plan: Schedule) -> None:
 
 
 def _take_program(job: Job, plan: Schedule) -> None:
-    """Takes the program over flat dimensions where the plan's axes are those, and not their digits."""
+    """Set the job's program to the one over flat dimensions if the plan's axes name those and not their digits
+    (mixed-radix parts).
+    """
     if job.undivided is None:
         return
     names = {axis.name for axis in plan.axes}
@@ -127,7 +132,9 @@ def _take_program(job: Job, plan: Schedule) -> None:
 
 
 def _take_steps(job: Job, plan: Schedule) -> None:
-    """Takes the program with a loop around products that sum a dimension at once, where the plan has a loop there."""
+    """Set the job's program to one with a loop around MMAs that sum a whole dimension, for each loop that the plan has
+    there.
+    """
     for axis in plan.axes:
         d = next((d for d in dims_of(job.program) if str(d) == axis.name), None)
         loop = axis.split("loop")
@@ -142,7 +149,10 @@ def _take_steps(job: Job, plan: Schedule) -> None:
 
 
 def _bind_lanes(job: Job, plan: Schedule) -> bool:
-    """Whether lanes compute the one product without an atom, each for results of its own or for a box of them."""
+    """Bind a plan in which lanes compute the only MMA without an atom (SIMT); return True if it did.
+
+    A lane computes single results, or a box (rectangle) of results if the plan says so.
+    """
     by_loops = bool(plan.products) and all(line.atom is None for line in plan.products)
     if job.machine.lanes is None or job.opened or job.logs or not by_loops or is_ordered(job.program):
         return False
@@ -164,7 +174,9 @@ def _bind_lanes(job: Job, plan: Schedule) -> bool:
 
 
 def _with_loop_between(job: Job, plan: Schedule) -> Program:
-    """The program with a loop over a dimension between two MMAs, where the plan has a loop there."""
+    """Return the program with a loop over the dimension between two MMAs, if the plan has such a loop; else the
+    program.
+    """
     for d in summed_between(job.program):
         axis = next((a for a in plan.axes if a.name == str(d)), None)
         loop = None if axis is None else axis.split("loop")
@@ -179,7 +191,7 @@ def _with_loop_between(job: Job, plan: Schedule) -> Program:
 
 
 def _columns_along(job: Job, plan: Schedule, d: Expr) -> list[int]:
-    """The columns of products whose accumulator ends in a dimension."""
+    """Return the numbers of columns that the plan gives the MMAs whose accumulator has `d` as its last dimension."""
     products = names_of(job.program)
     lines = [(line, products[line.name]) for line in plan.products if line.name in products]
     return [line.columns for line, op in lines if op.result.type.dims[-1:] == (d,)]

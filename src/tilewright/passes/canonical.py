@@ -10,10 +10,10 @@ from tilewright.plan.general import dims_of
 
 
 def canonical(job: Job) -> None:
-    """The program of a machine of many lanes in the one writing of those that mean the same.
+    """Rewrite the program of a GPU job in the canonical form, so that programs that mean the same get the same plan.
 
-    Equal reads are one; tiles are in the order of results; dimensions of products and reductions are one where memory
-    has them so. What is logged, and the workgroups of a grid program, are over the author's dimensions.
+    Equal reads are one; tiles are in the order of results; dimensions of MMAs and reductions are merged if they are
+    contiguous in memory. Programs with logs and grid programs stay: they are over the author's dimensions.
     """
     if job.machine.lanes is None or job.logs or job.workgroups is not None:
         return
@@ -26,6 +26,6 @@ def canonical(job: Job) -> None:
 
 
 def _names_dims(job: Job) -> bool:
-    """Whether a plan is given that names every dimension of the program: it is for these."""
+    """True if the given plan names every dimension of the program: its axes are the author's, so none is merged."""
     named = set() if job.given is None else {axis.name for axis in job.given.axes}
     return bool(named) and {str(d) for d in dims_of(job.program)} <= named

@@ -18,7 +18,7 @@ from tilewright.plan.schedule import Schedule
 
 
 def choose_plan(job: Job) -> None:
-    """Plan a job, as is given or as the best of what fits, and bind the plan."""
+    """Plan a job and bind the plan: the given one, or the best that fits; a refusal of a given plan names its lines."""
     if job.given is None:
         _choose_plan(job)
         return
@@ -29,7 +29,7 @@ def choose_plan(job: Job) -> None:
 
 
 def _take_given(job: Job, given: Schedule) -> None:
-    """Bind the plan that is given."""
+    """Bind the given plan. A job with logs is planned anew, as its tasks must show what is logged."""
     job.given = known_plan(given, job)
     if job.logs:  # tasks are chosen that show what is logged
         job.given = None
@@ -40,13 +40,13 @@ def _take_given(job: Job, given: Schedule) -> None:
 
 
 def _take(job: Job, plan: Schedule, choice: Choice | GeneralChoice) -> None:
-    """Make a plan, and the choice that says why, the job's."""
+    """Set the job's plan and choice, with notes on the plan added."""
     job.plan = plan
     job.choice = replace(choice, notes=(*choice.notes, *notes_on(job, plan)))
 
 
 def _choose_plan(job: Job) -> None:
-    """Plan a job as the best of what fits, and bind the plan."""
+    """Plan a job and bind the plan: the best plan of the search, or that of the author's grid."""
     if job.workgroups is None:
         rank_plans(job, choose_plan)
         return

@@ -16,25 +16,27 @@ from tilewright.passes.loop_lowering import LoopLowering
 
 
 def cloned(low: LoopLowering, ops: list[Op], meanings: Mapping[Symbol, Expr]) -> list[Op]:
-    """The operations with these meanings; values that they define, and numbers that they read, are new ones."""
+    """Return clones of `ops` with symbols replaced by `meanings`; results and numbers that they read are new values."""
     return _Clone(low, dict(meanings)).ops(ops)
 
 
 class _Clone:
+    """Clones loop operations with symbols replaced; results are new values."""
+
     def __init__(self, low: LoopLowering, meanings: dict[Symbol, Expr]):
         self.low, self.meanings = low, meanings
         self.images = Substitution(meanings)
         self.values: dict[Value, Value] = {}
 
     def ops(self, ops: list[Op]) -> list[Op]:
-        """The operations, those left out that never happen."""
-        found: list[Op] = []
+        """Return clones of `ops`, without those that never run."""
+        clones: list[Op] = []
         for op in ops:
-            found += self.op(op)
-        return found
+            clones += self.op(op)
+        return clones
 
     def op(self, op: Op) -> list[Op]:
-        """What an operation becomes: nothing, itself, or what stands in a branch that is known to be taken."""
+        """Return what an operation becomes: nothing, a clone, or clones of the branch that is known to be taken."""
         if op.name == "if":
             when = self.images(op.attrs["when"])
             if isinstance(when, Const):
@@ -59,42 +61,44 @@ class _Clone:
         return [new]
 
     def value(self, value: Value) -> Value:
-        """The value that stands for another here."""
+        """Return the clone of a value that a cloned operation defines; any other value as it is."""
         return self.values.get(value, value)
 
     def attributes(self, op: Op) -> dict[str, Any] | None:
-        """The attributes with these meanings; None for a loop that never runs."""
-        found: dict[str, Any] = {}
+        """Return the attributes with symbols replaced; None for a loop that never runs."""
+        attributes: dict[str, Any] = {}
         for name, value in op.attrs.items():
             kind = op.spec.attrs[name].rstrip("?")
             if kind == "fetched":
                 fresh = symbol(self.low.fresh(value.name.rpartition("_")[0]), value.lower, value.upper)
                 self.meanings[value] = fresh
                 self.images = Substitution(self.meanings)
-                found[name] = fresh
+                attributes[name] = fresh
             elif kind == "ranges":
-                found[name] = self._ranges(value)
-                if any(_empty(r) for r in found[name]):
+                attributes[name] = self._ranges(value)
+                if any(_empty(r) for r in attributes[name]):
                     return None
             elif kind == "axes":
-                found[name] = value
+                attributes[name] = value
             else:
-                found[name] = kind_of(kind).mapped(value, self.images)
-        return found
+                attributes[name] = kind_of(kind).mapped(value, self.images)
+        return attributes
 
     def _ranges(self, ranges: Any) -> Any:
+        """Return loop ranges with fresh symbols, and with limits in which symbols are replaced."""
         from tilewright.ir.attrs import Range
 
-        made = []
+        renamed = []
         for r in ranges:
             new = Range.of(
                 self.low.fresh(r.symbol.name.rpartition("_")[0]), self.images(r.lo), self.images(r.hi), r.step
             )
             self.meanings[r.symbol] = new.symbol
             self.images = Substitution(self.meanings)
-            made.append(new)
-        return tuple(made)
+            renamed.append(new)
+        return tuple(renamed)
 
 
 def _empty(loop: Any) -> bool:
+    """True if a loop has constant limits and no iterations."""
     return isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.hi.value <= loop.lo.value

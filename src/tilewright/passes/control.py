@@ -28,7 +28,9 @@ MOST = 4096
 
 
 def for_(low: LoopLowering, op: Op) -> None:
-    """A loop: kept, unrolled or peeled; one that has no rounds for any value of open parameters is left out."""
+    """Lower a loop: kept, unrolled, peeled or deferred; nothing is emitted if it has no iterations for any open
+    size.
+    """
     if low.open and any((low.expr(r.hi) - low.expr(r.lo)).hi <= 0 for r in op.attrs["ranges"]):
         return
     if op.attrs.get("overlap") == "defer" and can_defer(low, op):
@@ -38,30 +40,35 @@ def for_(low: LoopLowering, op: Op) -> None:
     if op.attrs.get("unroll") and all(isinstance(low.expr(e), Const) for r in ranges for e in (r.lo, r.hi)):
         _unrolled(low, op, ranges)
         return
-    _nested(low, op, list(ranges), _ends(low, op))
+    _nested(low, op, list(ranges), _peel_counts(low, op))
 
 
-def _ends(low: LoopLowering, op: Op) -> tuple[int, ...]:
-    """How many first and last rounds `peel` says; none where it is not there."""
+def _peel_counts(low: LoopLowering, op: Op) -> tuple[int, ...]:
+    """Return (first iterations to peel, last iterations to peel) as `peel` says; () without `peel`.
+
+    Raise a ProgramError unless these are one or two numbers from 0 to MOST.
+    """
     if "peel" not in op.attrs:
         return ()
-    found = [int(low.expr(e)) for e in op.attrs["peel"]]
-    if not 1 <= len(found) <= 2 or any(not 0 <= n <= MOST for n in found):
-        raise ProgramError(f"peel {found}: one or two numbers of rounds from 0 to {MOST}, of the first and of the last")
-    return found[0], found[1] if len(found) > 1 else 0
+    counts = [int(low.expr(e)) for e in op.attrs["peel"]]
+    if not 1 <= len(counts) <= 2 or any(not 0 <= n <= MOST for n in counts):
+        raise ProgramError(
+            f"peel {counts}: one or two numbers of rounds from 0 to {MOST}, of the first and of the last"
+        )
+    return counts[0], counts[1] if len(counts) > 1 else 0
 
 
-def _length(values: range) -> int:
-    """How many there are; `len` takes no more than a word holds.
+def _range_length(values: range) -> int:
+    """Return the number of elements of a range; `len` fails for numbers beyond a machine word.
 
-    >>> _length(range(0, 10**30, 3)) == 10**30 // 3 + 1, _length(range(5, 2))
+    >>> _range_length(range(0, 10**30, 3)) == 10**30 // 3 + 1, _range_length(range(5, 2))
     (True, 0)
     """
     return max(0, -(-(values.stop - values.start) // values.step))
 
 
 def body(low: LoopLowering, op: Op) -> None:
-    """Both parts of a round, one after the other."""
+    """Lower all blocks of an iteration, one after the other."""
     before = low.meaning
     for block in op.blocks:
         low.block(block)
@@ -69,8 +76,12 @@ def body(low: LoopLowering, op: Op) -> None:
 
 
 def _unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
+    """Emit an unrolled loop: its body is lowered once and cloned for each iteration.
+
+    Raise a ProgramError for more than MOST iterations.
+    """
     limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
-    count = prod(map(_length, limits))
+    count = prod(map(_range_length, limits))
     if count > MOST:
         raise ProgramError(f"unroll: {count} rounds are more than {MOST}")
     rounds = list(product(*limits))
@@ -89,7 +100,7 @@ def _unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
 
 
 def _nested(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:
-    """The loops one in another; the innermost one may have rounds peeled off its ends."""
+    """Emit the loops over `ranges`, nested; iterations of the innermost one may be peeled off at both ends."""
     if not ranges:
         body(low, op)
         return
@@ -97,16 +108,16 @@ def _nested(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...
     lo, hi = low.expr(r.lo), low.expr(r.hi)
     if peel and not rest and isinstance(lo, Const) and isinstance(hi, Const):
         values = range(lo.value, hi.value, r.step)
-        count = _length(values)
+        count = _range_length(values)
         first = min(peel[0], count)
         last = max(count - peel[1], first)
         head, middle, tail = values[:first], values[first:last], values[last:]
         for v in head:
-            _round(low, op, r.symbol, as_expr(v), rest)
+            _iteration(low, op, r.symbol, as_expr(v), rest)
         if middle:
             _loop(low, op, r, as_expr(middle[0]), as_expr(middle[-1] + 1), rest, ())
         for v in tail:
-            _round(low, op, r.symbol, as_expr(v), rest)
+            _iteration(low, op, r.symbol, as_expr(v), rest)
         return
     if peel and not rest and low.open and r.step == 1:
         _peeled(low, op, r, lo, hi, peel)
@@ -115,32 +126,34 @@ def _nested(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...
 
 
 def _peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
-    """A loop whose limits only a call tells, without its first and last rounds: those are done if they are there.
+    """Emit a loop whose limits are known only at the call, with the first iterations peeled, each under a condition.
 
-    The last ones are a loop of their own, so that their code is written once.
+    The last iterations are a second loop, so that their code is emitted once.
     """
     first, last = peel
     if has_division(hi):  # a name, of which proofs know how far it is from what was divided
         hi = symbol(low.fresh("end"), definition=hi)
         low.emit("let", symbol=hi)
     for n in range(first):
-        there = lo + n < hi
-        if isinstance(there, Const) and there.value:
-            _round(low, op, r.symbol, lo + n, [])
+        runs = lo + n < hi
+        if isinstance(runs, Const) and runs.value:
+            _iteration(low, op, r.symbol, lo + n, [])
         else:
-            with low.when(there):
-                _round(low, op, r.symbol, lo + n, [])
+            with low.when(runs):
+                _iteration(low, op, r.symbol, lo + n, [])
     _loop(low, op, r, lo + first, hi - last, [], ())
     if last:
         _loop(low, op, r, maximum(lo + first, hi - last), hi, [], ())
 
 
-def _round(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
+def _iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
+    """Emit one iteration, with `variable` replaced by `value`, and the loops over `rest` inside it."""
     with low.means({variable: value}):
         _nested(low, op, rest, ())
 
 
 def _loop(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]) -> None:
+    """Emit a loop over `r` from `lo` to `hi`, and the loops over `rest` inside it; nothing if it is empty."""
     if isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value:
         return
     with low.loop(r.symbol.name, lo, hi, r.step) as value, low.means({r.symbol: value}):
@@ -148,10 +161,10 @@ def _loop(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Ra
 
 
 def tasks(low: LoopLowering, op: Op) -> None:
-    """The worker's share of all tasks stays a loop of its own kind; the runtime says which worker this is.
+    """Lower `tasks` to a loop over the tasks of a worker; the runtime says which worker runs it.
 
-    A task that has shared memory of its own ends with a barrier. Here each operation is done for all waves before the
-    next one is, so that the next task finds nobody at work in that memory.
+    No barrier is needed between tasks that have shared memory: each operation is done for all waves before the next one
+    is.
     """
     if op.attrs.get("overlap") == "pingpong":
         raise ProgramError("overlap pingpong needs two halves of waves that run at once; this machine has one worker")
@@ -169,7 +182,7 @@ def tasks(low: LoopLowering, op: Op) -> None:
 
 
 def if_(low: LoopLowering, op: Op) -> None:
-    """A branch; one whose condition is known is none."""
+    """Lower a branch; one whose condition is known becomes the operations of its block."""
     when = low.expr(op.attrs["when"])
     before = low.meaning
     if isinstance(when, Const):
@@ -183,15 +196,17 @@ def if_(low: LoopLowering, op: Op) -> None:
         inner = Block(())
         with low.writing(inner):
             for fact in facts if low.open else ():
-                _narrow(low, fact)
+                _narrow_open_size(low, fact)
             low.block(block)
         low.meaning = before
         blocks.append(inner)
     low.emit("if", when=when, blocks=tuple(blocks))
 
 
-def _narrow(low: LoopLowering, fact: Expr) -> None:
-    """What a branch says of an open parameter alone, W//14 >= 1: within it, the parameter has a name that knows."""
+def _narrow_open_size(low: LoopLowering, fact: Expr) -> None:
+    """Give an open size a name with a tighter range inside a branch, if `fact` bounds this size alone, as W//14 >= 1
+    does.
+    """
     constant, terms = linear(fact)
     if len(terms) != 1 or terms[0][1] != 1:
         return
@@ -207,7 +222,7 @@ def _narrow(low: LoopLowering, fact: Expr) -> None:
 
 
 def while_(low: LoopLowering, op: Op) -> None:
-    """A loop as long as a number in a register is not zero."""
+    """Lower a loop that runs while a number in a register is not zero."""
     flag = low.handles[op.operands[0]]
     register = low.register(i64)
 
@@ -227,18 +242,18 @@ def while_(low: LoopLowering, op: Op) -> None:
 
 
 def barrier(low: LoopLowering, op: Op) -> None:
-    """Operations are done for all threads one after another: nothing to wait for."""
+    """Emit nothing: operations are done for all threads one after another."""
 
 
 def edge(low: LoopLowering, op: Op) -> None:
-    """CPUs order arithmetic by themselves."""
+    """Emit nothing: CPUs order arithmetic by themselves."""
 
 
 # -- channels of one role: stages taken in turn -----------------------------------------------------------------
 
 
 def channel(low: LoopLowering, op: Op) -> None:
-    """Two counters: the next fill to acquire, the next to wait for."""
+    """Emit two counters for a channel: the next fill to acquire, and the next to wait for."""
     counters = {}
     for side in ("acquire", "wait"):
         counters[side] = low.register(i64, name=side)
@@ -246,9 +261,10 @@ def channel(low: LoopLowering, op: Op) -> None:
     low.handles[op.results[0]] = (op, counters)
 
 
-def _taken(low: LoopLowering, op: Op, side: str) -> None:
-    found: Any = low.handles[op.operands[0]]
-    declared, counters = found
+def _take_stage(low: LoopLowering, op: Op, side: str) -> None:
+    """Bind the results of `acquire` or `wait` (`side`) to the next stage of the channel, and advance its counter."""
+    handle: Any = low.handles[op.operands[0]]
+    declared, counters = handle
     stages = numbers((declared.attrs["stages"],), "stages")[0]
     number = low.symbol("fill", 0, 1 << 40)
     low.emit("read", (counters[side],), symbol=number)
@@ -263,14 +279,14 @@ def _taken(low: LoopLowering, op: Op, side: str) -> None:
 
 
 def acquire(low: LoopLowering, op: Op) -> None:
-    """The stage of the next fill."""
-    _taken(low, op, "acquire")
+    """Bind the results of `acquire` to the stage of the next fill."""
+    _take_stage(low, op, "acquire")
 
 
 def wait(low: LoopLowering, op: Op) -> None:
-    """The stage of the next fill."""
-    _taken(low, op, "wait")
+    """Bind the results of `wait` to the stage of the next fill."""
+    _take_stage(low, op, "wait")
 
 
 def handed(low: LoopLowering, op: Op) -> None:
-    """Commit and release: one worker does things in order, so what it committed is there."""
+    """Emit nothing for commit and release: one worker does everything in order."""

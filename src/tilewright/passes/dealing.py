@@ -16,7 +16,9 @@ LEAST = -(1 << 31)
 
 
 def dealt(low: LoopLowering, op: Op, task: Callable[[], None]) -> None:
-    """A strided loop over rows, and within it one over places; `task` writes what is done where a place has a task."""
+    """Emit a loop over the rows of a table and one over the places of a row; `task()` writes the body of a place with a
+    task.
+    """
     table = low.memory(op.operands[0])
     rows, places = table.shape
     counts = numbers(tuple(-(-(low.expr(r.hi) - low.expr(r.lo)) // r.step) for r in op.attrs["ranges"]), "tasks")
@@ -27,21 +29,23 @@ def dealt(low: LoopLowering, op: Op, task: Callable[[], None]) -> None:
         entry = low.register(i32, name="entry")
         where = table.at((row.symbol, place))
         low.emit("load", (entry, where.buffer), over=(), at=(where.offset,))
-        found = low.symbol("entry", LEAST, -LEAST - 1)
-        low.emit("read", (entry,), symbol=found)
-        with low.when(found >= 0):
+        entry_number = low.symbol("entry", LEAST, -LEAST - 1)
+        low.emit("read", (entry,), symbol=entry_number)
+        with low.when(entry_number >= 0):
             number = low.symbol("task", 0, max(0, total - 1))
             low.emit("read", (entry,), symbol=number)
-            with low.means(_digits(low, op.attrs["ranges"], counts, number)):
+            with low.means(_task_variables(low, op.attrs["ranges"], counts, number)):
                 task()
     low.emit("tasks", ranges=(row,), blocks=(inner,))
 
 
-def _digits(low: LoopLowering, ranges: tuple[Range, ...], counts: tuple[int, ...], number: Expr) -> dict[Symbol, Expr]:
-    """What the variables of a task are, from its number: the last one runs fastest."""
-    found: dict[Symbol, Expr] = {}
+def _task_variables(
+    low: LoopLowering, ranges: tuple[Range, ...], counts: tuple[int, ...], number: Expr
+) -> dict[Symbol, Expr]:
+    """Return {variable of the tasks: its value} for the flat task `number`; the last variable runs fastest."""
+    values: dict[Symbol, Expr] = {}
     for r, count in reversed(list(zip(ranges, counts, strict=True))):
         digit = number if r is ranges[0] else number % count
-        found[r.symbol] = low.expr(r.lo) + r.step * digit
+        values[r.symbol] = low.expr(r.lo) + r.step * digit
         number = number // max(1, count)
-    return found
+    return values

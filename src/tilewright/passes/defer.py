@@ -4,8 +4,8 @@ A round of a loop with `overlap defer` has a body and an end. The loop becomes: 
 its operations the end of the round before; after the last round, its end. In the first round there is no end to
 do: its stores find no place (a flag says so), so that no second copy of the body is needed.
 
-What the end reads from registers that the body overwrites, it reads before: each operation of the body that writes
-such a register is held back until the end has read it.
+The end reads registers before the body overwrites them: each operation of the body that writes such a register is held
+back until the end has read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ ELEMENTS = 1 << 16
 
 
 def deferred(low: LoopLowering, op: Op) -> None:
-    """A loop whose rounds overlap."""
+    """Lower a loop with `overlap defer`: the end (second block) of an iteration is interleaved with the body of the
+    next.
+    """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
     memory = {r.symbol: low.register(i64, name=f"last_{r.symbol.name}") for r in ranges}
@@ -73,7 +75,7 @@ def deferred(low: LoopLowering, op: Op) -> None:
         low.straight -= 1
         low.meaning = before
         flush.append(Block((), cloned(low, end.ops, again)))
-        _only_if(end, begun)
+        _guard_stores(end, begun)
         woven(low.blocks[-1], main, end)
         for variable, register in memory.items():
             low.emit("compute", (register,), formula=Formula.cast(i64, Formula("index", (), known[variable])))
@@ -95,50 +97,50 @@ def deferred(low: LoopLowering, op: Op) -> None:
 
 
 def _has_rounds(lo: Expr, hi: Expr) -> bool:
-    """Whether a loop between these limits runs at least once, as far as ranges tell."""
+    """True if a loop from `lo` to `hi` is proved to run at least once."""
     ends = hi.args if isinstance(hi, Min) else (hi,)
     return all(is_nonneg(end - lo - 1) for end in ends)
 
 
 def can_defer(low: LoopLowering, op: Op) -> bool:
-    """Whether the end is small enough to be written out, and the registers that it looks at are registers.
+    """True if the end of the loop is small enough to be unrolled, and all register tensors it reads are in registers.
 
-    Of those in memory it would need a copy.
+    A register tensor that was placed in memory would need a copy.
     """
     steps = [inner for inner in walk_block(op.blocks[1]) if inner.name != "view"]  # looking takes no instructions
     if any(_elements(low, value) > ELEMENTS for inner in steps for value in inner.operands):
         return False
-    own = {r for inner in walk_block(op.blocks[1]) for r in inner.results}
+    defined = {r for inner in walk_block(op.blocks[1]) for r in inner.results}
     for inner in walk_block(op.blocks[1]):
         for value in inner.operands:
             root = low.chain.root(value)
-            if root in own or not isinstance(root.type, RegisterType):
+            if root in defined or not isinstance(root.type, RegisterType):
                 continue
-            made = low.handles.get(root)
-            if made is None or not isinstance(made, Tiles | Vectors):
+            storage = low.handles.get(root)
+            if storage is None or not isinstance(storage, Tiles | Vectors):
                 return False
     return True
 
 
 def _elements(low: LoopLowering, value: Value) -> float:
-    """The elements of a tensor, of open sizes the most."""
+    """Return the number of elements of a tensor, at most: open sizes count with their upper bound."""
     return prod(low.expr(e).hi for e in getattr(value.type, "shape", ()))
 
 
 def _captured(low: LoopLowering, op: Op) -> list[Value]:
-    """The registers, made outside, that the end looks at."""
+    """Return the registers defined outside the loop that the end of an iteration uses."""
     inside = {r for block in op.blocks for inner in walk_block(block) for r in inner.results}
-    found: dict[Value, None] = {}
+    registers: dict[Value, None] = {}
     for inner in walk_block(op.blocks[1]):
         for value in inner.operands:
             handle = low.handles.get(value)
             if value not in inside and isinstance(handle, Tiles | Vectors):
-                found |= dict.fromkeys(handle.registers.values())
-    return list(found)
+                registers |= dict.fromkeys(handle.registers.values())
+    return list(registers)
 
 
-def _only_if(end: Block, begun: Symbol) -> None:
-    """Stores of the end happen only where there was a round before; it writes nothing else that counts."""
+def _guard_stores(end: Block, begun: Symbol) -> None:
+    """Add a condition to the global stores of the end: they happen only if there was an iteration before."""
     for op in walk_block(end):
         if op.name in ("store", "atomic") and op.operands[1].type.space == "global":
             condition = begun >= 1
@@ -146,7 +148,11 @@ def _only_if(end: Block, begun: Symbol) -> None:
 
 
 def woven(target: Block, main: Block, end: Block) -> None:
-    """Appends the body's operations with the end's between them, spread over the first part of the body."""
+    """Append the operations of `main` to `target` with those of `end` between them, spread over the first part of
+    `main`.
+
+    An operation that overwrites a register comes after the operations of `end` that read it.
+    """
     sunk = _sink_fills(main.ops)
     reads: dict[Value, int] = {}
     for place, op in enumerate(end.ops):
@@ -170,19 +176,21 @@ def woven(target: Block, main: Block, end: Block) -> None:
 
 
 def _registers_read(op: Op) -> list[Value]:
+    """Return the registers that a loop operation reads."""
     match op.name:
         case "store":
-            found = op.operands[:1]
+            operands = op.operands[:1]
         case "compute":
-            found = op.operands[1:]
+            operands = op.operands[1:]
         case "shuffle" | "load":
-            found = op.operands[1:]
+            operands = op.operands[1:]
         case _:
-            found = op.operands
-    return [v for v in found if isinstance(v.type, VectorType)]
+            operands = op.operands
+    return [v for v in operands if isinstance(v.type, VectorType)]
 
 
 def _registers_written(op: Op) -> list[Value]:
+    """Return the registers that a loop operation, or one inside it, writes."""
     if op.name in ("load", "compute", "shuffle", "atom", "fill"):
         return [op.operands[0]]
     if op.name == "transpose":
@@ -191,9 +199,9 @@ def _registers_written(op: Op) -> list[Value]:
 
 
 def _sink_fills(ops: list[Op]) -> list[Op]:
-    """Fills right before the first operation that looks at what they fill: the end has time to read it before."""
+    """Return `ops` with each fill moved to right before the first operation that uses the filled register."""
     waiting: dict[Value, Op] = {}
-    found: list[Op] = []
+    ordered: list[Op] = []
     for op in ops:
         if op.name == "fill":
             waiting[op.operands[0]] = op
@@ -201,6 +209,6 @@ def _sink_fills(ops: list[Op]) -> list[Op]:
         touched = [*op.operands, *(v for b in op.blocks for inner in walk_block(b) for v in inner.operands)]
         for value in dict.fromkeys(touched):
             if value in waiting:
-                found.append(waiting.pop(value))
-        found.append(op)
-    return [*found, *waiting.values()]
+                ordered.append(waiting.pop(value))
+        ordered.append(op)
+    return [*ordered, *waiting.values()]

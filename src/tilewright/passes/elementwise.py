@@ -1,7 +1,7 @@
 """Copy, fill, map, broadcast: loops over elements, with vectors along one axis.
 
 Conditions of a view that are linear in a loop's variable become limits of the loop: the padded edge of an image costs
-no test where the image is. What is left becomes a predicate of the single load or store.
+no test where the image is. Other conditions become predicates of single loads and stores.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ At = Callable[[tuple[Expr, ...]], Where]
 class ElementwiseJob:
     """Element-by-element work: target = formula of sources, over a shape.
 
-    A memory operand is a function from coordinates to a place; a register operand is `Vectors`. `otherwise` is what a
-    source is read as outside its tensor. Where registers take part, the shape is numbers.
+    A memory operand is a function from coordinates to a place; a register operand is `Vectors`. `otherwise` is the
+    value of a source that is out of bounds. The shape is numbers if registers take part.
     """
 
     shape: tuple[Size, ...]
@@ -55,7 +55,7 @@ class ElementwiseJob:
 
 
 def fill(low: LoopLowering, op: Op) -> None:
-    """Every element becomes the number."""
+    """Lower `fill`: every element becomes the number."""
     target = low.handles[op.operands[0]]
     if isinstance(target, Tiles) and op.attrs["value"] != 0:  # only zero has an instruction of its own
         image = low.scratch(target.dtype, target.shape, "tile")
@@ -71,7 +71,9 @@ def fill(low: LoopLowering, op: Op) -> None:
 
 
 def copy(low: LoopLowering, op: Op) -> None:
-    """Elements from one tensor to another; the atom that a copy names is asked, and says how caches are treated."""
+    """Lower `copy`: elements go from one tensor to another; stores stream if the copy, or the atom that it names, says
+    so.
+    """
     source, target = (low.handles[v] for v in op.operands)
     stream, answer = op.attrs.get("stream"), low.answer(op)
     streams = (stream is not None and bool(int(low.expr(stream)))) or (
@@ -95,8 +97,8 @@ def copy(low: LoopLowering, op: Op) -> None:
 
 
 def map_(low: LoopLowering, op: Op) -> None:
-    """A formula, element by element."""
-    handles = [_unpacked(low, low.handles[v]) for v in op.operands]
+    """Lower `map`: a formula, element by element."""
+    handles = [_without_tiles(low, low.handles[v]) for v in op.operands]
     target = low.handles[op.operands[0]]
     run(low, job_of_map(low, op, handles))
     if isinstance(target, Tiles):
@@ -104,7 +106,7 @@ def map_(low: LoopLowering, op: Op) -> None:
 
 
 def job_of_map(low: LoopLowering, op: Op, handles: Sequence[Any] | None = None) -> ElementwiseJob:
-    """A map's work, on what its operands became."""
+    """Return the ElementwiseJob of a map on `handles` (the lowered operands); None: those that the lowering knows."""
     handles = [low.handles[v] for v in op.operands] if handles is None else handles
     return ElementwiseJob(
         handles[0].shape,
@@ -119,14 +121,14 @@ def job_of_map(low: LoopLowering, op: Op, handles: Sequence[Any] | None = None) 
 
 
 def _renamed(low: LoopLowering, axis: Symbol) -> Symbol:
-    """An axis as formulas have it, whose extent may depend on loops around."""
-    found = low.expr(axis)
-    return found if isinstance(found, Symbol) else axis
+    """Return the symbol that stands for an axis of formulas in the loop program; the axis itself if there is none."""
+    image = low.expr(axis)
+    return image if isinstance(image, Symbol) else axis
 
 
 def broadcast(low: LoopLowering, op: Op) -> None:
-    """Repeats along a dimension."""
-    source, target = (_unpacked(low, low.handles[v]) for v in op.operands)
+    """Lower `broadcast`: the source is repeated along a dimension."""
+    source, target = (_without_tiles(low, low.handles[v]) for v in op.operands)
     along = op.attrs["along"]
     held = in_memory(low, source)
 
@@ -140,32 +142,37 @@ def broadcast(low: LoopLowering, op: Op) -> None:
 
 
 def _side(handle: Any) -> At | Vectors:
+    """Return an operand of an ElementwiseJob: Vectors as they are, memory as its function from coordinates to a
+    place.
+    """
     return handle if isinstance(handle, Vectors) else handle.at
 
 
-def _unpacked(low: LoopLowering, handle: Any) -> Any:
-    """Tiles as memory: only whole-tile operations reach them."""
+def _without_tiles(low: LoopLowering, handle: Any) -> Any:
+    """Return a copy in memory if the handle is Tiles (tile registers), whose elements cannot be addressed; else the
+    handle.
+    """
     if not isinstance(handle, Tiles):
         return handle
-    made = low.scratch(handle.dtype, handle.shape, "tile")
-    _copy_tiles(low, handle, made, None, False)
-    return made
+    copy = low.scratch(handle.dtype, handle.shape, "tile")
+    _copy_tiles(low, handle, copy, None, False)
+    return copy
 
 
 def in_memory(low: LoopLowering, handle: Any) -> PlacedMemory | PlacedView:
-    """A tensor's elements in memory: where they are, or a copy of registers."""
+    """Return a tensor's elements in memory: where they are, or a copy if they are in registers."""
     if isinstance(handle, PlacedMemory | PlacedView):
         return handle
     if isinstance(handle, Tiles):
-        found: PlacedMemory = _unpacked(low, handle)
-        return found
-    made = low.scratch(handle.dtype, handle.shape, "spill")
-    run(low, ElementwiseJob(handle.shape, handle.dtype, made.at, Formula.operand(1), {1: handle}, {1: handle.dtype}))
-    return made
+        unpacked: PlacedMemory = _without_tiles(low, handle)
+        return unpacked
+    spilled = low.scratch(handle.dtype, handle.shape, "spill")
+    run(low, ElementwiseJob(handle.shape, handle.dtype, spilled.at, Formula.operand(1), {1: handle}, {1: handle.dtype}))
+    return spilled
 
 
 def from_memory(low: LoopLowering, held: PlacedMemory | PlacedView, target: Any) -> None:
-    """Puts what was worked out in memory where it belongs."""
+    """Emit the copy from memory to `target`; nothing if `held` is the target."""
     if held is target:
         return
     if isinstance(target, Tiles):
@@ -178,11 +185,11 @@ def from_memory(low: LoopLowering, held: PlacedMemory | PlacedView, target: Any)
 
 
 def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | None, stream: bool) -> None:
-    """Whole tiles to or from memory, where rows lie at a constant stride; through memory of our own otherwise."""
+    """Copy whole tile registers to or from memory if rows have a constant stride; else through a scratch buffer."""
     tiles: Tiles = target if isinstance(target, Tiles) else source
     memory = source if isinstance(target, Tiles) else target
     if isinstance(memory, Tiles):
-        between = _unpacked(low, source)
+        between = _without_tiles(low, source)
         _copy_tiles(low, between, target, None, False)
         return
     if isinstance(memory, Vectors):
@@ -222,9 +229,9 @@ def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | 
             )
         return
     for key, value in tiles.registers.items():
-        found = places[key]
-        assert found is not None
-        (row, element), where = found
+        place = places[key]
+        assert place is not None
+        (row, element), where = place
         if isinstance(target, Tiles):
             low.emit("load", (value, where.buffer), over=(row, element), at=(where.offset,), stream=stream or None)
         else:
@@ -232,7 +239,7 @@ def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | 
 
 
 def _copy_packed(low: LoopLowering, memory: PlacedMemory, tiles: Tiles, load: bool) -> None:
-    """Between packed memory and tiles whose rows do not lie there: element by element through a tile-shaped buffer."""
+    """Copy between packed memory and tile registers, element by element through a buffer of one tile's shape."""
     rows, elements = tiles.register_shape
     for key, value in tiles.registers.items():
         image = low.scratch(tiles.dtype, (rows, elements), "image")
@@ -253,7 +260,10 @@ def _copy_packed(low: LoopLowering, memory: PlacedMemory, tiles: Tiles, load: bo
 def _tile_where(
     low: LoopLowering, tiles: Tiles, memory: Any, key: tuple[int, int], rows: int, elements: int
 ) -> tuple[tuple[Symbol, Symbol], Where] | None:
-    """((row, element), place) where a tile's rows lie at a constant stride and its elements side by side."""
+    """Return ((row symbol, element symbol), place) of a tile whose rows have a constant stride and contiguous elements.
+
+    None if the tile does not lie so, or if parts of it may be out of bounds.
+    """
     row, element = low.axis("row", rows), low.axis("e", elements)
     where = memory.at(tiles.coordinates(key, row, element))
     step = linear_factor(where.offset, row)
@@ -266,7 +276,7 @@ def _tile_where(
 
 
 def run(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Writes the loops of a job."""
+    """Emit the loops of a job: over memory, or over registers if operands are in registers."""
     holders = [h for h in (job.target, *job.sources.values()) if isinstance(h, Vectors)]
     if holders and not all(h.alike(holders[0]) for h in holders[1:]):
         _through_memory(low, job)
@@ -277,17 +287,18 @@ def run(low: LoopLowering, job: ElementwiseJob) -> None:
 
 
 def _through_memory(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Registers of different shapes meet in memory."""
+    """Emit a job whose register operands have different shapes: they are copied to memory first."""
     sources: dict[int, At | Vectors] = {
         i: in_memory(low, s).at if isinstance(s, Vectors) else s for i, s in job.sources.items()
     }
     target = job.target
     if isinstance(target, Vectors):
-        made = low.scratch(job.dtype, target.shape, "spill")
+        spilled = low.scratch(job.dtype, target.shape, "spill")
         run(
-            low, ElementwiseJob(job.shape, job.dtype, made.at, job.formula, sources, job.types, job.otherwise, job.over)
+            low,
+            ElementwiseJob(job.shape, job.dtype, spilled.at, job.formula, sources, job.types, job.otherwise, job.over),
         )
-        from_memory(low, made, target)
+        from_memory(low, spilled, target)
         return
     run(
         low,
@@ -298,19 +309,19 @@ def _through_memory(low: LoopLowering, job: ElementwiseJob) -> None:
 
 
 def _by_registers(low: LoopLowering, job: ElementwiseJob, holder: Vectors) -> None:
-    """One step for each register of the holder."""
+    """Emit one step of the job for each register of `holder`."""
     for key in holder.registers:
         lane = low.axis("l", holder.lanes)
         coordinates = holder.coordinates(key, lane)
-        places = {n: side(coordinates) for n, side in _sides(job).items()}
-        _leaf(low, job, coordinates, places, lane, holder.lanes, key)
+        places = {n: side(coordinates) for n, side in _memory_operands(job).items()}
+        _emit_step(low, job, coordinates, places, lane, holder.lanes, key)
 
 
-def _sides(job: ElementwiseJob) -> dict[int, At]:
-    """The operands in memory, by number; 0 is the target."""
+def _memory_operands(job: ElementwiseJob) -> dict[int, At]:
+    """Return {operand number: function from coordinates to a place} of the operands in memory; 0 is the target."""
     used = {f.value for f in job.formula.walk() if f.name == "operand"}
-    found = {0: job.target, **{n: s for n, s in job.sources.items() if n in used}}
-    return {n: side for n, side in found.items() if not isinstance(side, Vectors)}
+    operands = {0: job.target, **{n: s for n, s in job.sources.items() if n in used}}
+    return {n: side for n, side in operands.items() if not isinstance(side, Vectors)}
 
 
 class _Loops:
@@ -319,13 +330,17 @@ class _Loops:
     def __init__(self, low: LoopLowering, job: ElementwiseJob):
         self.low, self.shape = low, job.shape
         self.axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
-        self.places = {n: side(self.axes) for n, side in _sides(job).items()}
+        self.places = {n: side(self.axes) for n, side in _memory_operands(job).items()}
         self.lanes = low.vector_lanes(job.dtype)
         self.most = max(self.lanes, low.interleaved((job.dtype, *job.types.values()), (job.formula,)))
         self.vector = self._vector_axis()
 
     def _vector_axis(self) -> int | None:
-        """The axis along which the target lies side by side; best, every source too, or in one place."""
+        """Return the axis along which the target is contiguous; preferably all sources are contiguous or constant along
+        it too.
+
+        None if there is none.
+        """
         best = None
         for n in reversed(range(len(self.axes))):
             if self.shape[n] == 1:
@@ -338,13 +353,17 @@ class _Loops:
         return best
 
     def turn(self, job: ElementwiseJob) -> transposing.VectorTurn | None:
-        """How a copy is turned whose source lies side by side along another axis than its target."""
+        """Return the VectorTurn (transpose in registers) of a copy that reads contiguously along another axis than it
+        writes.
+
+        None if the job is no plain copy in one type, if it streams, or if it cannot be transposed so.
+        """
         if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
             return None
         return transposing.turn_of(self.shape, self.axes, self.places[0], self.places[1], self.lanes)
 
     def run(self, job: ElementwiseJob, rest: list[int], known: dict[Symbol, Expr]) -> None:
-        """The loops over the axes in `rest`; `known` are those outside."""
+        """Emit the loops over the axes in `rest`; `known` maps the axes outside to values."""
         if not rest:
             self._innermost(job, known)
             return
@@ -395,7 +414,11 @@ class _Loops:
     def _interior(
         self, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
-        """Where along an axis conditions of single lanes hold for every lane: there, no lane needs a mask."""
+        """Return (first, end, conditions) of the indices along `axis` for which `conditions` hold for all lanes: no
+        mask there.
+
+        None if there are no such conditions. `later` are axes inside this loop, `known` maps those outside to values.
+        """
         if self.vector is None or self.low.straight:
             return None
         lane = self.axes[self.vector]
@@ -426,9 +449,11 @@ class _Loops:
     def _span(
         self, place: int, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
-        """Where along an axis an operand is there: (from, to, the conditions that says); None: nothing to cut.
+        """Return (first, end, conditions) of the indices along `axis` at which operand `place` is in bounds; None: no
+        limit.
 
-        Only an identity can be cut at the edge of its source: elsewhere the number read outside enters a formula.
+        `later` are axes inside this loop, `known` maps those outside to values. Only a plain copy can be limited by its
+        source: in other formulas the `otherwise` number takes part.
         """
         where = self.places.get(place)
         if where is None:
@@ -453,7 +478,7 @@ class _Loops:
         return (lo, maximum(lo, hi), frozenset(seen)) if seen else None
 
     def _innermost(self, job: ElementwiseJob, known: dict[Symbol, Expr]) -> None:
-        """Vectors along the vector axis: full ones in a loop, then what is left."""
+        """Emit vectors along the vector axis: whole ones in a loop, then the rest."""
         if self.vector is None:
             self._step(job, known, None, 1)
             return
@@ -481,7 +506,7 @@ class _Loops:
                 start = start + part
 
     def _vectors(self, size: int) -> Iterator[tuple[Expr, int]]:
-        """(start, elements) along the vector axis: interleaved vectors, single ones, the rest."""
+        """Yield (start, elements) along the vector axis: interleaved vectors, single vectors, the rest."""
         wide = size - size % self.most
         yield from self.low.vectors(wide, self.most, few=4 * self.lanes // self.most)
         for start, count in self.low.vectors(size - wide, self.lanes, few=4):
@@ -495,18 +520,18 @@ class _Loops:
         lanes: int,
         there: tuple[Expr, ...] = (),
     ) -> None:
-        """One vector; `there` says which of its lanes are part of the job."""
+        """Emit one vector of the job; `there` are conditions on the lanes that take part."""
         images = Substitution(known)
         places = {}
         for n, where in self.places.items():
             kept = [*there, *(images(c) for c in where.conditions if c not in job.assumed)]
             places[n] = Where(where.buffer, images(where.offset), conjuncts(kept))
         coordinates = tuple(known.get(a, as_expr(0)) for a in self.axes)
-        _leaf(self.low, job, coordinates, places, lane, lanes, None)
+        _emit_step(self.low, job, coordinates, places, lane, lanes, None)
 
 
 def _whole_powers(count: int) -> list[int]:
-    """A number as a sum of powers of two: code generators move no other number of bf16 from memory to memory.
+    """Return a number as a sum of powers of two: code generators move no other numbers of bf16 from memory to memory.
 
     >>> _whole_powers(13)
     [8, 4, 1]
@@ -515,7 +540,7 @@ def _whole_powers(count: int) -> list[int]:
 
 
 def _by_loops(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Loops over all axes but one, vectors along that one."""
+    """Emit loops over all axes of a job except the vector axis; or a transpose in registers."""
     if 0 in job.shape:
         return
     loops = _Loops(low, job)
@@ -527,7 +552,7 @@ def _by_loops(low: LoopLowering, job: ElementwiseJob) -> None:
     loops.run(job, [n for n, size in enumerate(job.shape) if n != loops.vector and size != 1], alone)
 
 
-def _leaf(
+def _emit_step(
     low: LoopLowering,
     job: ElementwiseJob,
     coordinates: tuple[Expr, ...],
@@ -536,7 +561,7 @@ def _leaf(
     lanes: int,
     key: tuple[int, ...] | None,
 ) -> None:
-    """One step: loads, a computation, a store."""
+    """Emit one step: loads, a computation, a store."""
     over = () if lane is None else (lane,)
     shape = () if lane is None else (lanes,)
     target = job.target
@@ -570,7 +595,7 @@ def computed(
     over: tuple[Symbol, ...],
     shape: tuple[int, ...],
 ) -> Value:
-    """The formula's value, in the target's register or a new one."""
+    """Return the register with the formula's value: the target's register `kept`, or a new one."""
     result = kept if kept is not None else low.register(job.dtype, *shape)
     if job.formula.name == "number":
         low.emit("fill", (result,), value=job.formula.value)
@@ -584,17 +609,18 @@ def computed(
 
 
 def never(where: Where) -> bool:
-    """Whether nothing is there, ever."""
+    """True if a place is known to be out of bounds."""
     return any(isinstance(c, Const) and not c.value for c in where.conditions)
 
 
 def _renumbered(formula: Formula, order: dict[int, int]) -> Formula:
+    """Return the formula with operand n replaced by operand order[n]."""
     value = order[formula.value] if formula.name == "operand" else formula.value
     return Formula(formula.name, tuple(_renumbered(p, order) for p in formula.parts), value)
 
 
 def load(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: Where, otherwise: float | None) -> None:
-    """A load of what is there; elsewhere the `otherwise` number."""
+    """Emit a load under the conditions of a place; a lane that is out of bounds gets `otherwise`."""
     if never(where):
         low.emit("fill", (register,), value=otherwise or 0)
         return
@@ -604,7 +630,7 @@ def load(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: Wh
 
 
 def store(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: Where, stream: bool) -> None:
-    """A store to where there is something."""
+    """Emit a store under the conditions of a place."""
     if never(where):
         return
     when = all_of(*where.conditions) if where.conditions else None

@@ -39,7 +39,7 @@ def bind_given(job: Job, given: Schedule, choose: Pass) -> Choice | GeneralChoic
 
 
 def known_plan(given: Schedule, job: Job) -> Schedule:
-    """Return a plan that the lowering may know; refuse what it lacks, and launches that the machine lacks."""
+    """Return the given plan, with its launch adapted to the machine; refuse what the lowering or the machine lacks."""
     given = with_known_launch(given, job.machine)
     refuse_unlowered(given)
     if given.order == REVERSED and (given.products or given.atom or job.opened):
@@ -48,8 +48,10 @@ def known_plan(given: Schedule, job: Job) -> Schedule:
 
 
 def better_refusal(fault: ArgumentError, job: Job, given: Schedule, choose: Pass) -> ArgumentError:
-    """The refusal of a plan with the line that it means, other sizes and misspelt names told by the plan that would be
-    chosen."""
+    """Return the refusal `fault` of a given plan, with the lines of the plan that it concerns.
+
+    Wrong sizes and misspelt names are found by comparison with the plan that would be chosen.
+    """
     alone = replace(job, given=None, general_only=job.general_only or given.atom is None)
     choose(alone)
     sizes = {s.name: n for s, n in job.sizes.items()}
@@ -74,14 +76,14 @@ def _refuse_overflow(job: Job, given: Schedule, choose: Pass, lower: Pass) -> No
     """Refuse a plan whose tasks need more shared memory than there is, unless no plan needs less."""
     assert job.lowered is not None
     over = None if job.opened else past_shared_memory(job.lowered.program, job.machine)
-    if over is None or _is_chosen(job, given, choose, lower):
+    if over is None or _is_chosen_plan(job, given, choose, lower):
         return
     lines = [given.pipeline] if given.pipeline else [*(a for a in given.axes if a.splits), *given.products]
     raise ArgumentError(f"plan: `{'`, `'.join(map(str, lines))}`: {over.what}")
 
 
-def _is_chosen(job: Job, given: Schedule, choose: Pass, lower: Pass) -> bool:
-    """Whether a given plan is the one that is chosen."""
+def _is_chosen_plan(job: Job, given: Schedule, choose: Pass, lower: Pass) -> bool:
+    """True if the given plan equals the one that is chosen without it."""
     unpinned = replace(job, given=None, lowered=None)
     choose(unpinned)
     lower(unpinned)

@@ -25,7 +25,7 @@ from tilewright.plan.tiled import Walk
 
 
 def bind_halo(job: Job, plan: Schedule) -> tuple[Patched, Cuts]:
-    """The program over boxes that a plan says, and what its lowering reads."""
+    """Return (the program over the boxes of rows that the plan says, the parameters that its lowering reads)."""
     return HaloKernel.of(job, plan).bound()
 
 
@@ -44,7 +44,9 @@ class HaloKernel:
 
     @classmethod
     def of(cls, job: Job, plan: Schedule) -> HaloKernel:
-        """The program in digits; refuses one that has no rows that overlap."""
+        """Return the HaloKernel of a job: its program with rows split into digits (mixed-radix parts); refuse a program
+        without overlapping rows.
+        """
         whole = without_k_loops(job.program, job.free)  # a halo tile stays for loops over taps, which the plan says
         products = list(names_of(whole).values())
         if len(products) != 1:
@@ -56,13 +58,15 @@ class HaloKernel:
         if counted is None:
             raise refused(plan.pipeline, f"{axes.m} does not count in digits")
         program, sizes, digits, _ = counted
-        found = product_of(program, numbers_of(sizes), ())
-        if isinstance(found, str):
-            raise refused(plan.pipeline, found)
-        return cls(job, plan, program, sizes, digits, *found, plan.axis(str(axes.m)))
+        product = product_of(program, numbers_of(sizes), ())
+        if isinstance(product, str):
+            raise refused(plan.pipeline, product)
+        return cls(job, plan, program, sizes, digits, *product, plan.axis(str(axes.m)))
 
     def bound(self) -> tuple[Patched, Cuts]:
-        """The rewritten program and the parameters."""
+        """Return (the program over boxes, the parameters of its lowering); refuse lines of the plan that do not fit the
+        program.
+        """
         (line,) = self.plan.products
         if line.name not in names_of(self.program):
             raise refused(line, f"there is no product {line.name}; there is {', '.join(names_of(self.program))}")
@@ -77,21 +81,21 @@ class HaloKernel:
         assert self.plan.pipeline is not None
         roles, machine = self.plan.pipeline, self.job.machine
         check_pipeline(roles, machine)
-        how = Microkernel(
+        microkernel = Microkernel(
             atom, line.rows, line.columns, groups_of(roles, line, atom, machine), blocks=self.op.attrs.get("blocks", 1)
         )
         size = numbers_of(self.sizes)
-        check_blocks(line, how, size(self.axes.n), size(self.axes.k))
-        check_sharing(roles, line, how)
-        check_registers(roles, (line,), {self.op: how}, machine)
-        box, walk = self.box(slides, how)
-        lines = None if walk is None else (image_rows(walk, how), walk.pitch)
+        check_blocks(line, microkernel, size(self.axes.n), size(self.axes.k))
+        check_sharing(roles, line, microkernel)
+        check_registers(roles, (line,), {self.op: microkernel}, machine)
+        box, walk = self.box(slides, microkernel)
+        lines = None if walk is None else (image_rows(walk, microkernel), walk.pitch)
         patched = in_patches(self.program, self.sizes, self.rows.name, self.digits, box, lines)
         (product,) = names_of(patched.program).values()
-        widths = self._widths(product, patched, how)
+        widths = self._widths(product, patched, microkernel)
         cuts = Cuts(
             widths,
-            products={product: how},
+            products={product: microkernel},
             roles=self.plan.pipeline,
             group=self.plan.raster,
             schedule=self.plan.order,
@@ -101,14 +105,19 @@ class HaloKernel:
         return replace(patched, sizes={**self.sizes, **patched.sizes}), cuts
 
     def _widths(self, product: Op, patched: Patched, how: Microkernel) -> dict[Expr, int]:
-        """The width of a task along each dimension, in the order of the line `grid`: boxes stand for their rows. What
-        lies within a box is no number of tasks; it stands first, so that groups are of the last two axes."""
+        """Return {dimension: extent of a task}, in the order of the plan's `grid`; the boxes stand for their rows.
+
+        The dimension inside a box comes first. It has one task, so raster groups are of the last two axes.
+        """
         names = {self.rows.name if d is patched.outer else str(d): d for d in product.operands[2].type.dims}
         tasks = {names[name]: how.columns if names[name] is self.axes.n else 1 for name in self.plan.grid}
         return {patched.inner[0]: how.rows, **tasks}
 
     def _check_axes(self) -> None:
-        """Every dimension has an axis of its extent; columns are a task, others of C one each, taps and K loops."""
+        """Refuse a plan unless each dimension has an axis of its extent, split as halo tiles need.
+
+        A task has the columns of the MMA and one element of the other dimensions of C; filter taps and K are loops.
+        """
         plan, size = self.plan, numbers_of(self.sizes)
         named = {axis.name: axis for axis in plan.axes}
         tasks = [d for d in self.op.operands[2].type.dims if d not in self.digits]
@@ -133,20 +142,24 @@ class HaloKernel:
             raise refused(tasks_line(plan), f"the axes with a task are {', '.join(grid)}: `grid` orders these")
         order = (self.axes.k, *self.axes.deep)
         if plan.loops != tuple(map(str, order)):
-            there = ", ".join(map(str, order))
-            raise refused(plan.line("loops"), f"a halo tile serves all taps of a K step: `loops {there}`")
+            loops = ", ".join(map(str, order))
+            raise refused(plan.line("loops"), f"a halo tile serves all taps of a K step: `loops {loops}`")
         if [x.name for x in self.rows.digits] != list(map(str, self.digits)) or [
             x.extent for x in self.rows.digits
         ] != [self.sizes[d] for d in self.digits]:
-            there = ", ".join(f"{d} {self.sizes[d]}" for d in self.digits)
-            raise refused(self.rows, f"plans are for sizes: here `axis {self.rows.name} = ({there})`")
+            digits = ", ".join(f"{d} {self.sizes[d]}" for d in self.digits)
+            raise refused(self.rows, f"plans are for sizes: here `axis {self.rows.name} = ({digits})`")
         if plan.overlap != "none" or plan.waves > 1:
             raise refused(plan.lines()[-1], "a kernel with halo tiles has no such line")
 
     def _width(self, d: Expr) -> int:
+        """Return the extent of a task along a dimension of C: the MMA's columns along N, else 1."""
         return self.plan.products[0].columns if d is self.axes.n else 1
 
     def _atom(self, line: ProductUnit) -> MultiplyAtom:
+        """Return the atom that the plan's `mma` line names; refuse one that cannot read a halo tile, or another K
+        step.
+        """
         atoms = atoms_of(self.program, self.job.machine, self.op, self.axes)
         if isinstance(atoms, str):
             raise refused(line, atoms)
@@ -161,7 +174,9 @@ class HaloKernel:
         return atom
 
     def window(self) -> SlidingWindow:
-        """How operand A slides over the rows; refuses one that does not."""
+        """Return the SlidingWindow of operand A over the rows; refuse an operand that is computed, or does not
+        slide.
+        """
         reads = operand_reads(self.op, self.axes, self.program)
         if reads is None:
             raise refused(self.plan.pipeline, "an operand is computed")
@@ -171,7 +186,7 @@ class HaloKernel:
         return slides
 
     def _line(self, side: int) -> ValuePlacement:
-        """The line of operand A or B."""
+        """Return the plan's line of operand A (side 0, a halo) or B (side 1, a panel); refuse a plan without it."""
         reads = operand_reads(self.op, self.axes, self.program)
         assert reads is not None
         name = reads[side].operands[0].name or "ab"[side]
@@ -183,7 +198,11 @@ class HaloKernel:
         return line
 
     def box(self, slides: SlidingWindow, how: Microkernel) -> tuple[tuple[int, ...], Walk | None]:
-        """The box of digits that a task has, and how rows run on from line to line, where they do."""
+        """Return (extents of a task's box of digits (mixed-radix parts), a Walk if rows run on from image line to image
+        line, else None).
+
+        Refuse boxes that do not match the MMA's rows, or whose overhang would be written inside the result.
+        """
         rows, size = self.rows, numbers_of(self.sizes)
         sizes = {cut.digit: cut.size for cut in rows.splits if cut.level == "task"}
         extents = [self.sizes[d] for d in self.digits]
@@ -210,7 +229,7 @@ class HaloKernel:
         return box, walk
 
     def _offsets(self) -> int:
-        """How many taps a stage of B has; 0: all of B is copied before the first task."""
+        """Return the number of filter taps per stage of B; 0 if all of B is copied before the first task."""
         a, b = self._line(0), self._line(1)
         order = [str(d) for d in (self.axes.k, *self.axes.deep)]
         if a.at != order[0]:
@@ -236,7 +255,7 @@ class HaloKernel:
         return taps
 
     def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
-        """Refuses a B that stays for all tasks where these read other parts of it, or several taps at a time."""
+        """Refuse a B that is resident for all tasks if tasks read different parts of it, or several taps at a time."""
         for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
             if self._width(d) < numbers_of(self.sizes)(d):
                 raise refused((b, self.plan.axis(str(d))), "all of it stays only where every task reads the same part")

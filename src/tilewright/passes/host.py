@@ -39,9 +39,9 @@ from tilewright.passes.tile.general import Lowered
 
 
 def write_host(job: Job) -> None:
-    """The job's module, where its caller's arguments are known."""
+    """Set the job's module, if the caller's arguments are known and a block program is lowered."""
     if job.arguments is not None and job.lowered is not None:
-        job.module = _of_one(job, job.lowered)
+        job.module = _module_of(job, job.lowered)
 
 
 class _Host:
@@ -55,7 +55,7 @@ class _Host:
         self.written_out = job.opened.written_out
         self.args: dict[str, Value] = {}
         self.bound = False
-        """Whether what is written now is done when arguments are bound."""
+        """True if what is emitted now runs when arguments are bound, not at every launch."""
         if job.opened:
             self.b.record("param", {"parameters": tuple((s, None) for s in job.opened.parameters)})
         for arg in job.arguments:
@@ -63,58 +63,64 @@ class _Host:
             self.args[name] = self.b.argument(name, replace(arg.type, role=roles.get(name, "in")))
 
     def workspace(self, dtype: DType, shape: Sequence[Any], name: str) -> Value:
+        """Emit a workspace of the host program and return it."""
         kind = TensorType("global", dtype, tuple(self.written_out(as_expr(e)) for e in shape))
         return self.b.emit("workspace", attrs={"type": kind}, names=(name,)).result
 
     def shaped(self, value: Value, shape: Sequence[Any]) -> Value:
-        """The tensor in a shape; itself, where it has it."""
+        """Return the tensor reshaped to `shape`; the tensor itself if it has this shape."""
         extents = tuple(self.written_out(as_expr(e)) for e in shape)
         if value.type.shape == extents:
             return value
         return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
 
     def as_taken(self, name: str, kind: TensorType) -> Value:
-        """An argument as a program takes it: in another shape, or converted to another type, or with zeros, first."""
-        given = self.args[name]
+        """Return an argument as a program takes it, of type `kind`: with other strides, padded with zeros, reshaped or
+        converted.
+        """
+        argument = self.args[name]
         if kind.strides is not None:
             attrs = {"type": replace(kind, role=None)}
-            return self.b.emit("restride", (given,), attrs, names=(f"{name}_seen_",)).result
-        if (place := self._lengthened(given.type, kind)) is not None:
-            return self._padded(name, given, kind, place)
-        if given.type.dtype is kind.dtype:
-            return self.shaped(given, kind.shape)
+            return self.b.emit("restride", (argument,), attrs, names=(f"{name}_seen_",)).result
+        if (place := self._padded_dim(argument.type, kind)) is not None:
+            return self._padded(name, argument, kind, place)
+        if argument.type.dtype is kind.dtype:
+            return self.shaped(argument, kind.shape)
         wide = self.workspace(kind.dtype, kind.shape, f"{name}_wide_")
         rows, columns = self._as_rows([self.written_out(e) for e in kind.shape])
-        flat = [self.shaped(value, (rows, columns)) for value in (given, wide)]
-        self.launch(_widening(name, given.type.dtype, kind.dtype, rows, columns), flat, ROWS=rows, COLUMNS=columns)
+        flat = [self.shaped(value, (rows, columns)) for value in (argument, wide)]
+        self.launch(_widening(name, argument.type.dtype, kind.dtype, rows, columns), flat, ROWS=rows, COLUMNS=columns)
         return wide
 
     def is_copied(self, name: str, kind: TensorType) -> bool:
-        """Whether a program takes an argument only after it was converted, or copied with zeros."""
-        given = self.args[name].type
-        return given.dtype is not kind.dtype or self._lengthened(given, kind) is not None
+        """True if a program takes an argument only after it was converted, or padded with zeros."""
+        argument_type = self.args[name].type
+        return argument_type.dtype is not kind.dtype or self._padded_dim(argument_type, kind) is not None
 
-    def _lengthened(self, given: TensorType, kind: TensorType) -> int | None:
-        """The dimension, counted from the last, along which a program takes more of a tensor than there is; None: it
-        takes as much as there is, perhaps in another shape, or sees it with strides of its own."""
+    def _padded_dim(self, given: TensorType, kind: TensorType) -> int | None:
+        """Return the dimension, counted from the last (-1), along which a program takes more elements than the argument
+        has.
+
+        None if it takes as many, perhaps in another shape, or if it has strides of its own.
+        """
         before, after = given.shape, tuple(map(self.written_out, kind.shape))
         if kind.strides is not None or prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
             return None
         return next(-1 - n for n, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a is not b)
 
     def _padded(self, name: str, given: Value, kind: TensorType, place: int) -> Value:
-        """A factor with zeros after one of its dimensions."""
-        made = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
+        """Return a workspace with the operand, padded with zeros along the dimension `place`."""
+        padded = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
         outer, inner = ([self.written_out(e) for e in part] for part in (kind.shape[:place], kind.shape[place:][1:]))
         rows, columns = self._as_rows(outer)
         beside = prod(inner, start=as_expr(1))
         short, long = given.type.shape[place], kind.shape[place]
-        flat = [self.shaped(x, (rows, columns, n, beside)) for x, n in ((given, short), (made, long))]
+        flat = [self.shaped(x, (rows, columns, n, beside)) for x, n in ((given, short), (padded, long))]
         self.launch(_padding(name, kind.dtype, (rows, columns, short, beside), long), flat)
-        return made
+        return padded
 
     def _as_rows(self, shape: Sequence[Expr]) -> tuple[Expr, Expr]:
-        """A shape as two extents: as few of the first dimensions as give every core a row, and the rest."""
+        """Return a shape as (rows, columns): as few of the first dimensions as give every core a row, and the rest."""
         rows, known = as_expr(1), 1
         for place, extent in enumerate(shape):
             if known >= self.cores:
@@ -125,7 +131,9 @@ class _Host:
     def launch(
         self, program: Program, operands: Sequence[Value], workers: Expr | int | None = None, **settings: Expr
     ) -> None:
-        """Launches a program, under another name where that is taken; not one whose tasks do nothing."""
+        """Emit the launch of a program, renamed if its name is taken; a program whose tasks do nothing is not
+        launched.
+        """
         if program is not self.main:
             program = named_apart(program, (self.name, self.main.name, *(p.name for p in self.programs)))
         self.programs.append(program)
@@ -142,7 +150,7 @@ class _Host:
 
     @contextmanager
     def once(self, constant: bool) -> Iterator[None]:
-        """Within it, all is done when arguments are bound, if what it depends on is constant."""
+        """Emit what is written within into the `bind` block (run once, when arguments are bound) if `constant`."""
         if constant and not self.bound:
             self.bound = True
             with self.b.inside("bind"):
@@ -152,25 +160,28 @@ class _Host:
             yield
 
     def module(self) -> Module:
+        """Return the Module: the host program and the programs that it launches."""
         return Module.of(self.b.program(self.name), self.programs)
 
 
-def _of_one(job: Job, lowered: Lowered) -> Module:
-    """One program; what it logs is an argument, what it reports is looked at after it has run."""
+def _module_of(job: Job, lowered: Lowered) -> Module:
+    """Return the module of one block program; logs are arguments, faults are checked after the program has run."""
     block = lowered.program
-    roles = {a.name or "": own.type.role for a, own in zip(lowered.arguments, block.args, strict=False)}
+    roles = {a.name or "": program_arg.type.role for a, program_arg in zip(lowered.arguments, block.args, strict=False)}
     for name in _only_written(job.whole or job.program):
         roles[name] = "out"  # callers may leave it out: what is not written is as it was made
     host = _Host(job, block, roles)
     for each in lowered.before:
         with host.once(all(a.name in job.constant for a in each.arguments if a.name in host.args)):
-            _launched(host, job, each)
-    _launched(host, job, lowered)
+            _launch_with_packs(host, job, each)
+    _launch_with_packs(host, job, lowered)
     return host.module()
 
 
-def _launched(host: _Host, job: Job, lowered: Lowered) -> None:
-    """Launches a program after what it needs packed; arguments that no caller has are memory of the host program's."""
+def _launch_with_packs(host: _Host, job: Job, lowered: Lowered) -> None:
+    """Emit the launch of a program after the launches that pack its operands; arguments that no caller has are
+    workspaces.
+    """
     block = lowered.program
     packed = []
     for pack in lowered.packs:
@@ -180,15 +191,15 @@ def _launched(host: _Host, job: Job, lowered: Lowered) -> None:
             packed.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
             host.launch(pack.program, (source, packed[-1]), _workers(host, pack.program))
     operands = []
-    for arg, own in zip(lowered.arguments, block.args, strict=False):
+    for arg, program_arg in zip(lowered.arguments, block.args, strict=False):
         if arg.name not in host.args:
-            host.args[arg.name or ""] = host.workspace(own.type.dtype, own.type.shape, arg.name or "")
-        with host.once(arg.name in job.constant and host.is_copied(arg.name or "", own.type)):
-            operands.append(host.as_taken(arg.name or "", own.type))
+            host.args[arg.name or ""] = host.workspace(program_arg.type.dtype, program_arg.type.shape, arg.name or "")
+        with host.once(arg.name in job.constant and host.is_copied(arg.name or "", program_arg.type)):
+            operands.append(host.as_taken(arg.name or "", program_arg.type))
     operands += packed
     rest = block.args[len(operands) :]
-    for log, own in zip(lowered.logs, rest, strict=False):
-        value = host.b.argument(own.name or "", replace(own.type, role="inout"))
+    for log, program_arg in zip(lowered.logs, rest, strict=False):
+        value = host.b.argument(program_arg.name or "", replace(program_arg.type, role="inout"))
         host.b.emit("fill", (value,), {"value": float("nan") if log.dtype.is_float else 0})
         operands.append(value)
     faults = None
@@ -203,7 +214,7 @@ def _launched(host: _Host, job: Job, lowered: Lowered) -> None:
 
 
 def _only_written(program: Program) -> Iterator[str]:
-    """The arguments that a tile program writes and does not read."""
+    """Yield the names of the arguments that a tile program writes and does not read."""
     ops = list(program.walk())
     for arg in program.args:
         if any(op.name == "write" and op.operands[1] is arg for op in ops) and not any(
@@ -213,13 +224,13 @@ def _only_written(program: Program) -> Iterator[str]:
 
 
 def _workers(host: _Host, program: Program) -> Expr:
-    """One for each task, and no more than there are cores."""
+    """Return the number of workers of a launch: one for each task, at most one for each core."""
     tasks = next(op for op in program.walk() if op.name == "tasks")
     return minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
 
 
 def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) -> Program:
-    """The program that converts a tensor, a task for each row; of extents that are numbers, or of any."""
+    """Return the program that converts a tensor of (rows, columns), one task for each row; extents may be open."""
     b, shape = Builder(BLOCK), [rows, columns]
     for place, extent in enumerate(shape):
         if not isinstance(extent, Const):
@@ -232,13 +243,15 @@ def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) 
     each, along = Range.of("row", 0, shape[0]), index("i", shape[1])
     with b.inside("tasks", attrs={"ranges": (each,), "schedule": "contiguous"}):
         at = {"over": (along,), "at": ((each.symbol, False), (along, False))}
-        taken, made = (b.emit("view", (x,), at, names=(f"{x.name}_row",)).result for x in (source, goal))
-        b.emit("map", (made, taken), {"formula": Formula.cast(wide, Formula.operand(1))})
+        taken, goal_row = (b.emit("view", (x,), at, names=(f"{x.name}_row",)).result for x in (source, goal))
+        b.emit("map", (goal_row, taken), {"formula": Formula.cast(wide, Formula.operand(1))})
     return b.program(f"widen_{name}")
 
 
 def _padding(name: str, dtype: DType, shape: Sequence[Expr], long: Expr) -> Program:
-    """The program that copies a tensor of (rows, columns, short, beside) with zeros after the third."""
+    """Return the program that copies a tensor of (rows, columns, short, beside) with zeros after the third
+    dimension.
+    """
     b = Builder(BLOCK)
     rows, columns, short, beside = shape
     source = b.argument("short", TensorType("global", dtype, (rows, columns, short, beside), role="in"))
@@ -249,6 +262,6 @@ def _padding(name: str, dtype: DType, shape: Sequence[Expr], long: Expr) -> Prog
         for_short = {"over": over, "at": ((each.symbol, False), (i, False), (j, True), (k, False))}
         for_long = {"over": over, "at": ((each.symbol, False), (i, False), (j, False), (k, False))}
         taken = b.emit("view", (source,), for_short, names=("short_row",)).result
-        made = b.emit("view", (goal,), for_long, names=("long_row",)).result
-        b.emit("copy", (taken, made), {"otherwise": 0})
+        goal_row = b.emit("view", (goal,), for_long, names=("long_row",)).result
+        b.emit("copy", (taken, goal_row), {"otherwise": 0})
     return b.program(f"pad_{name}")

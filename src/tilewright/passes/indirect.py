@@ -14,7 +14,9 @@ from tilewright.passes.places import Where
 
 
 def _elements(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...], Where], None]) -> None:
-    """Runs the body for each element of the tile, with its coordinates and the place that the data give."""
+    """Emit loops over the elements of a tile; `body` gets an element's coordinates and the place that index tensors
+    give.
+    """
     memory = in_memory(low, low.handles[op.operands[1]])
     indices = [in_memory(low, low.handles[v]) for v in op.operands[2:]]
     over = op.attrs["over"]
@@ -29,9 +31,9 @@ def _elements(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...], Where
         for (name, at), source in zip(op.attrs.get("where", ()), indices, strict=True):
             images = Substitution({**low.meaning, **meanings})
             where = source.at(tuple(images(e) for e in at))
-            found = low.unlimited("d")
-            low.emit("fetch", (where.buffer,), symbol=found, at=(where.offset,))
-            meanings[name] = found
+            index_value = low.unlimited("d")
+            low.emit("fetch", (where.buffer,), symbol=index_value, at=(where.offset,))
+            meanings[name] = index_value
         images = Substitution({**low.meaning, **meanings})
         coordinates, conditions = [], []
         for (e, loose), size in zip(op.attrs["at"], memory.shape, strict=True):
@@ -46,7 +48,9 @@ def _elements(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...], Where
 
 
 def gather(low: LoopLowering, op: Op) -> None:
-    """Elements at places that are data; outside, the `else` number."""
+    """Lower `gather`: load elements at places that are data; an element that is out of bounds is the `otherwise`
+    number.
+    """
     goal = low.handles[op.operands[0]]
     held = in_memory(low, goal)
     value: Value = low.register(held.dtype)
@@ -60,7 +64,7 @@ def gather(low: LoopLowering, op: Op) -> None:
 
 
 def scatter(low: LoopLowering, op: Op) -> None:
-    """Elements to places that are data."""
+    """Lower `scatter`: store elements at places that are data."""
     held = in_memory(low, low.handles[op.operands[0]])
     value: Value = low.register(held.dtype)
 
@@ -72,7 +76,7 @@ def scatter(low: LoopLowering, op: Op) -> None:
 
 
 def atomic(low: LoopLowering, op: Op) -> None:
-    """Elements combined into places that are data: other workers may do the same at the same time."""
+    """Lower `atomic`: combine elements into places that are data, while other workers may do the same."""
     held = in_memory(low, low.handles[op.operands[0]])
     value: Value = low.register(held.dtype)
 

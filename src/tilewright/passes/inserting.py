@@ -15,19 +15,21 @@ class Inserting:
         self.names = {v.name for op in program.walk() for v in op.results}
 
     def op(self, spec: str, operands: tuple[Value, ...] = (), name: str | None = None, /, **attrs: Any) -> Op:
-        """An operation, with a name for its results like the one given."""
-        made = Op(BLOCK.ops[spec], operands, attrs, (), ())
-        types = made.spec.result_types(made) if made.spec.result_types is not None else ()
-        made.results = tuple(Value(kind, self.fresh(name)) for kind in types)
-        return made
+        """Return a new operation; result types follow from its operands, and results get unused names made from
+        `name`.
+        """
+        op = Op(BLOCK.ops[spec], operands, attrs, (), ())
+        types = op.spec.result_types(op) if op.spec.result_types is not None else ()
+        op.results = tuple(Value(kind, self.fresh(name)) for kind in types)
+        return op
 
     def fresh(self, name: str | None) -> str | None:
-        """A name that no value has: the one given, or that with a number."""
+        """Return a name that no value has: `name`, or `name` with a number; None for None."""
         if name is None:
             return None
-        count, found = 1, name
-        while found in self.names:
+        count, candidate = 1, name
+        while candidate in self.names:
             count += 1
-            found = f"{name}_{count}"
-        self.names.add(found)
-        return found
+            candidate = f"{name}_{count}"
+        self.names.add(candidate)
+        return candidate

@@ -32,7 +32,7 @@ class InRows:
     notes: tuple[str, ...]
 
     def often(self, constant: Collection[str]) -> list[Job]:
-        """What is copied at every launch, with arguments that never change left out."""
+        """Return the jobs that copy operands at every launch: those whose argument is not in `constant`."""
         return [job for job in self.copies if job.program.args[0].name not in constant]
 
 
@@ -51,7 +51,7 @@ class BlockedProgram:
 
 @dataclass
 class Job:
-    """What is known so far of a program that becomes block programs."""
+    """The state of one program on its way to block programs: each pass reads it and adds to it."""
 
     machine: Machine
     program: Program
@@ -66,9 +66,9 @@ class Job:
     workgroups: Mapping[Symbol, Expr] | None = None
     """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
     lenient: bool = False
-    """Whether arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
+    """True if arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
     extents: Mapping[Symbol, Size] = field(default_factory=dict)
-    """Where sizes stay open: what each is, as an expression of those."""
+    """If sizes stay open: {size: its value, a number or an expression of the symbols that a call binds}."""
     opened: OpenSizes = CLOSED
     arguments: tuple[Value, ...] | None = None
     """The arguments of the host program, tensors as a caller passes them; without them there is none."""
@@ -87,7 +87,7 @@ class Job:
     merge: Job | None = None
     """The job of that second program."""
     single: bool = False
-    """Whether it stays one program: it is the first of two, and its plan has no word for more."""
+    """True if it stays one kernel: it is the first of two, and its plan has no word for more."""
     between: str = ""
     """The argument that the kernel before writes, where it is the second of two programs."""
     parts: tuple[Job, Job] | None = None
@@ -108,27 +108,27 @@ class Job:
 
     @property
     def open_extents(self) -> dict[Expr, Expr]:
-        """The sizes that stay open, as expressions of those that a call tells."""
+        """{size: expression of the symbols that a call binds} of the sizes that stay open."""
         return {s: n for s, n in self.extents.items() if isinstance(n, Expr)}
 
     @property
     def typical(self) -> dict[Symbol, int]:
-        """Typical numbers for what a call tells, and for names of what follows from that."""
+        """{symbol that a call binds: its typical number}."""
         return {e: self.sizes[s] for s, e in self.extents.items() if isinstance(e, Symbol) and s in self.sizes}
 
     @property
     def size(self) -> Callable[[Expr], int]:
-        """The value of a dimension, a typical one where it stays open."""
+        """A function that evaluates a dimension to an int, with typical numbers for open sizes."""
         return numbers_of({**self.sizes, **self.typical})
 
     def take(self, sizes: Mapping[Symbol, Size]) -> None:
-        """Makes these its sizes: of those that stay open, also typical numbers."""
+        """Set the job's sizes; open ones also get typical numbers."""
         numbers = Substitution(self.typical)
         self.sizes = {s: self.sizes.get(s) or int(numbers(as_expr(e))) for s, e in sizes.items()}
         self.extents = sizes if self.opened else {}
 
     def longer(self) -> str | None:
-        """The name of an argument that is longer than its dimensions say."""
+        """Return the name of an argument that is longer than its dimensions say; None if there is none."""
         images = Substitution(dict(self.sizes))
         for a in self.program.args if self.lenient else ():
             sizes = zip(getattr(a.type, "sizes", ()), self.shapes[a], strict=True)
@@ -137,9 +137,9 @@ class Job:
         return None
 
     def shown(self) -> tuple[str, Callable[[], str]]:
-        """(kind, what writes it) of what the job is now: the last thing that a pass made.
+        """Return (kind of text, function that writes it) of the last thing that a pass made.
 
-        The text is written only where it is asked for: a program's costs as much as some passes.
+        The function is called only if the text is wanted: writing a program costs as much as some passes.
         """
         lowered, plan, choice = self.lowered, self.plan, self.choice
         if self.module is not None:

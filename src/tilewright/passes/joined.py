@@ -44,35 +44,35 @@ class Member:
 
     @property
     def sources(self) -> tuple[Value, ...]:
-        """What it reads."""
+        """The values that the operation reads."""
         return self.op.operands[1:] if self.job is not None else self.op.operands[:1]
 
     @property
     def kind(self) -> DType:
         """The element type that it writes."""
-        found: DType = self.op.operands[0 if self.job is not None else 1].type.dtype
-        return found
+        dtype: DType = self.op.operands[0 if self.job is not None else 1].type.dtype
+        return dtype
 
     def coordinates(self, axes: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Its own coordinates."""
+        """Return the coordinates of the operation's own tensors, from the axes of the group."""
         return tuple(as_expr(0) if n is None else axes[n] for n in self.dims)
 
 
 @dataclass(eq=False)
 class JoinedMaps:
-    """Operations with one loop."""
+    """Operations that share one loop nest over `axes`."""
 
     axes: tuple[Symbol, ...]
     members: list[Member]
 
     @property
     def reads(self) -> set[Value]:
-        """All that is read."""
+        """The tensors that any member reads."""
         return {v for m in self.members for v in m.reads}
 
     @property
     def writes(self) -> set[Value]:
-        """All that is written."""
+        """The tensors that any member writes."""
         return {v for m in self.members for v in m.writes}
 
 
@@ -84,7 +84,9 @@ class Joiner:
         self.groups: list[JoinedMaps] = []
 
     def take(self, op: Op) -> bool:
-        """Keeps an operation back; False where it is none that can wait: then nothing is kept back any more."""
+        """Hold back an operation and return True; False if it cannot be held back: then everything held back is emitted
+        first.
+        """
         member = _member(self.low, op)
         if member is None:
             self.flush()
@@ -94,15 +96,15 @@ class Joiner:
             if self._joins(member, group):
                 group.members.append(member)
                 return True
-            if not _apart(member, group):
+            if not _is_independent(member, group):
                 break
         axes = tuple(self.low.axis(f"j{n}", size) for n, size in enumerate(member.shape))
-        self._place(member, axes)
+        self._set_places(member, axes)
         self.groups.append(JoinedMaps(axes, [member]))
         return True
 
     def flush(self) -> None:
-        """Writes all that is kept back."""
+        """Emit all operations that are held back."""
         groups, self.groups = self.groups, []
         for group in groups:
             if len(group.members) == 1:
@@ -112,34 +114,38 @@ class Joiner:
                 write(self.low, group)
                 self.low.loc = around
 
-    def _place(self, member: Member, axes: tuple[Symbol, ...]) -> None:
-        """Works out where a member's elements lie, over the axes of a group; one that has none has its own loops."""
+    def _set_places(self, member: Member, axes: tuple[Symbol, ...]) -> None:
+        """Set the places of a member's elements over the axes of a group; none if they are not contiguous or
+        constant.
+        """
         member.places = {}
         if not member.shape:
             return
-        own = member.coordinates(axes)
+        coordinates = member.coordinates(axes)
         sides: dict[int, Any] = {}
         if member.job is not None:
             sides = {0: member.job.target, **member.job.sources}
         else:
             sides = {1: self.low.memory(member.op.operands[0]).at}
-        found = {n: side(own) for n, side in sides.items()}
-        straight = all(not w.conditions and linear_step(w.offset, axes[-1]) in (0, 1) for w in found.values())
-        along_target = linear_step(found[0].offset, axes[-1]) == 1 if 0 in found else True
+        places = {n: side(coordinates) for n, side in sides.items()}
+        straight = all(not w.conditions and linear_step(w.offset, axes[-1]) in (0, 1) for w in places.values())
+        along_target = linear_step(places[0].offset, axes[-1]) == 1 if 0 in places else True
         if straight and along_target:
-            member.places = found
+            member.places = places
 
     def _joins(self, member: Member, group: JoinedMaps) -> bool:
-        """Whether a member reads what the group makes, where that is made, and nothing else that it changes."""
+        """True if a member reads elements of the group exactly where the group writes them, and changes nothing it
+        uses.
+        """
         first = group.members[0]
         if not member.shape or member.shape != first.shape or not first.places:
             return False
-        self._place(member, group.axes)
+        self._set_places(member, group.axes)
         if not member.places or member.writes & (group.reads | group.writes):
             return False
-        made = {root: m for m in group.members if m.job is not None for root in m.writes}
+        writer_of = {root: m for m in group.members if m.job is not None for root in m.writes}
         shared = [
-            (made.get(root), member.places[n], value.type.dtype)
+            (writer_of.get(root), member.places[n], value.type.dtype)
             for n, value in enumerate(member.sources, 1)
             if (root := self.low.chain.root(value)) in group.writes
         ]
@@ -147,13 +153,18 @@ class Joiner:
         return bool(shared) and same
 
 
-def _apart(member: Member, group: JoinedMaps) -> bool:
-    """Whether an operation may be done before others."""
+def _is_independent(member: Member, group: JoinedMaps) -> bool:
+    """True if an operation may run before the group: it writes nothing that the group uses, and reads nothing it
+    writes.
+    """
     return not (member.writes & (group.reads | group.writes) or member.reads & group.writes)
 
 
 def _member(low: LoopLowering, op: Op) -> Member | None:
-    """An operation that can wait; None if it cannot."""
+    """Return a Member if the operation can be held back; None if it cannot.
+
+    A Member without a shape can be held back but not join others.
+    """
     if op.name not in ("map", "reduce", "copy", "fill") or low.here.lanes is not None:
         return None
     handles = [low.handles[v] for v in op.operands]
@@ -185,7 +196,7 @@ def _member(low: LoopLowering, op: Op) -> Member | None:
 
 
 def write(low: LoopLowering, group: JoinedMaps) -> None:
-    """The loop of a group: its rows, and along them vectors."""
+    """Emit the loop nest of a group: loops over rows, and vectors along them."""
     members, axes = group.members, group.axes
     *rows, inner = members[0].shape
     kinds, formulas = {t for m in members for t in _types(m)}, [m.job.formula for m in members if m.job is not None]
@@ -209,17 +220,17 @@ def write(low: LoopLowering, group: JoinedMaps) -> None:
             lane = low.axis("l", lanes)
             _step(low, group, {**known, axes[-1]: lanes * v + lane}, lane, lanes, dead, totals)
         for m, total in totals.items():
-            found = along.halved(low, m.op, [total])
+            total_of_row = along.halved(low, m.op, [total])
             target = low.memory(m.op.operands[1])
             outer = [e for n, e in enumerate(m.coordinates(axes)) if n != m.op.attrs["along"]]
             where = target.at(tuple(Substitution(known)(e) for e in outer))
-            low.emit("store", (found, where.buffer), over=(low.axis("l", 1),), at=(where.offset,))
+            low.emit("store", (total_of_row, where.buffer), over=(low.axis("l", 1),), at=(where.offset,))
 
     nest(0, {})
 
 
 def _types(member: Member) -> list[DType]:
-    """The element types that a member moves."""
+    """Return the element types of a map's operands and result, or of a reduction's source."""
     return [member.op.operands[0].type.dtype] if member.job is None else list(member.job.types.values())
 
 
@@ -232,7 +243,7 @@ def _step(
     dead: set[Member],
     totals: dict[Member, Value],
 ) -> None:
-    """One vector, through all members."""
+    """Emit one vector of the group through all members; `dead` members store nothing, `totals` holds reductions."""
     images = Substitution(known)
     held: dict[tuple[Value, Expr], Value] = {}
 
@@ -249,8 +260,8 @@ def _step(
             continue
         used = sorted({f.value for f in m.job.formula.walk() if f.name == "operand"})
         registers = {n: taken(m.places[n], m.job.types[n]) for n in used}
-        own = tuple(map(images, m.coordinates(group.axes)))
-        result = elementwise.computed(low, m.job, own, registers, None, (lane,), (lanes,))
+        coordinates = tuple(map(images, m.coordinates(group.axes)))
+        result = elementwise.computed(low, m.job, coordinates, registers, None, (lane,), (lanes,))
         goal = (m.places[0].buffer, images(m.places[0].offset))
         held[goal] = result
         if m not in dead:

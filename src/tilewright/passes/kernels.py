@@ -23,7 +23,7 @@ from tilewright.plan.general import Cuts, GeneralChoice
 
 
 def lower_kernels(job: Job, lower: Pass) -> None:
-    """Give a job the block programs of its bound plan; `lower` is the pass for the jobs of further kernels."""
+    """Set the block programs of a job's bound plan; `lower` is the pass for the jobs of further kernels."""
     if job.parts is not None:
         _lower_two(job, job.parts, lower)
     elif job.aligned is not None:
@@ -33,14 +33,16 @@ def lower_kernels(job: Job, lower: Pass) -> None:
 
 
 def with_workspace(job: Job) -> None:
-    """Move what the shared memory of a GPU does not hold of a job without a pipeline to a workspace in memory."""
+    """Move shared tensors that do not fit to a workspace in global memory, for a GPU job of one kernel without a
+    pipeline.
+    """
     assert job.lowered is not None
     if job.machine.lanes is not None and job.parts is None and (job.plan is None or job.plan.pipeline is None):
         job.lowered = outside(job.lowered, job.machine)
 
 
 def _lower_two(job: Job, parts: tuple[Job, Job], lower: Pass) -> None:
-    """Two kernels, with a value in memory between them."""
+    """Set the block programs of a job that runs as two kernels, with a value in memory between them."""
     for part in parts:
         lower(part)
     first, second = (part.lowered for part in parts)
@@ -50,8 +52,11 @@ def _lower_two(job: Job, parts: tuple[Job, Job], lower: Pass) -> None:
 
 
 def _lower_repacked(job: Job, repacked: InRows, lower: Pass) -> None:
-    """The kernels that repack operands, at every launch together, and the one that works on copies; that alone, where
-    operands are only seen in other rows."""
+    """Set the block programs of a job with repacked operands: kernels that copy, then the kernel on the copies.
+
+    Copies that run at every launch become one launch if they can. There are none if operands are only viewed with other
+    strides.
+    """
     for each in (*repacked.copies, repacked.main):
         lower(each)
     last, plan = repacked.main.lowered, job.plan
@@ -65,7 +70,7 @@ def _lower_repacked(job: Job, repacked: InRows, lower: Pass) -> None:
 
 
 def _lower_one(job: Job, lower: Pass) -> None:
-    """One kernel; of a reduction in parts, also the one that adds these up."""
+    """Set the block program of one kernel; for a reduction in parts, also the kernel that adds them."""
     assert job.cuts is not None
     if job.blocked is not None:
         of_product = replace(job, shapes=job.blocked.shapes, free=())
@@ -97,7 +102,7 @@ def _lower_one(job: Job, lower: Pass) -> None:
 def _lowered(
     job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int], written: Collection[Value] = ()
 ) -> tuple[Lowered, tuple[str, ...]]:
-    """A program as a block program for the job's machine, and the notes that `explain` prints of it."""
+    """Return (the block program of `program` for the job's machine, notes for `explain`)."""
     lowered = lower_tiles(
         program,
         sizes,
@@ -116,7 +121,7 @@ def _lowered(
             in_order(lowered.program)
         return lowered, ()
     by_lanes = sums_by_lanes(lowered.program, job.machine)
-    made, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, job.machine)
+    program_in_roles, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, job.machine)
     if cuts.overlap in ("mma ahead", "ordered"):
-        made = products_ahead(made, job.machine, turns=cuts.overlap == "ordered")
-    return replace(lowered, program=made), notes
+        program_in_roles = products_ahead(program_in_roles, job.machine, turns=cuts.overlap == "ordered")
+    return replace(lowered, program=program_in_roles), notes

@@ -21,7 +21,7 @@ from tilewright.plan.terms import TermProduct
 
 @dataclass(frozen=True)
 class LaneRows:
-    """The rows of a product, counted in digits, of which lanes may have boxes."""
+    """The rows of an MMA, split into digits, of which each lane may compute a box (rectangle)."""
 
     terms: Terms
     name: str
@@ -38,7 +38,7 @@ class LaneRows:
 
     @classmethod
     def of(cls, job: Job, product: TermProduct) -> LaneRows | str:
-        """The rows of a product; or why lanes have no boxes of them."""
+        """Return the LaneRows of an MMA; or text: why lanes cannot have boxes of its rows."""
         program, free = job.undivided or (job.program, job.free)
         if len(product.rows) != 1:
             return "its accumulator has no rows, or several dimensions of rows"
@@ -59,7 +59,10 @@ class LaneRows:
         return cls(product.terms, str(row), over, sizes, digits, cut, read, loops)
 
     def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[Terms, Patched, Schedule]:
-        """How lanes compute boxes of a plan, the program over boxes, and the plan of that program."""
+        """Return (how lanes compute the MMA term by term, the program over boxes of rows, the plan of that program).
+
+        Refuse a plan whose boxes have unknown digits (mixed-radix parts of the rows), or overhang inside the result.
+        """
         axis = plan.axis(self.name)
         unknown = [d for d in box if d not in map(str, self.digits)]
         sizes = tuple(box.get(str(d), 1) for d in self.digits)
@@ -78,14 +81,14 @@ class LaneRows:
         return self.with_dims(terms), patched, boxed.to_boxed_plan(plan)
 
     def over_boxes(self, terms: Terms) -> tuple[Patched, BoxedRows]:
-        """The program over boxes, and the rows as a plan names them."""
+        """Return (the program over boxes, the rows as the plan names them)."""
         patched = in_patches(self.program, self.sizes, self.name, self.digits, terms.sizes, apart=True, free=self.free)
         digits = tuple(Digit(str(d), self.sizes[d], self.sizes[d]) for d in self.digits)
         boxed = BoxedRows(self.name, digits, terms.sizes, str(patched.outer), tuple(map(str, patched.inner)))
         return replace(patched, sizes={**self.sizes, **patched.sizes}), boxed
 
     def with_dims(self, terms: Terms) -> Terms:
-        """The same terms, with the dimensions of the program over boxes."""
+        """Return `terms` (how lanes compute the MMA) with the dimensions of the program over boxes."""
         cut, inner = [d for d in self.cut if d not in self.digits], tuple(inner_of(self.digits, terms.sizes))
         first = next((n for n, d in enumerate(self.cut) if d in self.digits), len(cut))
         return replace(terms, box=inner, dims=(*cut[:first], outer_of(self.name), *inner, *cut[first:]))

@@ -6,8 +6,8 @@
     copy %after -> %sum                            copy %after -> %sums
                                                    ... and after the loop: reduce %sums -> %sum along 1 with sum
 
-What is carried begins at 0 and is only scaled, by numbers of whole rows, and added to: both give the same sum, of which
-numbers are added in another order.
+A carried sum begins at 0, and is only scaled by numbers of whole rows and added to. So both forms give the same sum;
+only the order of additions differs.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ from tilewright.passes.waves.held import along
 
 
 def sums_by_lanes(program: Program, machine: Machine) -> Program:
-    """The program with the loops changed, in place, that carry sums of rows which several lanes share."""
+    """Return the program with its loops changed in place: row sums that lanes share are kept per lane until the loop
+    ends.
+    """
     with building():
         for op in list(program.walk()):
             for block in op.blocks:
                 for loop in [x for x in block.ops if x.name == "for"]:
-                    for found in list(_carried(program, block, loop)):
-                        _Rewriting(program, block, loop, found, machine).run()
+                    for row_sum in list(_carried(program, block, loop)):
+                        _Rewriting(program, block, loop, row_sum, machine).run()
         verify(program)
     return program
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """A sum that a loop carries: what begins it, and the operations of a round."""
+    """A row sum that a loop carries: the operation that sets it to 0, and the operations of an iteration."""
 
     begin: Op
     scaled: Op
@@ -55,12 +57,12 @@ class _Sum:
 
     @property
     def value(self) -> Value:
-        """Where it is carried."""
+        """The register tensor that carries the sum."""
         return self.carried.operands[1]
 
 
 def _carried(program: Program, block: Block, loop: Op) -> Iterator[_Sum]:
-    """The sums of a loop."""
+    """Yield the row sums that a loop carries: set to 0, then only scaled by row and added to."""
     body = loop.blocks[0].ops
     for reduced in [op for op in body if op.name == "reduce" and _is_sum_of_rows(op)]:
         added = _only_use(program, reduced.operands[1], reduced)
@@ -70,7 +72,7 @@ def _carried(program: Program, block: Block, loop: Op) -> Iterator[_Sum]:
         if added is None or carried is None or scaled is None or not {added, carried, scaled} <= set(body):
             continue
         value = carried.operands[1]
-        if not (_is_of_two(added, "add") and carried.name == "copy" and _is_of_two(scaled, "mul")):
+        if not (_applies(added, "add") and carried.name == "copy" and _applies(scaled, "mul")):
             continue
         if _only_use(program, scaled.operands[0], scaled) is not added or scaled.operands[1:].count(value) != 1:
             continue
@@ -84,6 +86,9 @@ def _carried(program: Program, block: Block, loop: Op) -> Iterator[_Sum]:
 
 
 def _is_sum_of_rows(op: Op) -> bool:
+    """True if an operation sums the rows of a matrix in registers with a known distribution, and does not
+    accumulate.
+    """
     kinds = [v.type for v in op.operands]
     registers = all(isinstance(kind, RegisterType) for kind in kinds)
     plain = op.attrs["with"] == "sum" and not op.attrs.get("accumulate") and op.attrs["along"] == 1
@@ -92,13 +97,13 @@ def _is_sum_of_rows(op: Op) -> bool:
 
 
 def _only_use(program: Program, value: Value, maker: Op) -> Op | None:
-    """The one operation that looks at a value, beside the one that makes it."""
-    found = [op for op in program.walk() if value in op.operands and op is not maker]
-    return found[0] if len(found) == 1 else None
+    """Return the only operation other than `maker` that uses a value; None if there are several or none."""
+    users = [op for op in program.walk() if value in op.operands and op is not maker]
+    return users[0] if len(users) == 1 else None
 
 
-def _is_of_two(op: Op, name: str) -> bool:
-    """Whether a map is a function of its two operands, as they are."""
+def _applies(op: Op, name: str) -> bool:
+    """True if a map applies the function `name` to its two operands directly."""
     formula: Formula | None = op.attrs.get("formula")
     if op.name != "map" or formula is None or formula.name != name or len(op.operands[1:]) != 2:
         return False
@@ -106,7 +111,7 @@ def _is_of_two(op: Op, name: str) -> bool:
 
 
 def _is_zero(op: Op) -> bool:
-    """Whether an operation makes a value 0."""
+    """True if an operation sets a value to 0."""
     formula: Formula | None = op.attrs.get("formula")
     while formula is not None and formula.name == "cast":
         formula = formula.parts[0]
@@ -114,16 +119,16 @@ def _is_zero(op: Op) -> bool:
 
 
 class _Rewriting:
-    """One sum, lane by lane."""
+    """The rewriting of one row sum, so that each lane has its own partial sum."""
 
-    def __init__(self, program: Program, block: Block, loop: Op, found: _Sum, machine: Machine):
-        self.block, self.loop, self.found, self.machine = block, loop, found, machine
+    def __init__(self, program: Program, block: Block, loop: Op, row_sum: _Sum, machine: Machine):
+        self.block, self.loop, self.row_sum, self.machine = block, loop, row_sum, machine
         self.new = Inserting(program)
 
     def run(self) -> None:
-        """Changes the loop, and what stands around it; leaves them where one lane has a row to itself."""
-        found, source = self.found, self.found.reduced.operands[0]
-        places, kind = self._columns(source), self._spread(found.value.type)
+        """Rewrite the loop and the operations around it; nothing changes if no lanes share a row."""
+        row_sum, source = self.row_sum, self.row_sum.reduced.operands[0]
+        places, kind = self._row_distribution(source), self._per_lane_type(row_sum.value.type)
         if places is None or kind is None:
             return
         lanes, wide, at = places
@@ -133,13 +138,13 @@ class _Rewriting:
         carried, totals, factors, before, after = (
             self.new.op("alloc", (), name, type=kind) for name in ("sums", "totals", "factors", "before", "after")
         )
-        (factor,) = (v for v in found.scaled.operands[1:] if v is not found.value)
+        (factor,) = (v for v in row_sum.scaled.operands[1:] if v is not row_sum.value)
         stands_for = {
-            found.value: carried.result,
+            row_sum.value: carried.result,
             factor: factors.result,
-            found.reduced.operands[1]: totals.result,
-            found.scaled.operands[0]: before.result,
-            found.added.operands[0]: after.result,
+            row_sum.reduced.operands[1]: totals.result,
+            row_sum.scaled.operands[0]: before.result,
+            row_sum.added.operands[0]: after.result,
         }
 
         def again(op: Op) -> Op:
@@ -147,20 +152,23 @@ class _Rewriting:
 
         reduce = self.new.op("reduce", (view.result, totals.result), along=2, **{"with": "sum"})
         wider = self.new.op("broadcast", (factor, factors.result), along=1)
-        self._replace(self.loop.blocks[0], found.scaled, [factors, wider, before, again(found.scaled)])
-        self._replace(self.loop.blocks[0], found.reduced, [view, totals, reduce])
-        self._replace(self.loop.blocks[0], found.added, [after, again(found.added)])
-        self._replace(self.loop.blocks[0], found.carried, [again(found.carried)])
-        self._replace(self.block, found.begin, [carried, self.new.op("fill", (carried.result,), value=0)])
-        for value in (found.reduced.operands[1], found.scaled.operands[0], found.added.operands[0]):
-            made = next((op for op in self.loop.blocks[0].ops if value in op.results), None)
-            if made is not None:
-                self._replace(self.loop.blocks[0], made, [])
-        whole = self.new.op("reduce", (carried.result, found.value), along=1, **{"with": "sum"})
+        self._replace(self.loop.blocks[0], row_sum.scaled, [factors, wider, before, again(row_sum.scaled)])
+        self._replace(self.loop.blocks[0], row_sum.reduced, [view, totals, reduce])
+        self._replace(self.loop.blocks[0], row_sum.added, [after, again(row_sum.added)])
+        self._replace(self.loop.blocks[0], row_sum.carried, [again(row_sum.carried)])
+        self._replace(self.block, row_sum.begin, [carried, self.new.op("fill", (carried.result,), value=0)])
+        for value in (row_sum.reduced.operands[1], row_sum.scaled.operands[0], row_sum.added.operands[0]):
+            alloc = next((op for op in self.loop.blocks[0].ops if value in op.results), None)
+            if alloc is not None:
+                self._replace(self.loop.blocks[0], alloc, [])
+        whole = self.new.op("reduce", (carried.result, row_sum.value), along=1, **{"with": "sum"})
         self._replace(self.block, self.loop, [self.loop, whole])
 
-    def _columns(self, source: Value) -> Any:
-        """(lanes that share a row, columns of each, where a lane has its c-th); None: no lanes share one alike."""
+    def _row_distribution(self, source: Value) -> Any:
+        """Return (lanes per row, columns per lane, function from lane and c to the lane's c-th column).
+
+        None if lanes do not share rows uniformly.
+        """
         spread = placement(source.type, self.machine)
         row, column = spread.coordinates
         sharing = np.nonzero(row[:, 0] == row[0, 0])[0]
@@ -178,8 +186,11 @@ class _Rewriting:
 
         return (lanes, wide, at) if at(index("l", lanes), index("c", wide)) is not None else None
 
-    def _spread(self, kind: RegisterType) -> RegisterType | None:
-        """The type of one number a row and lane, where a row's one number is in all lanes that share it."""
+    def _per_lane_type(self, kind: RegisterType) -> RegisterType | None:
+        """Return the type with one number per row and lane, from a type with one number per row that lanes share.
+
+        None if the layout of lanes is not known.
+        """
         layout = kind.distribution.layout if kind.distribution is not None else None
         if not isinstance(layout, Layout):
             return None
@@ -195,5 +206,6 @@ class _Rewriting:
         return RegisterType(kind.dtype, (as_expr(rows), as_expr(lanes)), Distribution(layout=Layout(shape, stride)))
 
     def _replace(self, block: Block, old: Op, new: list[Op]) -> None:
+        """Replace the operation `old` of a block by the operations `new`."""
         place = block.ops.index(old)
         block.ops[place : place + 1] = new

@@ -1,10 +1,10 @@
-"""When a program's launch begins: once the one before it on its stream has ended, or, `early`, while that ends.
+"""The start of a program's launch: after the previous launch on its stream has ended, or early, while that one ends.
 
 Early is the default wherever the machine has such launches. It hides the way from the end of one grid to the first copy
-of the next: the launch itself, making barriers, dealing out registers. What was decided about it:
+of the next: the launch itself, making barriers, dealing out registers. These rules hold:
 
-- Every role waits before it touches memory, until the launch before has ended and what that wrote can be read. What
-  comes before the wait is the workgroup's own: barriers, registers, descriptions of tensors that the launch passes.
+- Every role waits before it touches memory, until the launch before has ended and what that wrote can be read. Before
+  the wait, a workgroup touches only its own: barriers, registers, descriptions of tensors that the launch passes.
 - A program that waits for memory lets the next launch in right after that wait: all launches before this one have ended
   by then, and waiting for one predecessor is enough. One with products does so when its workgroups end: they take a
   core each, and what came earlier would crowd on the few cores that have none (1000x1000x1000 lost 0.6 us so).
@@ -28,18 +28,18 @@ EARLY = "programmatic"
 
 
 def can_be_early(machine: Machine) -> bool:
-    """Whether the machine has launches that begin while the one before ends."""
+    """True if the machine has launches that begin while the previous one ends."""
     return EARLY in machine.launches
 
 
 def launching(machine: Machine, early: bool) -> float:
-    """Cycles that a launch takes; one that begins early, as one that follows another right away."""
+    """Return the cycles of a launch; an early one takes at most as long as one that follows another right away."""
     limits = machine.limits
     return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
 
 
 def with_known_launch(given: Schedule, machine: Machine) -> Schedule:
-    """A plan that is given; where the machine launches in one way, it is refused if it says the other."""
+    """Return the given plan; on a machine without early launches, refuse an early one, and drop the word otherwise."""
     if can_be_early(machine):
         return given
     if given.early:
@@ -48,29 +48,29 @@ def with_known_launch(given: Schedule, machine: Machine) -> Schedule:
     return replace(given, early=None)
 
 
-def with_launch(found: GeneralChoice, given: bool | None) -> GeneralChoice:
-    """A choice whose plans say how they are launched, as is given or else early, and whose times are those of that.
+def with_launch(choice: GeneralChoice, stated: bool | None) -> GeneralChoice:
+    """Return a choice whose plans say whether they launch early, with the predicted times of that.
 
-    On machines that launch in one way plans say nothing.
+    `stated` is what a given plan says; None: early. On machines without early launches the choice is unchanged.
     """
-    machine = found.machine
+    machine = choice.machine
     if not can_be_early(machine):
-        return found
-    early = given is None or given
+        return choice
+    early = stated is None or stated
     less = launching(machine, early=False) - launching(machine, early)
     return replace(
-        found,
-        plan=replace(found.plan, early=early),
-        cycles=max(0.0, found.cycles - less),
-        candidates=tuple(replace(plan, early=early) for plan in found.candidates),
-        costs=tuple(cost - less for cost in found.costs),
+        choice,
+        plan=replace(choice.plan, early=early),
+        cycles=max(0.0, choice.cycles - less),
+        candidates=tuple(replace(plan, early=early) for plan in choice.candidates),
+        costs=tuple(cost - less for cost in choice.costs),
     )
 
 
 def launched(lowered: Lowered, early: bool | None) -> Lowered:
-    """A block program, and those before it, whose launches begin while the one before ends, or when it has ended.
+    """Return a block program, and those before it, with records that say whether they launch early.
 
-    What packs an argument is a program for any machine, and launched plainly.
+    Programs that pack an argument have no such record: they are for any machine.
     """
     program = lowered.program
     records = [record for record in program.records if record.name != "launch"]

@@ -28,16 +28,17 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.passes.places import PlacedMemory, PlacedView, Size, sizes
 
 Rule = Callable[[Any, Op], None]
-"""What writes an operation as loops: it takes the lowering, of the class that its table is for, and the operation."""
+"""A function that emits the loops of an operation, given the lowering (of the class its table is for) and the op."""
 IN_A_FUNCTION = 8
 """Registers that a vector takes on its way through a function, with its share of the numbers that all need."""
 
 
 class LoopLowering:
-    """One walk over a program: what names mean, what values became, and the block that is being written.
+    """The walk over a block program: meanings of symbols, handles (lowered forms) of values, and the block being
+    written.
 
-    `rules` say what writes the loops of an operation, by its name. They come from the file that begins the walk, which
-    knows the files of all rules; those know this class.
+    `rules` maps the name of an operation to the function that emits its loops. They come from the file that begins the
+    walk, which knows the files of all rules; those know this class.
     """
 
     def __init__(self, program: Program, machine: Machine | None, here: Machine, rules: Mapping[str, Rule]):
@@ -62,16 +63,19 @@ class LoopLowering:
         self.viewed = {self.chain.root(op.operands[0]) for op in program.walk() if op.name in ("view", "bitcast")}
 
     def available(self, atom: MultiplyAtom) -> bool:
-        """Whether the machine that the program is to run on has an atom."""
+        """True if the machine that runs the program has the atom."""
         return atom.name in self.here.multiply
 
     def vector_lanes(self, dtype: DType) -> int:
-        """The elements of a vector register."""
+        """Return the number of elements of a type per vector register, at least 1."""
         return max(1, self.vector_bytes // dtype.numpy.itemsize)
 
     def interleaved(self, dtypes: Iterable[DType], formulas: Iterable[Formula]) -> int:
-        """The elements that go through formulas at a time: a vector register of them or, since each step of a function
-        waits for the one before, as many vectors as registers hold."""
+        """Return the number of elements that go through formulas at once: one vector register, or several.
+
+        Several vectors are interleaved if a formula has a function (exp, sin, ...), whose steps wait for each other: as
+        many as the registers hold.
+        """
         lanes = [self.vector_lanes(t) for t in dtypes]
         if self.here.lanes is not None or all(f.name not in FUNCTIONS for formula in formulas for f in formula.walk()):
             return min(lanes)
@@ -79,17 +83,17 @@ class LoopLowering:
 
     @cached_property
     def touching(self) -> dict[Value, set[Op]]:
-        """By tensor at the bottom of views: the operations that read or write it."""
-        found: dict[Value, set[Op]] = {}
+        """{tensor that is no view: operations that read or write it, directly or through views}."""
+        ops_of: dict[Value, set[Op]] = {}
         for op in self.program.walk():
             for value in op.operands if op.name not in ("view", "bitcast") else ():
-                found.setdefault(self.chain.root(value), set()).add(op)
-        return found
+                ops_of.setdefault(self.chain.root(value), set()).add(op)
+        return ops_of
 
     def is_own(self, value: Value, ops: set[Op]) -> bool:
-        """Whether memory is the program's own, and no others than these operations look at it."""
-        made = self.made.get(value)
-        return made is not None and made.name == "alloc" and self.touching[value] <= ops
+        """True if `value` is allocated by the program, and no operation outside `ops` uses it."""
+        maker = self.made.get(value)
+        return maker is not None and maker.name == "alloc" and self.touching[value] <= ops
 
     @cached_property
     def _idle(self) -> set[Op]:
@@ -97,22 +101,28 @@ class LoopLowering:
         return never_runs(self.program)
 
     def answer(self, op: Op) -> Answer | None:
-        """What the atom says that a copy names; None where it names none. What it asks of open sizes is kept."""
+        """Return the answer of the copy atom that `op` names; None if it names none, or never runs.
+
+        The conditions on open sizes under which the atom can copy are added to `guards`.
+        """
         if "by" not in op.attrs or self.machine is None or op in self._idle:
             return None
-        found = answer(op, self.machine, self.chain, {s.name for s in self.open})
-        self.guards |= dict.fromkeys(condition.that for condition in found.conditions)
-        return found
+        answer_of_atom = answer(op, self.machine, self.chain, {s.name for s in self.open})
+        self.guards |= dict.fromkeys(condition.that for condition in answer_of_atom.conditions)
+        return answer_of_atom
 
     # -- the walk -----------------------------------------------------------------------------------------
 
     def block(self, block: Block) -> None:
-        """Every operation of a block, one after another."""
+        """Lower every operation of a block, one after another."""
         for op in block.ops:
             self.op(op)
 
     def op(self, op: Op) -> None:
-        """One operation."""
+        """Lower one operation by its rule; a ProgramError without a location gets that of the operation.
+
+        A debug_log is left out with a warning; an operation without a rule raises a ProgramError.
+        """
         if op.name == "debug_log":
             warnings.warn(f"{op_text(op)}: only the interpreter keeps logs", InterpreterOnlyWarning, stacklevel=2)
             return
@@ -130,17 +140,17 @@ class LoopLowering:
     # -- writing --------------------------------------------------------------------------------------------
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
-        """A loop operation at the end of the open block, at the line of the operation that is lowered."""
+        """Append a loop operation to the open block and return it; attributes that are None are left out."""
         self.another()
         return self.builder.emit(name, operands, _given(attrs), blocks=blocks, loc=self.loc)
 
     def emitted(self, name: str, operands: tuple[Value, ...], blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
-        """A loop operation that is not written yet."""
+        """Return a loop operation that is not appended to any block."""
         self.another()
         return self.builder.made(name, operands, _given(attrs), blocks=blocks, loc=self.loc)
 
     def another(self) -> None:
-        """Counts an operation of the loop level: what would be unrolled without end is refused before it is."""
+        """Count a loop operation; raise a ProgramError if there are more than a program may have."""
         self.made_so_far += 1
         if WRITTEN.refuses(self.made_so_far):
             raise ProgramError(f"{self.program.name}: {WRITTEN.rule}; unroll less, or cut into smaller tiles", self.loc)
@@ -151,31 +161,33 @@ class LoopLowering:
         return self.builder.blocks
 
     def writing(self, block: Block) -> AbstractContextManager[Block]:
-        """Within it, operations are appended to this block."""
+        """Append operations to `block` within this context."""
         return self.builder.into(block)
 
     def fresh(self, name: str) -> str:
-        """A name that no symbol has."""
+        """Return `name` with a number, such that no symbol has this name."""
         self.count += 1
         while f"{name}_{self.count}" in self.parameters:  # the only names that stay as they were
             self.count += 1
         return f"{name}_{self.count}"
 
     def axis(self, name: str, extent: Size) -> Symbol:
-        """A fresh symbol that runs from 0; where there is nothing to run over, nobody looks at it."""
+        """Return a fresh symbol that runs from 0 to `extent`; an empty extent counts as 1, since nothing uses its
+        symbol.
+        """
         if isinstance(extent, Expr) and extent.hi >= 1:
             return index(self.fresh(name), extent)
         return index(self.fresh(name), max(1, int(extent)) if isinstance(extent, int) else 1)
 
     def register(self, dtype: DType, *shape: int, name: str | None = None) -> Value:
-        """A fresh register."""
+        """Return a fresh register with the given element type and shape."""
         kind = VectorType(dtype, tuple(as_expr(n) for n in shape))
         value = self.emit("alloc", type=kind).results[0]
         value.name = None if name is None else self.fresh(name)
         return value
 
     def scratch(self, dtype: DType, shape: tuple[int, ...], name: str = "scratch") -> PlacedMemory:
-        """Fresh memory of the worker's own."""
+        """Return fresh memory that only this worker uses."""
         exprs = tuple(as_expr(n) for n in shape)
         size = 1
         for n in shape:
@@ -185,35 +197,38 @@ class LoopLowering:
         return PlacedMemory(value, dtype, shape, numbers(packed(exprs), name))
 
     def table(self, entry: Expr, over: Symbol, dtype: DType) -> Value:
-        """A constant table at the beginning of the program; the same one for the same entries."""
+        """Return a constant table with `entry` for each value of `over`, at the start of the program; equal tables are
+        shared.
+        """
         key = (entry, over, dtype)
-        found = self.tables.get(key)
-        if found is None:
+        table = self.tables.get(key)
+        if table is None:
             attrs = {"dtype": dtype, "over": (over,), "value": entry}
             op = self.builder.made("constant", (), attrs, names=(self.fresh("table"),))
-            found = op.result
+            table = op.result
             self.blocks[0].ops.insert(0, op)
-            self.tables[key] = found
-        return found
+            self.tables[key] = table
+        return table
 
     @contextmanager
     def loop(self, name: str, lo: Expr | int, hi: Expr | int, step: int = 1) -> Iterator[Expr]:
-        """A loop; gives its variable. A loop of one round is written without one."""
+        """Emit a loop around what is written within, and yield its variable; a loop of one iteration is omitted."""
         lo, hi = as_expr(lo), as_expr(hi)
         one = hi - lo
         if one is as_expr(1):
             yield lo
             return
-        found = Range.of(self.fresh(name), lo, hi, step)
+        loop_range = Range.of(self.fresh(name), lo, hi, step)
         inner = Block(())
         with self.writing(inner):
-            yield found.symbol
-        self.emit("for", ranges=(found,), blocks=(inner,))
+            yield loop_range.symbol
+        self.emit("for", ranges=(loop_range,), blocks=(inner,))
 
     def vectors(self, size: int, lanes: int, few: int = 16) -> Iterator[tuple[Expr, int]]:
-        """(start, elements) of the vectors along an axis: more than a few whole ones are a loop, others are unrolled.
+        """Yield (start, elements) of the vectors along an axis: more than `few` whole ones are a loop, others are
+        unrolled.
 
-        What is written while one is at hand stands in that loop.
+        Code that is emitted between two yields stands in that loop.
         """
         full, tail = divmod(size, lanes)
         if self.straight or full <= few:
@@ -227,7 +242,7 @@ class LoopLowering:
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
-        """What is written within happens only under a condition."""
+        """Emit what is written within under a condition."""
         inner = Block(())
         with self.writing(inner):
             yield
@@ -236,12 +251,12 @@ class LoopLowering:
     # -- meaning --------------------------------------------------------------------------------------------
 
     def expr(self, e: Expr) -> Expr:
-        """The expression in terms of the loop program's variables."""
+        """Return the expression in terms of the loop program's variables."""
         return Substitution(self.meaning)(e) if self.meaning else e
 
     @contextmanager
     def means(self, meanings: Mapping[Symbol, Expr]) -> Iterator[None]:
-        """Within it, these symbols stand for expressions."""
+        """Replace symbols by expressions within this context."""
         before = self.meaning
         self.meaning = {**before, **meanings}
         try:
@@ -250,31 +265,32 @@ class LoopLowering:
             self.meaning = before
 
     def memory(self, value: Value) -> PlacedMemory | PlacedView:
-        """A value that is in memory by now."""
-        found = self.handles[value]
-        if isinstance(found, PlacedMemory | PlacedView):
-            return found
+        """Return the place of a value that is in memory; any other value is an internal error."""
+        handle = self.handles[value]
+        if isinstance(handle, PlacedMemory | PlacedView):
+            return handle
         raise AssertionError(f"{value.name} is not in memory")
 
     def unlimited(self, name: str) -> Symbol:
-        """A fresh symbol of which nothing is known."""
+        """Return a fresh symbol of which nothing is known."""
         return symbol(self.fresh(name))
 
     def symbol(self, name: str, lo: int, hi: int) -> Symbol:
-        """A fresh symbol with limits, for a number that is read at run time."""
+        """Return a fresh symbol from `lo` to `hi`, for a number that is read at run time."""
         return symbol(self.fresh(name), lo, hi)
 
 
 def _given(attrs: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes that are not None."""
     return {name: value for name, value in attrs.items() if value is not None}
 
 
 def memory_of(buffer: Value, kind: TensorType) -> PlacedMemory:
-    """The tensor of that type at the start of a buffer."""
+    """Return the tensor of type `kind` at the start of a buffer."""
     return PlacedMemory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), kind.swizzle)
 
 
 def let(low: LoopLowering, op: Op) -> None:
-    """A name: expressions have what it stands for instead."""
-    found = op.attrs["symbol"]
-    low.meaning = {**low.meaning, found: low.expr(found.definition)}
+    """Lower `let`: from here on, expressions use the definition in place of the name."""
+    name = op.attrs["symbol"]
+    low.meaning = {**low.meaning, name: low.expr(name.definition)}

@@ -21,36 +21,36 @@ from tilewright.passes.storage import Fragments, Tiles, Vectors, as_vectors, fra
 
 Handle = PlacedMemory | PlacedView | Vectors | Tiles
 _MADE = ("alloc", "view", "bitcast")
-"""What stands for memory, and does nothing to it."""
+"""Operations that define a tensor, and neither read nor write it."""
 VECTORS = 1024
 """Registers that one tensor becomes at most; what is larger lies in memory."""
 
 
 def lower(program: Program, machine: Machine | None, here: Machine) -> LoweredLoops:
-    """The loop program of a block program whose parameters are bound.
+    """Return the loop program of a block program whose parameters are bound, and what of it runs as slow loops.
 
-    `machine` is the one that the program was written for, `here` the one that it is to run on: products by atoms which
-    that one lacks become loops with the same meaning, which `slow` says.
+    `machine` is the one that the program was written for, `here` the one that runs it. MMAs whose atom `here` lacks
+    become loops of the same meaning, which `slow` names.
     """
     with building():
         return WorkerLowering(program, machine, here).run()
 
 
 class LoweredLoops:
-    """A loop program, and what of it runs as slow loops, with the reason."""
+    """A loop program, and text for each part that runs as slow loops, with the reason."""
 
     def __init__(self, program: Program, slow: tuple[str, ...]):
         self.program, self.slow = program, slow
 
 
 class WorkerLowering(LoopLowering):
-    """The walk for a machine whose workers do all that a workgroup does: maps over the same elements share a loop."""
+    """The lowering for a CPU, whose workers do all that a workgroup does; maps over the same elements share a loop."""
 
     def __init__(self, program: Program, machine: Machine | None, here: Machine):
         super().__init__(program, machine, here, RULES)
 
     def run(self) -> LoweredLoops:
-        """The loop program."""
+        """Return the loop program; raise a ProgramError if the program has several roles."""
         roles = [op for op in self.program.body.ops if op.name == "role"]
         if len(roles) > 1:
             names = ", ".join(op.attrs["name"] for op in roles)
@@ -76,7 +76,7 @@ class WorkerLowering(LoopLowering):
         return LoweredLoops(self.builder.program(self.program.name), tuple(self.slow.values()))
 
     def block(self, block: Block) -> None:
-        """Every operation of a block. Tile registers that it makes are free after their last use in it."""
+        """Lower every operation of a block; tile registers that it allocates are free after their last use in it."""
         waiting, ends = Joiner(self), _last_uses(block)
         for op in block.ops:
             if op.name in _MADE or not waiting.take(op):
@@ -88,7 +88,7 @@ class WorkerLowering(LoopLowering):
 
 
 def _last_uses(block: Block) -> dict[Op, list[Value]]:
-    """By operation of a block: the registers that the block makes and that nothing in it uses afterwards."""
+    """Return {operation of a block: register tensors allocated in the block that nothing uses after it}."""
     last: dict[Value, Op] = {}
     for op in block.ops:
         if op.name == "alloc" and isinstance(op.attrs["type"], RegisterType):
@@ -106,10 +106,12 @@ def _last_uses(block: Block) -> dict[Op, list[Value]]:
 
 
 def _flat(kind: TensorType) -> TensorType:
+    """Return the type of a flat buffer with room for a tensor."""
     return TensorType(kind.space, kind.dtype, (kind.room(),), role=kind.role)
 
 
 def _alloc(low: LoopLowering, op: Op) -> None:
+    """Lower `alloc`: memory of the worker, or registers."""
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, TensorType):
         kind = kind.mapped(low.expr)
@@ -121,7 +123,10 @@ def _alloc(low: LoopLowering, op: Op) -> None:
 
 
 def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
-    """Vectors or tiles where the distribution is one of these, and nothing looks at parts of it; otherwise memory."""
+    """Return tile registers, fragments or vectors for a register tensor with such a layout; otherwise memory.
+
+    Memory too if parts of the tensor are viewed, or if there are too few registers.
+    """
     spread = placement(kind, low.machine)
     operand = kind.distribution.operand if kind.distribution is not None else None
     name = result.name or "register"
@@ -139,34 +144,37 @@ def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
             fragment = fragment_operand(atom, which)
             if fragment is not None and spread.values <= low.here.limits.registers and low.available(atom):
                 return _fragments(low, kind, fragment, spread.shape, name)
-        found = as_vectors(spread) if spread.values <= VECTORS else None
-        if found is not None and spread.threads * kind.dtype.numpy.itemsize <= 4 * low.vector_bytes:
-            lanes, keys = found
-            made = {key: low.register(kind.dtype, lanes, name=name) for key in sorted(keys)}
-            return Vectors(kind.dtype, spread.shape, lanes, made)
+        vectors = as_vectors(spread) if spread.values <= VECTORS else None
+        if vectors is not None and spread.threads * kind.dtype.numpy.itemsize <= 4 * low.vector_bytes:
+            lanes, keys = vectors
+            registers = {key: low.register(kind.dtype, lanes, name=name) for key in sorted(keys)}
+            return Vectors(kind.dtype, spread.shape, lanes, registers)
     return low.scratch(kind.dtype, spread.shape, name)
 
 
 def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
+    """Return tile registers for a matrix, one for each tile of the atom's operand."""
     rows, columns = shape[0] // tile.rows, shape[1] // tile.columns
-    made = {
+    registers = {
         (i, j): low.register(kind.dtype, tile.lanes, tile.values, name=name)
         for i in range(rows)
         for j in range(columns)
     }
-    return Tiles(kind.dtype, (shape[0], shape[1]), tile, made)
+    return Tiles(kind.dtype, (shape[0], shape[1]), tile, registers)
 
 
 def _fragments(
     low: LoopLowering, kind: RegisterType, operand: RegisterOperand, shape: tuple[int, ...], name: str
 ) -> Fragments:
+    """Return vector registers for a matrix, one for each small matrix of the atom's operand."""
     rows, columns = shape[0] // operand.rows, shape[1] // operand.columns
     keys: list[tuple[int, ...]] = [(i, j) for i in range(rows) for j in range(columns)]
-    made = {key: low.register(kind.dtype, operand.lanes, name=name) for key in keys}
-    return Fragments(kind.dtype, shape, operand.lanes, made, operand)
+    registers = {key: low.register(kind.dtype, operand.lanes, name=name) for key in keys}
+    return Fragments(kind.dtype, shape, operand.lanes, registers, operand)
 
 
 def _view(low: LoopLowering, op: Op) -> None:
+    """Lower `view`: bind the result to coordinates of the tensor that is viewed."""
     base = low.memory(op.operands[0])
     shape = sizes(low.expr(e) for e in op.results[0].type.shape)
     over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
@@ -176,6 +184,7 @@ def _view(low: LoopLowering, op: Op) -> None:
 
 
 def _bitcast(low: LoopLowering, op: Op) -> None:
+    """Lower `bitcast` of a tensor in memory; raise a ProgramError for a view."""
     base = low.memory(op.operands[0])
     if isinstance(base, PlacedView):
         raise ProgramError("bitcast of a view: bitcast the tensor, then view it")

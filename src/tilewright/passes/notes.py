@@ -24,7 +24,7 @@ def notes_on(job: Job, plan: Schedule) -> tuple[str, ...]:
 
 
 def _copies(job: Job) -> tuple[str, ...]:
-    """Notes on operands that are repacked: how they lie then, and the time that takes."""
+    """Return notes on operands that are repacked: their layout, and the time that takes."""
     if job.aligned is None:
         return ()
     often, notes = job.aligned.often(job.constant), []

@@ -1,10 +1,10 @@
-"""What shared memory does not hold lies in global memory: a workspace of the host program, a part of it for each task.
+"""Values that do not fit in shared memory lie in global memory: a workspace of the host program, a part for each task.
 
-tasks t in 0..4 {                         tasks t in 0..4 {
-  %v = alloc shared f32 (300, 1000)         %v = view %f_v (i0 300, i1 1000) -> [t, i0, i1]
+  tasks t in 0..4 {                         tasks t in 0..4 {
+    %v = alloc shared f32 (300, 1000)         %v = view %f_v (i0 300, i1 1000) -> [t, i0, i1]
 
-That is for programs whose tasks cannot be made smaller, and for values whose size only a call tells. What a product or
-a copy of the machine's own reads from shared memory stays there, as does what lanes hold in registers.
+That is for programs whose tasks cannot be made smaller, and for values whose size is known only at the call. Operands
+of MMAs and of the machine's own copies stay in shared memory, as does what lanes hold in registers.
 """
 
 from __future__ import annotations
@@ -24,42 +24,47 @@ from tilewright.passes.waves.lower import lower_waves, past_shared
 
 
 def outside(lowered: Lowered, machine: Machine) -> Lowered:
-    """The program, and those before it, with values in workspaces where shared memory has no room for all of them."""
+    """Return the program, and those before it, with shared tensors moved to workspaces until the rest fits.
+
+    Tensors whose size is known only at the call are moved first, then the largest ones.
+    """
     before = tuple(outside(each, machine) for each in lowered.before)
-    found = replace(lowered, before=before) if before != lowered.before else lowered
+    moved = replace(lowered, before=before) if before != lowered.before else lowered
     program = lowered.program
     tasks = next((op for op in program.body.ops if op.name == "tasks"), None)
     if tasks is None or machine.spaces["shared"].bytes is None:
-        return found
+        return moved
     left = _movable(program, tasks, machine)
     chosen = [op for op in left if not _is_number(op.attrs["type"].room())]
     left = [op for op in left if op not in chosen]
-    if not chosen and not _is_near(program, machine):
-        return found
-    made: list[Value] = []
-    own, others = program.args[: len(lowered.arguments)], program.args[len(lowered.arguments) :]
+    if not chosen and not _may_overflow(program, machine):
+        return moved
+    workspaces: list[Value] = []
+    arguments, others = program.args[: len(lowered.arguments)], program.args[len(lowered.arguments) :]
     while True:
-        made += _moved(program, tasks, chosen)
-        program.args = (*own, *made, *others)
+        workspaces += _move_to_workspaces(program, tasks, chosen)
+        program.args = (*arguments, *workspaces, *others)
         over = past_shared(lower_waves(program, machine), machine)
         if over <= 0 or not left:
             break
         chosen = list(_largest(left, over))
         left = [op for op in left if op not in chosen]
-    return replace(found, arguments=(*lowered.arguments, *made))
+    return replace(moved, arguments=(*lowered.arguments, *workspaces))
 
 
 def _is_number(e: Expr) -> bool:
+    """True if an expression is a constant."""
     return isinstance(e, Const)
 
 
 def _bytes(op: Op) -> int:
+    """Return the number of bytes that a shared allocation takes."""
     kind = op.attrs["type"]
     return int(kind.room()) * int(kind.dtype.numpy.itemsize)
 
 
 def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
-    """The allocations of tasks that any memory can be: the last ones first."""
+    """Return the shared allocations of tasks that may be global memory instead, the last ones first."""
     chain = Places(program, program.makers())
     held = frames_of(program, chain, machine).tensors
     near = {
@@ -68,17 +73,17 @@ def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
         if op.name == "mma" or (op.name == "copy" and "by" in op.attrs)
         for v in op.operands
     }
-    found = []
+    movable = []
     for op in (op for block in tasks.blocks for op in walk_block(block)):
         kind = op.attrs.get("type")
         plain = op.name == "alloc" and isinstance(kind, TensorType) and kind.swizzle is None
         if plain and op.results[0] not in held and op.results[0] not in near:
-            found.append(op)
-    return found[::-1]
+            movable.append(op)
+    return movable[::-1]
 
 
-def _is_near(program: Program, machine: Machine) -> bool:
-    """Whether it may take more shared memory than there is: operations need some of their own, too."""
+def _may_overflow(program: Program, machine: Machine) -> bool:
+    """True if the program's allocations are more than half of shared memory; some operations take more of their own."""
     most = machine.spaces["shared"].bytes
     assert most is not None
     every = [op for op in program.walk() if op.name == "alloc" and isinstance(op.attrs["type"], TensorType)]
@@ -86,7 +91,7 @@ def _is_near(program: Program, machine: Machine) -> bool:
 
 
 def _largest(left: list[Op], over: int) -> Iterator[Op]:
-    """The largest allocations that make so much room together."""
+    """Yield the largest allocations until they have `over` bytes together."""
     for op in sorted(left, key=_bytes, reverse=True):
         yield op
         over -= _bytes(op)
@@ -94,11 +99,11 @@ def _largest(left: list[Op], over: int) -> Iterator[Op]:
             return
 
 
-def _moved(program: Program, tasks: Op, chosen: list[Op]) -> list[Value]:
-    """Makes allocations views of arguments, which have a part for each task; gives these."""
+def _move_to_workspaces(program: Program, tasks: Op, chosen: list[Op]) -> list[Value]:
+    """Replace allocations by views of new arguments, which have a part for each task; return these arguments."""
     ranges = tasks.attrs["ranges"]
     numbers = tuple((r.symbol - r.lo, False) for r in ranges)
-    made, views = [], {}
+    workspaces, views = [], {}
     for op in chosen:
         kind, value = op.attrs["type"], op.results[0]
         whole = TensorType("global", kind.dtype, (*(r.hi - r.lo for r in ranges), *kind.shape), role="scratch")
@@ -106,16 +111,17 @@ def _moved(program: Program, tasks: Op, chosen: list[Op]) -> list[Value]:
         over = tuple(index(f"i{n}", extent) for n, extent in enumerate(kind.shape))
         attrs = {"over": over, "at": (*numbers, *((i, False) for i in over))}
         views[op] = Op(BLOCK.ops["view"], (argument,), attrs, op.results, loc=op.loc)
-        made.append(argument)
+        workspaces.append(argument)
     _replace(tasks.blocks, views)
     for op in program.walk():  # what is seen through views lies where the tensor does
         if op.name in ("view", "bitcast"):
             assert op.spec.result_types is not None
             (op.results[0].type,) = op.spec.result_types(op)
-    return made
+    return workspaces
 
 
 def _replace(blocks: Iterable[Block], views: dict[Op, Op]) -> None:
+    """Replace operations by their views, in blocks and in blocks inside them."""
     for block in blocks:
         block.ops[:] = [views.get(op, op) for op in block.ops]
         for op in block.ops:

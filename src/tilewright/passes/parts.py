@@ -21,9 +21,9 @@ from tilewright.plan.schedule import Schedule
 def parts_of(
     job: Job, halves: Halves, first: Schedule | None = None, second: Schedule | None = None
 ) -> tuple[Job, Job]:
-    """The jobs of two programs with memory between them, to be planned as these plans say, or each by itself.
+    """Return the jobs of two kernels with a tensor in memory between them, each with its given plan, if any.
 
-    Loops that give the same for all tiles do so in both; so does what is left of them, where that only adds products.
+    A loop of `job.free` (the same result for every tile size) is free in both; so is the rest of a loop that only adds.
     """
     free = [op.attrs["axis"] for op in job.free]
     sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
@@ -37,16 +37,18 @@ def parts_of(
 
 
 def bound_apart(job: Job, plan: Schedule, name: str, choose: Pass) -> tuple[Job, Job]:
-    """The jobs of the two programs that a plan says, each bound to its lines; without lines the second is planned."""
-    found = apart(job.program, job.sizes)
-    if isinstance(found, str):
-        raise ArgumentError(f"plan: `split kernel after {name}`: {found}")
-    if (here := _last_product(found.first)) != name:
+    """Return the jobs of the two kernels that a plan says, each bound to its lines; the second is planned if it has
+    none.
+    """
+    halves = apart(job.program, job.sizes)
+    if isinstance(halves, str):
+        raise ArgumentError(f"plan: `split kernel after {name}`: {halves}")
+    if (here := _last_product(halves.first)) != name:
         raise refused(
             f"split kernel after {name}", f"the first kernel ends with the first product: `split kernel after {here}`"
         )
-    first, second = parts_of(job, found, replace(plan, split_after=None, then=None), plan.then)
-    second.between = found.partial.name or ""
+    first, second = parts_of(job, halves, replace(plan, split_after=None, then=None), plan.then)
+    second.between = halves.partial.name or ""
     for part in (first, second):
         choose(part)
     return first, second
@@ -60,5 +62,5 @@ def joined_plan(parts: tuple[Job, Job]) -> Schedule:
 
 
 def _last_product(first: Program) -> str:
-    """The name of the product up to which the first of two programs goes."""
+    """Return the name of the last MMA of the first kernel."""
     return list(names_of(first))[-1]

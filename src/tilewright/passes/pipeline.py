@@ -32,14 +32,14 @@ Dumped = Callable[[str, str, Callable[[], str]], None]
 
 
 def present(job: Job) -> None:
-    """The program without what has no elements; workgroups are part of a grid program's meaning, and logs of others."""
+    """Delete from the program what has no elements; grid programs and programs with logs stay."""
     if job.workgroups is None and not job.logs:
         job.whole = job.program
         job.program, job.free = without_empty(job.program, job.extents or job.sizes, job.free)
 
 
 def give_rows(job: Job) -> None:
-    """The program with a dimension of extent 1 for products that lack rows: MMAs have rows and columns."""
+    """Rewrite the program with a dimension of extent 1 for MMAs without rows: atoms have rows and columns."""
     rewritten = with_unit_rows(job.program, job.free)
     if rewritten is not None:
         job.program, job.free, unit = rewritten
@@ -48,9 +48,9 @@ def give_rows(job: Job) -> None:
 
 
 def in_digits_of_accesses(job: Job) -> None:
-    """The program over one flat dimension, where that is all it has; else over the digits that its accesses divide.
+    """Rewrite the job's program over one flat dimension if it has no other; else over digits (mixed-radix parts).
 
-    Copies over lanes go along flat rows as they are, so that on GPUs only summed dimensions become digits.
+    Programs with logs and grid programs stay as they are. Copies over lanes go along flat rows as they are, so that on GPUs only summed dimensions become digits.
     """
     if job.workgroups is not None:
         return
@@ -59,14 +59,14 @@ def in_digits_of_accesses(job: Job) -> None:
         job.program = flat[0]
         job.take(flat[1])
     elif not job.logs:
-        given, job.undivided = job.extents or job.sizes, (job.program, job.free)
+        extents, job.undivided = job.extents or job.sizes, (job.program, job.free)
         summed = job.machine.lanes is not None
-        job.program, every, job.free = in_digits(job.program, given, job.free, summed_only=summed)
+        job.program, every, job.free = in_digits(job.program, extents, job.free, summed_only=summed)
         job.take(every)
 
 
 def general(job: Job) -> None:
-    """The block programs of a job: of the best plan that is lowered, or of the plan that is bound."""
+    """Set the block programs of a job: of the best plan that can be lowered, or of the bound plan."""
     if job.ranked is not None:
         lower_ranked(job, job.ranked, general)
     elif job.given is not None:
@@ -88,7 +88,7 @@ PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
 
 
 def run(job: Job, dumped: Dumped | None = None) -> Job:
-    """All passes in order; `dumped` gets the job's text before the first and after each that changed it."""
+    """Run all passes in order; `dumped` gets the job's text before the first and after each pass that changed it."""
 
     def dump(name: str) -> None:
         if dumped is not None:

@@ -20,7 +20,7 @@ Size: TypeAlias = "int | Expr"
 
 
 def sizes(exprs: Iterable[Expr]) -> tuple[Size, ...]:
-    """Extents or strides, as numbers where they are.
+    """Return extents or strides, with constants as ints.
 
     >>> from tilewright.algebra.expr import symbol
     >>> sizes((as_expr(4), symbol("M", 1, 99)))
@@ -31,7 +31,7 @@ def sizes(exprs: Iterable[Expr]) -> tuple[Size, ...]:
 
 @dataclass(frozen=True)
 class Where:
-    """An element's place in its buffer, and the conditions under which it is there; none: always."""
+    """An element's offset in its buffer, and the conditions under which it is in bounds; no conditions: always."""
 
     buffer: Value
     offset: Expr
@@ -40,7 +40,7 @@ class Where:
 
 @dataclass(frozen=True)
 class PlacedMemory:
-    """A tensor in a flat buffer."""
+    """A tensor in a flat buffer: offset = start + sum of stride * coordinate, then swizzled."""
 
     buffer: Value
     dtype: DType
@@ -51,16 +51,16 @@ class PlacedMemory:
 
     @property
     def root(self) -> PlacedMemory:
-        """The tensor at the bottom: itself."""
+        """The tensor that is no view: itself."""
         return self
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The shape, which must be numbers."""
+        """The shape as ints; an error if a size is open."""
         return numbers(map(as_expr, self.shape), f"%{self.buffer.name}")
 
     def at(self, coordinates: Coordinates) -> Where:
-        """Where the element at these coordinates lies."""
+        """Return the place of the element at these coordinates."""
         parts = [(c, s) if isinstance(s, int) else (c * s, 1) for c, s in zip(coordinates, self.strides, strict=True)]
         offset = weighted_sum(0, [*parts, (self.start, 1)])
         return Where(self.buffer, swizzled(self.swizzle, offset), ())
@@ -68,7 +68,9 @@ class PlacedMemory:
 
 @dataclass(frozen=True)
 class PlacedView:
-    """A view: coordinates of another tensor as expressions of its own."""
+    """A view: coordinates of another tensor as expressions of the view's own; True marks one that may be out of
+    bounds.
+    """
 
     base: PlacedMemory | PlacedView
     dtype: DType
@@ -78,35 +80,35 @@ class PlacedView:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The shape, which must be numbers."""
+        """The shape as ints; an error if a size is open."""
         return numbers(map(as_expr, self.shape), f"a view of %{self.root.buffer.name}")
 
     @property
     def root(self) -> PlacedMemory:
-        """The tensor at the bottom."""
+        """The tensor at the bottom of all views."""
         return self.base if isinstance(self.base, PlacedMemory) else self.base.root
 
     def at(self, coordinates: Coordinates) -> Where:
-        """Where the element at these coordinates lies."""
+        """Return the place of the element at these coordinates, with the conditions under which it is in bounds."""
         images = Substitution(dict(zip(self.over, coordinates, strict=True)))
-        found, conditions = [], []
+        base_coordinates, conditions = [], []
         for (e, loose), size in zip(self.places, self.base.shape, strict=True):
             c = images(e)
             if loose:
                 conditions += [c >= 0, c < size]
-            found.append(c)
+            base_coordinates.append(c)
         never = next((c for c in conditions if isinstance(c, Const) and not c.value), None)
         if never is not None:
             return Where(self.root.buffer, as_expr(0), (never,))
-        inner = self.base.at(tuple(found))
+        inner = self.base.at(tuple(base_coordinates))
         kept = dict.fromkeys(c for c in (*conditions, *inner.conditions) if not (isinstance(c, Const) and c.value))
         return Where(inner.buffer, inner.offset, tuple(kept))
 
 
 def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> Where | None:
-    """Where an element lies, or, if it is not there, another one near it: a place that can always be read.
+    """Return the place of an element with coordinates clamped into bounds, so that it can always be read.
 
-    None where the tensor may have no elements at all.
+    None if the tensor may have no elements at all.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.dtypes import f32
@@ -119,17 +121,17 @@ def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> Wher
     if isinstance(tensor, PlacedMemory):
         return tensor.at(coordinates)
     images = Substitution(dict(zip(tensor.over, coordinates, strict=True)))
-    found = []
+    clamped = []
     for (e, loose), size in zip(tensor.places, tensor.base.shape, strict=True):
         if loose and as_expr(size).lo < 1:
             return None
         c = images(e)
-        found.append(maximum(minimum(c, size - 1), 0) if loose else c)
-    return nearest(tensor.base, tuple(found))
+        clamped.append(maximum(minimum(c, size - 1), 0) if loose else c)
+    return nearest(tensor.base, tuple(clamped))
 
 
 def swizzled(swizzle: Swizzle | None, offset: Expr) -> Expr:
-    """The offset after a swizzle, as an expression.
+    """Return the offset after a swizzle, as an expression.
 
     >>> from tilewright.algebra.expr import index
     >>> o = index("o", 64)
@@ -145,7 +147,7 @@ def swizzled(swizzle: Swizzle | None, offset: Expr) -> Expr:
 
 
 def at_start(e: Expr, *axes: Symbol) -> Expr:
-    """The expression with these axes at zero.
+    """Return the expression with these axes at zero.
 
     >>> from tilewright.algebra.expr import index
     >>> print(at_start(3 * index("i", 8) + index("j", 8) + 5, index("i", 8)))
@@ -158,7 +160,7 @@ def at_start(e: Expr, *axes: Symbol) -> Expr:
 
 
 def linear_step(e: Expr, axis: Symbol) -> int | None:
-    """How far e moves when the axis does by one; None if that is no constant.
+    """Return the step of e when the axis grows by one; None if it is no constant.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 8), index("j", 8)
@@ -176,7 +178,8 @@ def linear_step(e: Expr, axis: Symbol) -> int | None:
 
 
 def linear_factor(e: Expr, axis: Symbol) -> Expr | None:
-    """How far e moves when the axis does by one, as an expression without the axis; None if there is none.
+    """Return the step of e when the axis grows by one, as an expression without the axis; None if e is not linear in
+    it.
 
     >>> from tilewright.algebra.expr import index, symbol
     >>> i, n = index("i", 8), symbol("N", 1, 99)

@@ -20,13 +20,13 @@ from tilewright.passes.storage import Fragments, Tiles, Vectors
 
 Registers = Mapping[Any, Value]
 Step: TypeAlias = "int | Expr"
-"""Where a step along k begins: a number where steps are unrolled, a loop's variable where they are many."""
+"""The first index of a step along k: a number if steps are unrolled, an expression of a loop's variable if not."""
 UNROLLED = 4096
 """Products that are written out; more are a loop over k."""
 
 
 def mma(low: LoopLowering, op: Op) -> None:
-    """The product of matrices is added."""
+    """Lower `mma`: C += A * B by atoms on registers, or by loops of the same meaning, which `slow` notes."""
     assert low.machine is not None
     atom = low.machine.multiply_atom(op.attrs["atom"])
     c, a, b = (low.handles[v] for v in op.operands)
@@ -53,7 +53,7 @@ def mma(low: LoopLowering, op: Op) -> None:
 
 
 def _matrices(low: LoopLowering, atom: MultiplyAtom, c: Registers, a: Registers, b: Registers) -> None:
-    """Products of whole registers, each a small matrix."""
+    """Emit the atoms for registers that each hold a small matrix; `c[i, j]`, `a[i, k]` and `b[k, j]` are registers."""
     depth = max(k for _, k in a) + 1
     for k in range(depth):
         for (i, j), value in c.items():
@@ -61,12 +61,12 @@ def _matrices(low: LoopLowering, atom: MultiplyAtom, c: Registers, a: Registers,
 
 
 def _is_vector_atom(atom: MultiplyAtom, c: Vectors) -> bool:
-    """One row times a few rows of a vector: A is the same in all lanes."""
+    """True if the atom multiplies an element (or group along k) of A, the same in all lanes, with a vector of B."""
     return atom.shape[0] == 1 and isinstance(atom.c, RegisterOperand) and atom.c.lanes == c.lanes
 
 
 def _whole_steps(low: LoopLowering, atom: MultiplyAtom, a: PlacedMemory | PlacedView) -> bool:
-    """Whether the numbers of A that one instruction takes are all there or all outside, and at a constant stride."""
+    """True if the elements of A that an instruction takes have a constant stride, and all or none are in bounds."""
     depth = atom.shape[2]
     if depth == 1:
         return True
@@ -97,12 +97,14 @@ def _vectors(
     b: PlacedMemory | PlacedView,
     skip: bool,
 ) -> None:
-    """For each step of k: vectors of B once, then each element of A times all of them."""
+    """Emit the MMA by vector atoms: for each step of k, load vectors of B once, then multiply each element of A with
+    them.
+    """
     depth = atom.shape[2]
     starts = range(0, a.extents[1], depth)
     if len(starts) * len(c.registers) > UNROLLED:
         with low.loop("k", 0, len(starts)) as step:
-            _one_by_one(low, atom, c, b, depth * step, _rows_of_step(low, c, a, depth * step, depth, skip), skip)
+            _single_step(low, atom, c, b, depth * step, _rows_of_step(low, c, a, depth * step, depth, skip), skip)
         return
     steps = {k: _rows_of_step(low, c, a, k, depth, skip) for k in starts}
     first = 0
@@ -110,30 +112,31 @@ def _vectors(
         left = min(atom.picks, len(starts) - first)
         chunk = list(starts[first : first + (1 << left.bit_length() - 1)])  # what one load brings
         first += len(chunk)
-        if len(chunk) > 1 and _side_by_side([steps[k] for k in chunk]):
-            _picked(low, atom, c, b, chunk, steps[chunk[0]], skip)
+        if len(chunk) > 1 and _are_contiguous([steps[k] for k in chunk]):
+            _steps_of_one_load(low, atom, c, b, chunk, steps[chunk[0]], skip)
             continue
         for k in chunk:
-            _one_by_one(low, atom, c, b, k, steps[k], skip)
+            _single_step(low, atom, c, b, k, steps[k], skip)
 
 
 def _rows_of_step(
     low: LoopLowering, c: Vectors, a: PlacedMemory | PlacedView, k: Step, depth: int, skip: bool
 ) -> list[_Row]:
-    found = []
+    """Return the rows of A for the step of k that begins at `k`, without those that are always out of bounds."""
+    rows = []
     for i in sorted({key[0] for key in c.registers}):
         wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
         conditions = dict.fromkeys(x for w in wheres for x in w.conditions)
         if any(never(w) for w in wheres):
             continue  # out of bounds: nothing to multiply
         when = all_of(*conditions) if conditions else None
-        always = _always_there(low, a, i, k, depth) if skip and conditions else None
+        always = _clamped_places(low, a, i, k, depth) if skip and conditions else None
         # what is not multiplied may be any element
-        found.append(_Row(i, wheres, when, when) if always is None else _Row(i, always, None, when))
-    return found
+        rows.append(_Row(i, wheres, when, when) if always is None else _Row(i, always, None, when))
+    return rows
 
 
-def _one_by_one(
+def _single_step(
     low: LoopLowering,
     atom: MultiplyAtom,
     c: Vectors,
@@ -142,19 +145,19 @@ def _one_by_one(
     rows: list[_Row],
     skip: bool,
 ) -> None:
-    """One step of k, each element of A loaded just before its products: few registers at a time."""
+    """Emit one step of k, each element of A loaded just before its products: few registers are live."""
     if not rows:
         return
     columns = {j: _column(low, atom, c, b, k, j) for j in _blocks(c)}
     for row in rows:
         element = _element(low, atom, row.wheres, row.there)
-        with _if_there(low, row, skip):
+        with _when_in_bounds(low, row, skip):
             _row(low, atom, c, row.row, element, columns)
 
 
 @contextmanager
-def _if_there(low: LoopLowering, row: _Row, skip: bool) -> Iterator[None]:
-    """What is written within is left out where the row's elements are out of bounds, if that was asked for."""
+def _when_in_bounds(low: LoopLowering, row: _Row, skip: bool) -> Iterator[None]:
+    """Emit what is written within under the row's bounds condition, if `skip` asks for that."""
     if row.when is not None and skip:
         with low.when(row.when):
             yield
@@ -166,7 +169,7 @@ AHEAD = 2
 """Rows whose elements of A are loaded before the products of a row: loads stand between products, never in a row."""
 
 
-def _picked(
+def _steps_of_one_load(
     low: LoopLowering,
     atom: MultiplyAtom,
     c: Vectors,
@@ -175,13 +178,13 @@ def _picked(
     rows: list[_Row],
     skip: bool,
 ) -> None:
-    """Several steps of k: one load brings a row's elements of A for all of them, and each product picks its own."""
+    """Emit several steps of k: one load brings a row's elements of A for all steps, and each product picks its own."""
     depth = atom.shape[2]
     held: dict[int, Value] = {}
 
     def bring(number: int) -> None:
         if number < len(rows):
-            held[number] = _neighbours(low, atom, rows[number], len(chunk) * depth)
+            held[number] = _load_run(low, atom, rows[number], len(chunk) * depth)
 
     for number in range(AHEAD):
         bring(number)
@@ -192,7 +195,7 @@ def _picked(
         for number, row in enumerate(rows):
             if step == 0:
                 bring(number + AHEAD)
-            with _if_there(low, row, skip):
+            with _when_in_bounds(low, row, skip):
                 _row(low, atom, c, row.row, _pick(low, atom, held[number], step), columns)
             if left:
                 j = left.pop(0)
@@ -201,8 +204,8 @@ def _picked(
         columns = following
 
 
-def _side_by_side(steps: list[list[_Row]]) -> bool:
-    """Whether every row has the elements of all steps side by side in memory, and all of them are there or none."""
+def _are_contiguous(steps: list[list[_Row]]) -> bool:
+    """True if each row's elements of A for all steps are contiguous in memory, and all or none are in bounds."""
     rows = [[x.row for x in step] for step in steps]
     if not rows[0] or any(other != rows[0] for other in rows):
         return False
@@ -215,17 +218,17 @@ def _side_by_side(steps: list[list[_Row]]) -> bool:
     return True
 
 
-def _neighbours(low: LoopLowering, atom: MultiplyAtom, row: _Row, count: int) -> Value:
-    """So many neighbouring elements of a row of A in one register."""
+def _load_run(low: LoopLowering, atom: MultiplyAtom, row: _Row, count: int) -> Value:
+    """Return a register with `count` neighbouring elements of a row of A."""
     first, lane = row.wheres[0], low.axis("d", count)
     value = low.register(atom.a.dtype, count)
-    there = () if row.there is None else first.conditions
-    load(low, value, (lane,), Where(first.buffer, first.offset + lane, there), 0)
+    conditions = () if row.there is None else first.conditions
+    load(low, value, (lane,), Where(first.buffer, first.offset + lane, conditions), 0)
     return value
 
 
 def _pick(low: LoopLowering, atom: MultiplyAtom, held: Value, step: int) -> Value:
-    """One element (or group along k) of a register in all lanes, by its number."""
+    """Return a register with element (or group along k) number `step` of `held`, repeated in all lanes."""
     _, lanes, depth = atom.shape
     lane = low.axis("l", lanes * depth)
     value = low.register(atom.a.dtype, lanes * depth)
@@ -234,11 +237,12 @@ def _pick(low: LoopLowering, atom: MultiplyAtom, held: Value, step: int) -> Valu
 
 
 def _blocks(c: Vectors) -> list[int]:
+    """Return the column blocks (vectors) that the accumulator has, in order."""
     return sorted({key[1] for key in c.registers})
 
 
 def _column(low: LoopLowering, atom: MultiplyAtom, c: Vectors, b: PlacedMemory | PlacedView, k: Step, j: int) -> Value:
-    """A vector of B, with its neighbours along k in each lane."""
+    """Return a register with a vector of B; each lane has its neighbours along k."""
     depth, lanes = atom.shape[2], c.lanes
     lane = low.axis("l", lanes * depth)
     value = low.register(b.dtype, lanes * depth)
@@ -246,12 +250,15 @@ def _column(low: LoopLowering, atom: MultiplyAtom, c: Vectors, b: PlacedMemory |
     return value
 
 
-def _always_there(low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: Step, depth: int) -> list[Where] | None:
-    """Places that can be read whether or not the numbers of A are there; where sizes are open, edges are common."""
+def _clamped_places(low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: Step, depth: int) -> list[Where] | None:
+    """Return places clamped into bounds for elements of A, so that they can be read without a condition.
+
+    None if no size is open, if the tensor may be empty, or if the clamped places have no constant stride.
+    """
     if not low.open:
         return None
-    found = [nearest(a, (as_expr(i), as_expr(k + d))) for d in range(depth)]
-    places = [w for w in found if w is not None]
+    clamped = [nearest(a, (as_expr(i), as_expr(k + d))) for d in range(depth)]
+    places = [w for w in clamped if w is not None]
     if len(places) < depth:
         return None
     first = places[0].offset
@@ -260,12 +267,13 @@ def _always_there(low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: St
 
 
 def _row(low: LoopLowering, atom: MultiplyAtom, c: Vectors, i: int, element: Value, columns: dict[int, Value]) -> None:
+    """Emit the atoms of row `i`: its element of A with every vector of B."""
     for j, column in columns.items():
         low.emit("atom", (c.registers[i, j], element, column), atom=atom.name)
 
 
 def _element(low: LoopLowering, atom: MultiplyAtom, wheres: list[Where], when: Expr | None) -> Value:
-    """The element (or pair, or four) of A that all lanes share."""
+    """Return a register with the element (or pair, or four) of A that all lanes share."""
     depth = len(wheres)
     value = low.register(atom.a.dtype, *(() if depth == 1 else (depth,)))
     if depth == 1:
@@ -279,7 +287,7 @@ def _element(low: LoopLowering, atom: MultiplyAtom, wheres: list[Where], when: E
 
 
 def _loops(low: LoopLowering, c: Any, a: PlacedMemory | PlacedView, b: PlacedMemory | PlacedView, skip: bool) -> None:
-    """C += A * B by loops: rows, vectors of columns, k."""
+    """Emit C += A * B as loops over rows, vectors of columns, and k."""
     held = in_memory(low, c)
     kind = held.dtype
     rows, columns = held.extents
@@ -294,7 +302,7 @@ def _loops(low: LoopLowering, c: Any, a: PlacedMemory | PlacedView, b: PlacedMem
             load(low, total, (lane,), where, 0)
             with low.loop("k", 0, a.extents[1]) as k:
                 factor = a.at((i, k))
-                with _unless_outside(low, factor, skip):
+                with _when_inside(low, factor, skip):
                     load(low, left, (lane,), factor, 0)
                     load(low, right, (lane,), b.at((k, start + lane)), 0)
                     low.emit("compute", (total, total, left, right), formula=formula)
@@ -303,8 +311,8 @@ def _loops(low: LoopLowering, c: Any, a: PlacedMemory | PlacedView, b: PlacedMem
 
 
 @contextmanager
-def _unless_outside(low: LoopLowering, factor: Where, skip: bool) -> Iterator[None]:
-    """What is written within is left out where the factor lies outside, if that was asked for."""
+def _when_inside(low: LoopLowering, factor: Where, skip: bool) -> Iterator[None]:
+    """Emit what is written within under the bounds condition of A's element, if `skip` asks for that."""
     if skip and factor.conditions:
         with low.when(all_of(*factor.conditions)):
             yield

@@ -43,8 +43,7 @@ def rank_plans(job: Job, choose: Pass) -> None:
 
 
 def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, Schedule]]:
-    """Yield the candidates of a job with their plans: of its program over digits, then over whole dimensions, of which
-    loops may take less at a time."""
+    """Yield (candidate, plan) of a job: of its program over digits (mixed-radix parts), then over whole dimensions."""
     programs = [(job.program, job.free)]
     if job.undivided is not None and job.undivided[0] is not job.program:
         programs.append(job.undivided)
@@ -98,19 +97,19 @@ def _bind_next(job: Job, ranked: RankedPlans) -> bool:
 
 
 def _take(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> None:
-    """Make a plan that is bound the job's."""
+    """Set the job's plan and choice to a plan that is bound."""
     ranked.tried = candidate, plan
     job.plan = plan if plan.atom is not None else plan.with_open({str(s) for s in job.open_extents})
     job.choice = choice_of(job, ranked, candidate, job.plan)
 
 
 def _reset(job: Job, start: Job) -> None:
-    """Give a job its program again, as it was before a plan was bound."""
+    """Restore the job's program to what it was before a plan was bound."""
     job.program, job.free, job.lowered = start.program, start.free, None
 
 
 def _over_shared_memory(job: Job, ranked: RankedPlans) -> str:
-    """Why a lowered job needs more shared memory than there is; empty where it does not."""
+    """Return text: why a lowered job needs more shared memory than there is; empty if it does not."""
     assert job.lowered is not None
     if job.opened or job.parts is not None or job.aligned is not None:
         return ""
@@ -122,12 +121,12 @@ def _over_shared_memory(job: Job, ranked: RankedPlans) -> str:
 
 
 def _name(candidate: PlanCandidate, plan: Schedule) -> str:
-    """A plan in a few words, for a refusal."""
+    """Return text that names a plan in a refusal: its family and its MMA lines."""
     return "; ".join((*candidate.family, *map(str, plan.products)))
 
 
 def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> Choice | GeneralChoice:
-    """The choice of a plan that the search ranked: its time, what limits it, and why the others are not chosen."""
+    """Return the choice of a ranked plan: its time, what limits it, and why the others are not chosen."""
     ranking = ranked.rankings[-1]
     if isinstance(candidate.kernel, BlockedKernelSchedule) and candidate.then is None:
         choice = candidate.kernel.choice
@@ -141,7 +140,7 @@ def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Sch
         plan,
         candidate.cycles,
         ranking.roofline,
-        refused=(*_summed_up(ranked.refused), *slower),
+        refused=(*_joined_refusals(ranked.refused), *slower),
         notes=notes_on(job, plan),
         candidates=tuple(p for _, p in plans),
         predicted=None if job.machine.lanes is None else lambda machine: cycles_on(candidate, machine),
@@ -150,8 +149,8 @@ def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Sch
     )
 
 
-def _summed_up(refused: list[Refusal]) -> list[Refusal]:
-    """Refusals of binding and lowering, of which those of the same tiles for the same resource are one."""
+def _joined_refusals(refused: list[Refusal]) -> list[Refusal]:
+    """Return the refusals of binding and lowering, with those of the same tiles and the same resource joined."""
     alike: dict[tuple[str, str], list[Refusal]] = {}
     for each in refused:
         alike.setdefault((each.what, each.why.partition(":")[0]), []).append(each)
@@ -162,5 +161,5 @@ def _summed_up(refused: list[Refusal]) -> list[Refusal]:
 
 
 def choices_of_parts(job: Job) -> tuple[Choice | GeneralChoice, ...]:
-    """The choices of two kernels."""
+    """Return the choices of the two kernels of a split job; () if it is not split."""
     return tuple(part.choice for part in job.parts or () if part.choice is not None)

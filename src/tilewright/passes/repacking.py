@@ -22,7 +22,9 @@ from tilewright.plan.schedule import DIAGONAL, LAUNCH, PADDED, Schedule, ValuePl
 
 
 def repacked(job: Job, plan: Schedule, choose: Pass) -> InRows:
-    """The jobs of the copies that a plan names, and of the kernel on these, bound to the plan's other lines."""
+    """Return the jobs of the copies that a plan names and of the kernel on the copies, bound to the plan's other
+    lines.
+    """
     lines = sorted((p for p in plan.values if p.at == LAUNCH), key=lambda p: not p.form.startswith(DIAGONAL))
     rest = replace(plan, values=tuple(p for p in plan.values if p.at != LAUNCH))
     if rest.pipeline is None and lines[0].form.startswith(DIAGONAL):
@@ -40,13 +42,15 @@ def repacked(job: Job, plan: Schedule, choose: Pass) -> InRows:
 
 
 def _repack(job: Job, given: Schedule, form: str) -> InRows | str:
-    """The jobs that copy operands to a form, and the one on the copies, of which a plan is `given`; or why none are."""
+    """Return the jobs that copy operands to `form`, and the job on the copies with the plan `given`; or text: why
+    not.
+    """
     loads = _bulk_loads(job.machine)
     if not loads or job.opened or job.single or job.lenient:
         return "its operands are not copied first: sizes are open, or it is a part of another program"
     pitch = max(a.pitch for a in loads)
     if form.startswith(DIAGONAL):
-        copied = _in_blocks(job, int(form.split()[1]), pitch)
+        copied = _block_diagonal(job, int(form.split()[1]), pitch)
     else:
         line = max((x.slab or 0) * x.a.dtype.bits // 8 for x in job.machine.multiply.values())
         reading = Reading(pitch, max(a.furthest for a in loads), job.machine.limits.sector_bytes, line)
@@ -57,16 +61,18 @@ def _repack(job: Job, given: Schedule, form: str) -> InRows | str:
     program, sizes, shapes, free = copied.program, copied.sizes, copied.shapes, copied.free
     main = Job(job.machine, program, sizes, shapes, free, given=given, single=True)
     forms = (form, *(PADDED if form.startswith(DIAGONAL) else form for _ in copied.sources[1:]))
-    placed = tuple(ValuePlacement(name, LAUNCH, own) for name, own in zip(copied.sources, forms, strict=True))
+    placed = tuple(
+        ValuePlacement(name, LAUNCH, placed_form) for name, placed_form in zip(copied.sources, forms, strict=True)
+    )
     return InRows(copies, main, placed, tuple(map(str, copied.copies)))
 
 
-def _in_blocks(job: Job, count: int, pitch: int) -> Copied | str:
-    """The program in which `count` neighbouring products are one, each of which an atom multiplies by itself."""
-    found = neighbours(job.program, job.sizes, _shapes_of(job))
-    if isinstance(found, str):
-        return found
-    atoms, (n, k) = _atoms_from_shared(job.machine, found.product), found.size
+def _block_diagonal(job: Job, count: int, pitch: int) -> Copied | str:
+    """Return the program in which `count` adjacent GEMMs are one MMA with a block-diagonal B; or text: why not."""
+    groups = neighbours(job.program, job.sizes, _shapes_of(job))
+    if isinstance(groups, str):
+        return groups
+    atoms, (n, k) = _atoms_from_shared(job.machine, groups.product), groups.size
     deep = _block_depth(atoms, k)
     if not any(can_multiply_blocks(atom, count, count * n, count * deep) for atom in atoms):
         return f"no atom multiplies blocks of {n}x{k} by themselves, and an infinite element would reach its neighbours"
@@ -74,19 +80,24 @@ def _in_blocks(job: Job, count: int, pitch: int) -> Copied | str:
 
 
 def _bulk_loads(machine: Machine) -> list[CopyAtom]:
-    """The machine's own copies to shared memory, which bring whole boxes."""
+    """Return the machine's asynchronous copy atoms from global to shared memory that bring whole boxes (bulk
+    copies).
+    """
     every = machine.copies_between("global", "shared")
     return [a for a in every if a.asynchronous and a.bytes_moved is None]
 
 
 def _atoms_from_shared(machine: Machine, product: Op) -> list[MultiplyAtom]:
-    """The atoms that multiply a product's operands from shared memory."""
+    """Return the atoms that read operands of the MMA's types from shared memory."""
     types = {v.type.dtype for v in product.operands[:2]}
     return [x for x in machine.multiply.values() if x.slab is not None and {x.a.dtype, x.b.dtype} == types]
 
 
 def _block_depth(atoms: Collection[MultiplyAtom], k: int) -> int:
-    """K of a block: `k` where that is whole steps of an atom, else a power of two of steps, filled up with zeros."""
+    """Return K of a diagonal block: `k` if it is a multiple of the largest K of the atoms.
+
+    Else that K times the least power of two that covers `k`.
+    """
     step = max((x.shape[2] for x in atoms), default=1)
     deep = step
     while deep < k:
@@ -95,5 +106,5 @@ def _block_depth(atoms: Collection[MultiplyAtom], k: int) -> int:
 
 
 def _shapes_of(job: Job) -> dict[Value, tuple[int, ...]]:
-    """The shapes of a job's arguments, as numbers."""
+    """Return {argument: shape as ints}."""
     return {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}

@@ -12,10 +12,10 @@ loops around it.
     }                                          } }                           } }
 
 Tiles that are copied in the same body and first used by the same operation are one stage of one channel: a stage goes
-back as soon as what uses it is done; tiles that other operations use are in it too where the plan says `together`. What
-is brought once for all rounds of a loop has a channel of its own. Results go the other way: what is written to a tile
-and copied from it is a channel of the multiplying role to itself. Halves of that role may take tasks in turn: what
-follows the last use of what is brought is then the end of a task, and runs beside the next one.
+back as soon as what uses it is done; tiles that other operations use are in it too where the plan says `together`.
+Tiles that are loaded once for all iterations of a loop have a channel of their own. Results go the other way: what is
+written to a tile and copied from it is a channel of the multiplying role to itself. Halves of that role may take tasks
+in turn: what follows the last use of what is brought is then the end of a task, and runs beside the next one.
 """
 
 from __future__ import annotations
@@ -43,39 +43,44 @@ LOAD, MULTIPLY = "load", "multiply"
 def with_roles(
     program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Pipeline, machine: Machine
 ) -> tuple[Program, tuple[str, ...]]:
-    """The program in two roles. `loads` are copies from arguments to shared memory, by the `ring` or the one of `halo`
-    tiles, or once, at the `start`; `stores` are those back to arguments.
+    """Return (the program split into a role that loads and a role that multiplies, notes on copies that waves do
+    themselves).
 
-    Raises a ProgramError where no copy of the machine's own does one of the loads, with what each said, unless the role
-    that loads has more than one wave: then these copy themselves. Gives too which copies waves do themselves, and why.
+    `loads` maps each copy from an argument to shared memory to its kind: `ring`, `halo`, or `start` (once); `stores`
+    are copies back to arguments. Raises a ProgramError if no bulk copy does one of the loads, unless the producer has
+    several waves, which then copy element by element; and if shared memory is too small.
     """
     with building():
-        made = _Split(program, loads, stores, roles, machine).run()
-        notes = _by_atoms(made, machine, required=roles.producer[0] == 1)
-        verify(made)
-        if (over := past_shared_memory(made, machine)) is not None:
+        split = _Split(program, loads, stores, roles, machine).run()
+        notes = _assign_copy_atoms(split, machine, required=roles.producer[0] == 1)
+        verify(split)
+        if (over := past_shared_memory(split, machine)) is not None:
             raise over
-    return made, notes
+    return split, notes
 
 
 @dataclass(eq=False)
 class _Channel:
-    """The tiles that copies of one body fill or empty, as stages."""
+    """The tiles that copies of one body fill or empty: a channel of several stages takes their place."""
 
     copies: list[Op]
     tiles: list[Value]
     """The allocations whose place its stages take."""
     ring: str
-    """Which of a plan's rings it is one of."""
+    """The kind of its copies: `ring`, `halo`, `start` or `stored`."""
     stages: int
     value: Value | None = None
 
     def uses(self, op: Op, roots: Mapping[Value, Value]) -> bool:
-        """Whether an operation, or one inside it, works on its tiles."""
+        """True if an operation, or one inside it, uses one of the channel's tiles; `roots` maps views to
+        allocations.
+        """
         return any(roots.get(v, v) in self.tiles for inner in _within(op) for v in inner.operands)
 
 
 class _Split:
+    """Splits a program into a role that loads and a role that multiplies."""
+
     def __init__(
         self, program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Pipeline, machine: Machine
     ):
@@ -84,7 +89,7 @@ class _Split:
         self.roots = _roots(program)
         self.loads, self.stores = set(loads), set(stores)
         self.once = {op for op in program.body.ops if op.name == "fill"}
-        """What is done to tiles before the first task: to every stage of them, before roles begin."""
+        """Fills of tiles before the first task: they are done to every stage, before roles begin."""
         self._bodies: dict[int, Block] = {}
         self.counts = {"ring": roles.stages, "halo": roles.halo_stages, "start": 1, "stored": roles.epilogue_stages}
         self.filled = self._channels(loads, 1)
@@ -102,83 +107,88 @@ class _Split:
             raise ProgramError(
                 f"`resident stages {roles.resident_stages}`: no operand is loaded once for all iterations of a loop"
             )
-        self.tiles = {t for found in (self.filled, self.emptied) for cs in found.values() for c in cs for t in c.tiles}
+        self.tiles = {
+            t for channels_of in (self.filled, self.emptied) for cs in channels_of.values() for c in cs for t in c.tiles
+        }
         self.b = Builder(BLOCK)
         self.values: dict[Value, Value] = {}
 
     def _channels(self, copies: Mapping[Op, str], side: int) -> dict[int, list[_Channel]]:
-        """The channels of copies that have tiles as an operand, by the body in which those are filled and used."""
-        found: dict[int, dict[Op, _Channel]] = {}
+        """Return {identity of a body: channels of the copies in it}; `side` is the operand of a copy that is the
+        tile.
+        """
+        channels_of: dict[int, dict[Op, _Channel]] = {}
         for tile in dict.fromkeys(self.roots[op.operands[side]] for op in self.program.walk() if op in copies):
             body = self._body(tile)
             self._bodies[id(body)] = body
             mine = [op for op in body.ops if self._touches(op, tile) and op.name != "view"]
-            own = {op: ring for op, ring in copies.items() if self.roots[op.operands[side]] is tile}
-            moved = [op for op in mine if not own.keys().isdisjoint(_within(op))]
+            copies_of_tile = {op: ring for op, ring in copies.items() if self.roots[op.operands[side]] is tile}
+            moved = [op for op in mine if not copies_of_tile.keys().isdisjoint(_within(op))]
             first = next(op for op in mine if op not in moved)
-            ring = next(iter(own.values()))
+            ring = next(iter(copies_of_tile.values()))
             new = _Channel([], [], ring, self.counts[ring])
-            mates = found.setdefault(id(body), {})
+            mates = channels_of.setdefault(id(body), {})
             joined = next((c for c in mates.values() if c.ring == ring == "ring"), None) if self.roles.joint else None
             channel = mates.setdefault(first, joined or new)
             channel.tiles.append(tile)
             channel.copies += moved
-        return {body: list(dict.fromkeys(channels.values())) for body, channels in found.items()}
+        return {body: list(dict.fromkeys(channels.values())) for body, channels in channels_of.items()}
 
     def _touches(self, op: Op, tile: Value) -> bool:
+        """True if an operation, or one inside it, uses a tile, directly or through views."""
         return any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
 
     def _is_once(self, op: Op) -> bool:
-        """Whether an operation, or one that uses what it makes, is done to a tile before the first task."""
+        """True if an operation, or one that uses its result, is done to a tile once, before the first task."""
         return op in self.once or any(not self.once.isdisjoint(_users(self.program.body, r)) for r in op.results)
 
     def _body(self, tile: Value) -> Block:
-        """The innermost body in which a tile is filled and used: each round of it is a stage."""
-        found = self.program.body
+        """Return the innermost body in which a tile is both filled and used: each iteration of it takes a stage."""
+        block = self.program.body
         while True:
-            users = [op for op in found.ops if self._touches(op, tile) and not self._is_once(op)]
+            users = [op for op in block.ops if self._touches(op, tile) and not self._is_once(op)]
             inside = [b for op in users for b in op.blocks]
             if len(users) != 1 or len(inside) != 1:
-                return found
-            (found,) = inside
+                return block
+            (block,) = inside
 
     def run(self) -> Program:
-        """The program in roles."""
+        """Return the program in two roles."""
         for arg in self.program.args:
             self.b.args.append(arg)
         self.b.records += [r for r in self.program.records if r.name != "waves"]
-        for channel in _all(self.filled):
-            self._open(channel, LOAD)
+        for channel in _all_channels(self.filled):
+            self._open_channel(channel, LOAD)
         if self.once:
             self.b.emit("barrier")
         with self.b.inside("role", attrs=_role(LOAD, *self.roles.producer)):
-            self._brought(self.program.body)
+            self._emit_loading(self.program.body)
         self.values = {}
         with self.b.inside("role", attrs=_role(MULTIPLY, *self.roles.consumer)):
-            for channel in _all(self.emptied) if not self.roles.pingpong else ():
-                self._open(channel, MULTIPLY)
-            self._computed(self.program.body)
-        made = self.b.program(self.program.name)
-        _drop_unused_views(made)
-        return made
+            for channel in _all_channels(self.emptied) if not self.roles.pingpong else ():
+                self._open_channel(channel, MULTIPLY)
+            self._emit_multiplying(self.program.body)
+        program = self.b.program(self.program.name)
+        _drop_unused_views(program)
+        return program
 
-    def _open(self, channel: _Channel, producer: str) -> None:
-        """The memory of a channel, and the channel."""
+    def _open_channel(self, channel: _Channel, producer: str) -> None:
+        """Emit the shared memory of a channel's stages, and the channel."""
         held = []
         for tile in channel.tiles:
             kind: TensorType = tile.type
-            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape), strides=self._apart(kind))
+            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape), strides=self._stage_strides(kind))
             held.append(self.b.emit("alloc", attrs={"type": kind}, names=(f"{tile.name}_ring",)).result)
-            self._prepare(tile, held[-1])
+            self._fill_stages(tile, held[-1])
         attrs = {"stages": as_expr(channel.stages), "producer": producer, "consumer": MULTIPLY}
         if producer == MULTIPLY and self.roles.per_group_store:
             attrs["apart"] = True
         name = "ring" if producer == LOAD else "out"
-        count = sum(c.value is not None for c in (*_all(self.filled), *_all(self.emptied)))
+        count = sum(c.value is not None for c in (*_all_channels(self.filled), *_all_channels(self.emptied)))
         channel.value = self.b.emit("channel", held, attrs, names=(f"{name}_{count}",)).result
 
-    def _prepare(self, tile: Value, ring: Value) -> None:
-        """What is done to a tile before the first task, to all stages of a ring."""
+    def _fill_stages(self, tile: Value, ring: Value) -> None:
+        """Emit the fills that are done to a tile before the first task, for all stages of its ring."""
         for op in (op for op in self.program.body.ops if op in self.once and self.roots[op.operands[0]] is tile):
             (part,) = op.operands
             view = next((v for v in self.program.body.ops if part in v.results and v.name == "view"), None)
@@ -189,126 +199,134 @@ class _Split:
             whole = self.b.emit("view", (ring,), attrs, names=(f"{tile.name}_slack",)).result
             self.b.emit("fill", (whole,), dict(op.attrs), loc=op.loc)
 
-    def _apart(self, tile: TensorType) -> tuple[Expr, ...] | None:
-        """Strides with which each stage of a swizzled tile begins where its swizzle counts from; None: packed."""
-        own = tile.steps
-        size = int(tile.shape[0] * own[0]) * tile.dtype.bits // 8
+    def _stage_strides(self, tile: TensorType) -> tuple[Expr, ...] | None:
+        """Return strides that align each stage of a swizzled tile; None if stages are packed."""
+        steps = tile.steps
+        size = int(tile.shape[0] * steps[0]) * tile.dtype.bits // 8
         if tile.strides is None and (tile.swizzle is None or size % self.alignment == 0):
             return None
         whole = -(-size // self.alignment) * self.alignment * 8 // tile.dtype.bits
-        return as_expr(whole), *own
+        return as_expr(whole), *steps
 
     # -- the role that loads ------------------------------------------------------------------------------
 
-    def _brought(self, block: Block) -> None:
-        """The part of a body that copies need: themselves, their views, and what is around them."""
+    def _emit_loading(self, block: Block) -> None:
+        """Emit the part of a body that the loading role needs: copies, their views, and the loops around them."""
         channels = self.filled.get(id(block), [])
         needed = self._needed(block)
         for op in block.ops:
             for channel in channels:
                 if op is channel.copies[0]:
-                    self._stage("acquire", channel)
+                    self._take_stage("acquire", channel)
                     self._views_again(channel, block, op)
             if op in self.loads:
-                self._again(op)
+                self._clone_remapped(op)
             elif any(inner in self.loads for b in op.blocks for inner in walk_block(b)):
                 if op.name == "while":
                     raise ProgramError("what a loop loads is not known ahead where data say when it ends")
-                self._again(op, self._brought)
+                self._clone_remapped(op, self._emit_loading)
             elif op.name in ("view", "let") and (op.name == "let" or op.result in needed):
-                self._again(op)
+                self._clone_remapped(op)
             for channel in channels:
                 if op is channel.copies[-1]:
-                    self._hand("commit", channel)
+                    self._emit_handover("commit", channel)
 
     def _needed(self, block: Block) -> set[Value]:
-        """The values that the copies within a body are made of."""
-        found = {v for op in walk_block(block) if op in self.loads for v in op.operands}
+        """Return the values that the loads inside a body depend on."""
+        needed = {v for op in walk_block(block) if op in self.loads for v in op.operands}
         for op in reversed(list(walk_block(block))):
-            if found.intersection(op.results):
-                found.update(op.operands)
-        return found
+            if needed.intersection(op.results):
+                needed.update(op.operands)
+        return needed
 
     # -- the role that multiplies -------------------------------------------------------------------------
 
-    def _computed(self, block: Block) -> None:
-        """A body without what the other role does."""
-        taken, given = self.filled.get(id(block), []), self.emptied.get(id(block), [])
+    def _emit_multiplying(self, block: Block) -> None:
+        """Emit a body for the multiplying role: without loads, with waits and releases of stages."""
+        taken, emptied = self.filled.get(id(block), []), self.emptied.get(id(block), [])
         met = True
-        """Whether the waves need not meet: only tiles that channels order were touched since they did."""
+        """True if a barrier is not needed: only tiles that channels order were touched since the last one."""
         for op in block.ops:
             if (op.name == "barrier" and met) or self._is_once(op):
                 continue
             for channel in taken:
                 if op is self._users(channel, block)[0]:
-                    self._stage("wait", channel)
-            for channel in given:
+                    self._take_stage("wait", channel)
+            for channel in emptied:
                 if op is self._users(channel, block)[0]:
-                    self._stage("acquire", channel)
+                    self._take_stage("acquire", channel)
                 if op is channel.copies[0]:
-                    self._hand("commit", channel)
-                    self._stage("wait", channel)
+                    self._emit_handover("commit", channel)
+                    self._take_stage("wait", channel)
                     self._views_again(channel, block, op)
             if op.name not in ("view", "alloc", "let"):
                 met = all(self.roots.get(v, v) in self.tiles or not _is_shared(v) for v in op.operands)
             if self._is_loading(op) or (op.name == "alloc" and op.result in self.tiles):
                 continue
             if op.name == "tasks" and self.roles.pingpong:
-                self._in_turn(op)
+                self._emit_pingpong(op)
             else:
-                self._again(op, self._computed if op.blocks else None)
-            for channel in (*taken, *given):
+                self._clone_remapped(op, self._emit_multiplying if op.blocks else None)
+            for channel in (*taken, *emptied):
                 if op is self._users(channel, block)[-1]:
-                    self._hand("release", channel)
+                    self._emit_handover("release", channel)
 
-    def _in_turn(self, op: Op) -> None:
-        """Tasks that halves take in turn: up to the last use of what is brought, and what one half does beside that."""
+    def _emit_pingpong(self, op: Op) -> None:
+        """Emit `tasks` as ping-pong: halves of the waves take tasks in turn.
+
+        The first block goes up to the last use of loaded tiles; the second, the end of a task, runs beside the other
+        half.
+        """
         (body,) = op.blocks
-        filled = list(_all(self.filled))
+        filled = list(_all_channels(self.filled))
         last = max(n for n, inner in enumerate(body.ops) if any(c.uses(inner, self.roots) for c in filled))
         turn, end = Block(body.args, body.ops[: last + 1]), Block((), body.ops[last + 1 :])
-        for found, part in ((self.filled, turn), (self.emptied, end)):
-            if id(body) in found:
-                found[id(part)] = found.pop(id(body))
+        for channels_of, part in ((self.filled, turn), (self.emptied, end)):
+            if id(body) in channels_of:
+                channels_of[id(part)] = channels_of.pop(id(body))
         self.b.open()
-        self._computed(turn)
+        self._emit_multiplying(turn)
         first = self.b.close(self.b.blocks[-1])
         self.b.open()
-        for channel in _all(self.emptied):
-            self._open(channel, MULTIPLY)
-        self._computed(end)
+        for channel in _all_channels(self.emptied):
+            self._open_channel(channel, MULTIPLY)
+        self._emit_multiplying(end)
         second = self.b.close(self.b.blocks[-1])
         self.b.emit("tasks", (), {**op.attrs, "overlap": "pingpong"}, blocks=(first, second), loc=op.loc)
 
     def _is_loading(self, op: Op) -> bool:
-        """Whether an operation does nothing but load."""
+        """True if an operation does nothing except load."""
         inner = [x for x in _within(op) if x.name not in ("view", "let", "barrier", "for")]
         return bool(inner) and all(x in self.loads for x in inner)
 
     def _users(self, channel: _Channel, block: Block) -> list[Op]:
+        """Return the operations of a block that use a channel's tiles, without those that only load."""
         return [op for op in block.ops if not self._is_loading(op) and channel.uses(op, self.roots)]
 
     def _views_again(self, channel: _Channel, block: Block, end: Op) -> None:
-        """Views of tiles that were made before the tiles were handed over, of what is there now."""
+        """Emit the views of a channel's tiles that stand before `end` again, now of the current stage."""
         for op in block.ops[: block.ops.index(end)]:
             if op.name == "view" and self.roots.get(op.result) in channel.tiles:
-                self._again(op)
+                self._clone_remapped(op)
 
     # -- both ---------------------------------------------------------------------------------------------
 
-    def _stage(self, name: str, channel: _Channel) -> None:
-        """A stage of a channel: its tiles are this memory from here on."""
+    def _take_stage(self, name: str, channel: _Channel) -> None:
+        """Emit `acquire` or `wait` of a stage; from here on the channel's tiles are this stage's memory."""
         assert channel.value is not None
         names = [f"{t.name}_{'free' if name == 'acquire' else 'ready'}" for t in channel.tiles]
         op = self.b.emit(name, (channel.value,), names=names)
         self.values |= zip(channel.tiles, op.results, strict=True)
 
-    def _hand(self, name: str, channel: _Channel) -> None:
+    def _emit_handover(self, name: str, channel: _Channel) -> None:
+        """Emit `commit` or `release` of a channel."""
         assert channel.value is not None
         self.b.emit(name, (channel.value,))
 
-    def _again(self, op: Op, inside: Callable[[Block], None] | None = None) -> None:
-        """An operation, on the values that stand for its operands here."""
+    def _clone_remapped(self, op: Op, inside: Callable[[Block], None] | None = None) -> None:
+        """Emit a clone of an operation with operands replaced by their values in this role; `inside` writes its
+        blocks.
+        """
         blocks = []
         for block in op.blocks if inside is not None else ():
             self.b.open()
@@ -317,14 +335,17 @@ class _Split:
             blocks.append(self.b.close(self.b.blocks[-1]))
         operands = [self.values.get(v, v) for v in op.operands]
         names = [r.name for r in op.results]
-        made = self.b.emit(op.name, operands, dict(op.attrs), blocks=tuple(blocks), loc=op.loc, names=names)
-        self.values |= zip(op.results, made.results, strict=True)
+        clone = self.b.emit(op.name, operands, dict(op.attrs), blocks=tuple(blocks), loc=op.loc, names=names)
+        self.values |= zip(op.results, clone.results, strict=True)
 
 
-def _by_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[str, ...]:
-    """Names for every copy between an argument and a stage the machine's own copy that does it; gives why none does."""
-    made, notes = program.makers(), []
-    places = Places(program, made)
+def _assign_copy_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[str, ...]:
+    """Choose a bulk copy atom for every copy between an argument and a stage; return notes why a copy has none.
+
+    Raise a ProgramError for a load without an atom if `required`.
+    """
+    makers, notes = program.makers(), []
+    places = Places(program, makers)
     for op in program.walk():
         if op.name != "copy" or "by" in op.attrs:
             continue
@@ -333,33 +354,40 @@ def _by_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[st
         staged = [places.in_stage(v) for v in (source, target)]
         if not any(staged) or "register" in spaces:
             continue
-        said = []
+        refusals = []
         for atom in machine.copies_between(*spaces):
             if not atom.asynchronous or atom.bytes_moved is not None:
                 continue
             op.attrs["by"] = atom.name
             request = view_request(op, machine, places)
-            found = () if request is None else atom.conditions(request)
-            wrong = [found] if isinstance(found, CopyRefusal) else [c.reason for c in found if c.that is not ONE]
+            conditions = () if request is None else atom.conditions(request)
+            wrong = (
+                [conditions]
+                if isinstance(conditions, CopyRefusal)
+                else [c.reason for c in conditions if c.that is not ONE]
+            )
             if not wrong:
                 break
-            said.append(f"{atom.name}: {wrong[0]}" if not isinstance(wrong[0], CopyRefusal) else str(wrong[0]))
+            refusals.append(f"{atom.name}: {wrong[0]}" if not isinstance(wrong[0], CopyRefusal) else str(wrong[0]))
             del op.attrs["by"]
         if "by" in op.attrs:
             continue
-        notes.append(f"copied by waves: {op_text(op)}: {'; '.join(said)}")
+        notes.append(f"copied by waves: {op_text(op)}: {'; '.join(refusals)}")
         if required and spaces[1] == "shared":
-            raise ProgramError("; ".join(said) or f"{machine.name} has no copy from {spaces[0]} to {spaces[1]}", op.loc)
+            raise ProgramError(
+                "; ".join(refusals) or f"{machine.name} has no copy from {spaces[0]} to {spaces[1]}", op.loc
+            )
     return tuple(dict.fromkeys(notes))
 
 
-def _all(found: Mapping[int, list[_Channel]]) -> Iterator[_Channel]:
+def _all_channels(found: Mapping[int, list[_Channel]]) -> Iterator[_Channel]:
+    """Yield the channels of all bodies."""
     for channels in found.values():
         yield from channels
 
 
 def _drop_unused_views(program: Program) -> None:
-    """Views that only the other role looks at go."""
+    """Delete views that no operation uses."""
     used: set[Value] = set()
 
     def left(block: Block) -> None:
@@ -376,28 +404,31 @@ def _drop_unused_views(program: Program) -> None:
 
 
 def _role(name: str, waves: int, registers: int) -> dict[str, object]:
+    """Return the attributes of a role."""
     return {"name": name, "waves": as_expr(waves), "registers": as_expr(registers)}
 
 
 def _roots(program: Program) -> dict[Value, Value]:
-    """The allocation or argument that every view is one of."""
-    found: dict[Value, Value] = {}
+    """Return {value: the allocation or argument that it is a view of}."""
+    roots: dict[Value, Value] = {}
     for op in program.walk():
         for result in op.results:
-            found[result] = found.get(op.operands[0], op.operands[0]) if op.name in ("view", "bitcast") else result
-    return found
+            roots[result] = roots.get(op.operands[0], op.operands[0]) if op.name in ("view", "bitcast") else result
+    return roots
 
 
 def _users(block: Block, value: Value) -> set[Op]:
-    """The operations of a body that look at a value."""
+    """Return the operations of a block that use a value."""
     return {op for op in block.ops if value in op.operands}
 
 
 def _is_shared(value: Value) -> bool:
+    """True if a value is a tensor in shared memory."""
     return isinstance(value.type, TensorType) and value.type.space == "shared"
 
 
 def _within(op: Op) -> Iterator[Op]:
+    """Yield an operation and all operations inside it."""
     yield op
     for block in op.blocks:
         yield from walk_block(block)

@@ -1,4 +1,4 @@
-"""What a register tensor becomes: vectors, fragments, tiles, or plain memory where none fits."""
+"""Forms of a register tensor on CPUs: vectors, fragments, tile registers, or plain memory if none fits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.machine import MultiplyAtom, OpaqueOperand, RegisterOperand
 
 @dataclass(frozen=True)
 class Vectors:
-    """A tensor as vectors along its last dimension: register `keys[outer..., block]` has `lanes` neighbours."""
+    """A tensor as vectors along its last dimension: `registers[outer..., block]` has `lanes` neighbours."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -23,11 +23,11 @@ class Vectors:
     registers: dict[tuple[int, ...], Value]
 
     def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
-        """The coordinates of a lane's element."""
+        """Return the coordinates of the element in a lane of register `key`."""
         return (*(as_expr(k) for k in key[:-1]), self.lanes * key[-1] + lane)
 
     def alike(self, other: Vectors) -> bool:
-        """Whether element-by-element work pairs the registers of both."""
+        """True if registers of the same key hold the same elements, so that elementwise work can pair them."""
         return (self.shape, self.lanes) == (other.shape, other.lanes) and not isinstance(other, Fragments)
 
 
@@ -38,13 +38,13 @@ class Fragments(Vectors):
     operand: RegisterOperand
 
     def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
-        """The coordinates of a lane's element."""
+        """Return the coordinates of the element in a lane of register `key`."""
         number = _layout_expr(self.operand, lane, as_expr(0))
         r, c = number % self.operand.rows, number // self.operand.rows
         return self.operand.rows * key[0] + r, self.operand.columns * key[1] + c
 
     def alike(self, other: Vectors) -> bool:
-        """Whether element-by-element work pairs the registers of both."""
+        """True if registers of the same key hold the same elements, so that elementwise work can pair them."""
         same = (self.shape, self.lanes) == (other.shape, other.lanes)
         return same and isinstance(other, Fragments) and other.operand.layout == self.operand.layout
 
@@ -67,14 +67,14 @@ class Tiles:
         return self.operand.lanes, self.operand.values
 
     def coordinates(self, key: tuple[int, int], row: Expr, element: Expr) -> tuple[Expr, Expr]:
-        """The coordinates of the matrix element that lies at a place of a register."""
+        """Return the coordinates of the matrix element at (row, element) of register `key`."""
         number = _layout_expr(self.operand, row, element)
         r, c = number % self.operand.rows, number // self.operand.rows
         return self.operand.rows * key[0] + r, self.operand.columns * key[1] + c
 
 
 def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
-    """The operand's layout as an expression."""
+    """Return the operand's layout as an expression: the number of the element at (row, element), column-major."""
     total: Expr = as_expr(0)
     for coordinate, mode in ((row, operand.layout[0]), (element, operand.layout[1])):
         rest: Expr = coordinate
@@ -88,7 +88,10 @@ def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
 
 
 def as_vectors(spread: Placement) -> tuple[int, list[tuple[int, ...]]] | None:
-    """(lanes, keys by value) if every value of the threads is a run along the last dimension; None if not."""
+    """Return (lanes, register keys by value number) if each value of the threads is a run along the last dimension.
+
+    None if not, or if there are more than 64 threads.
+    """
     if not spread.shape or spread.threads > 64:
         return None
     coordinates = np.unravel_index(spread.elements, spread.shape, order="F")
@@ -105,14 +108,14 @@ def as_vectors(spread: Placement) -> tuple[int, list[tuple[int, ...]]] | None:
 
 
 def tile_operand(atom: MultiplyAtom, operand: str) -> OpaqueOperand | None:
-    """The operand, if it is a tile register."""
-    found = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
-    return found if isinstance(found, OpaqueOperand) else None
+    """Return the atom's operand ("a", "b" or "c") if it is a tile register; else None."""
+    operand_type = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
+    return operand_type if isinstance(operand_type, OpaqueOperand) else None
 
 
 def fragment_operand(atom: MultiplyAtom, operand: str) -> RegisterOperand | None:
-    """The operand, if each of its registers holds a small matrix of several rows and columns of sums."""
-    found = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
-    if atom.shape[0] == 1 or not isinstance(found, RegisterOperand) or isinstance(found, OpaqueOperand):
+    """Return the atom's operand ("a", "b" or "c") if each of its registers holds a small matrix; else None."""
+    operand_type = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
+    if atom.shape[0] == 1 or not isinstance(operand_type, RegisterOperand) or isinstance(operand_type, OpaqueOperand):
         return None
-    return found if found.values == 1 else None
+    return operand_type if operand_type.values == 1 else None

@@ -1,7 +1,7 @@
 """Places that need division, decoded into tables.
 
-Where a place and its conditions divide one running number u (the flat row of a fused axis), a constant table gives,
-for each u, the place of its row, or -1 where there is none. A row then costs one look-up.
+If a place and its conditions divide one running number u (the flat row of a fused axis), a constant table gives, for
+each u, the place of its row, or -1 if there is none. A row then costs one look-up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST = 1 << 16
 
 
 def tabulated(low: LoopLowering, where: Where, lane: Symbol | None) -> Where:
-    """The place by way of a table, where it divides a running number; as it is, otherwise."""
+    """Return the place looked up in a constant table if it divides one running number; any other place as it is."""
     if not has_division(where.offset) and not any(has_division(c) for c in where.conditions):
         return where
     divisions = {
@@ -40,18 +40,18 @@ def tabulated(low: LoopLowering, where: Where, lane: Symbol | None) -> Where:
     for node in divisions:
         images.done[node] = running // node.right if isinstance(node, FloorDiv) else running % node.right
     conditions = [_in_terms_of(images(c), u, running) for c in where.conditions]
-    fixed, moving = _parted(images(where.offset), running)
+    fixed, moving = _split_offset(images(where.offset), running)
     if fixed is None or any(c is None or c.symbols - {running} for c in conditions):
         return where
-    there = all_of(*(c for c in conditions if c is not None)) if conditions else as_expr(1)
-    table = low.table(multiply(there, fixed + 1) - 1, running, i32)
+    in_bounds = all_of(*(c for c in conditions if c is not None)) if conditions else as_expr(1)
+    table = low.table(multiply(in_bounds, fixed + 1) - 1, running, i32)
     row = low.symbol("row", -1, int(max(fixed.hi, 0)) if fixed.hi < float("inf") else MOST * 1024)
     low.emit("fetch", (table,), symbol=row, at=(u,))
     return Where(where.buffer, row + moving, (row >= 0,) if conditions else ())
 
 
 def _in_terms_of(condition: Expr, u: Expr, running: Symbol) -> Expr | None:
-    """A condition that compares a multiple of u with a number, said of the running number; others as they are."""
+    """Return a condition linear in `u` as one on `running`; others as they are; None if it is not a multiple of `u`."""
     if not isinstance(condition, AtLeastZero) or not condition.symbols & u.symbols:
         return condition
     start, steps = linear(u)
@@ -66,8 +66,10 @@ def _in_terms_of(condition: Expr, u: Expr, running: Symbol) -> Expr | None:
     return weighted_sum(constant - factor * start, [(running, factor)]) >= 0
 
 
-def _parted(offset: Expr, running: Symbol) -> tuple[Expr | None, Expr]:
-    """(what depends on the running number only, the rest), None if they do not part."""
+def _split_offset(offset: Expr, running: Symbol) -> tuple[Expr | None, Expr]:
+    """Return (the part of an offset that depends on `running` only, the rest); (None, offset) if they do not
+    separate.
+    """
     constant, terms = linear(offset)
     mine = [(t, c) for t, c in terms if running in t.symbols]
     rest = [(t, c) for t, c in terms if running not in t.symbols]

@@ -36,7 +36,7 @@ class VectorTurn:
 def turn_of(
     shape: tuple[Size, ...], axes: tuple[Symbol, ...], target: Where, source: Where, lanes: int
 ) -> VectorTurn | None:
-    """How a copy is turned; None where it need not be, or cannot."""
+    """Return the VectorTurn (transpose in registers) of a copy; None if it needs none, or cannot be transposed so."""
     if target.conditions or source.conditions or not all(isinstance(n, int) for n in shape):
         return None
     goal = [linear_step(target.offset, s) if n > 1 else 0 for s, n in zip(axes, shape, strict=True)]
@@ -59,7 +59,7 @@ def turn_of(
 
 
 def _power(most: int, divided: int) -> int:
-    """The largest power of two up to a limit that divides a number.
+    """Return the largest power of two up to `most` that divides a number.
 
     >>> _power(16, 80), _power(64, 24), _power(16, 19)
     (16, 8, 1)
@@ -75,7 +75,7 @@ def write(
     axes: tuple[Symbol, ...],
     ends: tuple[Where, Where],
 ) -> None:
-    """The loops of a copy that is turned, from the second of both ends to the first."""
+    """Emit the loops of a transposing copy from the second of `ends` to the first."""
     target, source = ends
     wide = turn.columns * turn.size
     around = [n for n in range(len(shape)) if n not in (turn.unit, turn.far, turn.near) and shape[n] != 1]

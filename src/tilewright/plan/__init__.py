@@ -1,4 +1,4 @@
-"""How a program is done: what a contraction is, plans, and the choice between them.
+"""Plans of programs: recognised contractions, schedules, their legality and cost, and the choice between them.
 
 | file        | subject                                                                     |
 |-------------|-----------------------------------------------------------------------------|
@@ -39,7 +39,6 @@
 | computed    | MMA operands that are computed element by element from reads                |
 | cutting     | from a contraction's blocking to lowering parameters                        |
 | epilogue    | cycles of lanes for one element of an elementwise operation                 |
-| hiding      | loop iterations that a mask covers, so that they change nothing             |
 | limiting    | what limits a plan: the time of each resource alone                         |
 | microkernel | the atom of an MMA, and its accumulator tile                                |
 | pinned      | plans that are given; the line, the size or the name that a refusal means   |

@@ -204,16 +204,16 @@ def _hardware_notes(followed: Followed, constraint: Op) -> Iterator[str]:
         wanted = [followed.number(e) for e in attrs["waves"]]
         if None in wanted or prod(n or 0 for n in wanted) != (1 if machine.waves == 1 else followed.waves):
             why = ONE_WORKER if machine.waves == 1 else f"{followed.waves} waves compute a task of the plan"
-            given = ", ".join(map(followed.text, attrs["waves"]))
-            yield f"the constraint's waves_per_block ({given}) is left aside: {why}"
+            stated = ", ".join(map(followed.text, attrs["waves"]))
+            yield f"the constraint's waves_per_block ({stated}) is left aside: {why}"
     if "mma" in attrs:
         yield f"the constraint's {attrs['mma']} is left aside: atoms are this machine's own"
     if "vectors" in attrs:
-        given = ", ".join(f"{dim} {followed.text(size)}" for dim, size in attrs["vectors"])
-        yield f"the constraint's vector_shapes {given} are left aside: what a register holds follows from the plan"
+        stated = ", ".join(f"{dim} {followed.text(size)}" for dim, size in attrs["vectors"])
+        yield f"the constraint's vector_shapes {stated} are left aside: what a register holds follows from the plan"
     if "cluster" in attrs and any(followed.number(e) != 1 for e in attrs["cluster"]):
-        given = ", ".join(map(followed.text, attrs["cluster"]))
-        yield f"the constraint's workgroups_per_cluster ({given}) is left aside: plans have no clusters"
+        stated = ", ".join(map(followed.text, attrs["cluster"]))
+        yield f"the constraint's workgroups_per_cluster ({stated}) is left aside: plans have no clusters"
     if "load_bits" in attrs:
         yield (
             f"the constraint's max_bits_per_load {attrs['load_bits']} is left aside: how wide a load is follows from "

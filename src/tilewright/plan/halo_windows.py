@@ -1,13 +1,13 @@
 """Sliding windows of an MMA's operand A, and the halo tile of a box of rows.
 
-Where reads of neighbouring rows overlap, a box of rows, counted in digits, reads little more than its own elements: its
+If reads of neighbouring rows overlap, a box of rows, counted in digits, reads little more than its own elements: its
 halo tile. It is copied once for a K step, and the MMA reads it at every filter offset in turn.
 
     axis M = (M_2 32, M_1 56, M_0 56): task M_2 2, task M_1 8, task M_0 8
     x halo at K_0
 
-Where a plan says `axis M = (M_2 4, M_1 7, M_0 9 of 7): task M_2 2`, a task has whole images, whose rows run on from
-line to line. Rows in the padding between lines are computed too, and never stored.
+If a plan says `axis M = (M_2 4, M_1 7, M_0 9 of 7): task M_2 2`, a task has whole images, whose rows run on from line
+to line. Rows in the padding between lines are computed too, and never stored.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tilewright.plan.blocking import LANES
 from tilewright.plan.schedule import LAUNCH, Schedule
 
 FRESH = 'without plan=, executable.text("plan") prints the plan for these sizes'
-"""How a plan is found that is for the sizes at hand."""
+"""Advice of a refusal: the way to get a plan for the sizes at hand."""
 _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
 """The end of a digit's name: which digit of its dimension it is."""
 
@@ -89,8 +89,8 @@ def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[
             ):  # a name that the plan of this program gives otherwise
                 continue
             whole_dim = f" ({name} {size})" if size is not None and [*differing] != [name] else ""
-            given, has = _digits_text(digits, differing), _digits_text(differing, differing)
-            difference = f"says {given}, the program has {has}{whole_dim}"
+            stated, has = _digits_text(digits, differing), _digits_text(differing, differing)
+            difference = f"says {stated}, the program has {has}{whole_dim}"
         elif size is not None:
             difference = f"says {_digits_text(digits, digits)}, in all {total}, the program has {name} {size}"
         else:

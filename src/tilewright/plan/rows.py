@@ -33,16 +33,22 @@ def rows_and_waves(
 ) -> tuple[dict[Expr, int], int]:
     """Return ({parallel dimension: extent of a task}, number of waves per task) for a program without MMAs.
 
-    A task is one tile of the grid; waves are warps. `widths` maps each parallel dimension to the largest extent of a
-    task of an elementwise program. The number of waves is halved while a lane would have fewer elements than the
-    machine's minimum. `size(d)` evaluates the extent of a dimension d.
+    A task is one tile of the grid; waves are warps; a row is the part of a tile that the grid does not split. Rows of
+    one element: as `_elementwise_widths` says. Else, if memory is contiguous across rows: a task has a cache line or
+    more of neighbouring rows, and the most waves. Else: as `widths_of_rows` says. The number of waves is halved while
+    lanes would be idle. `widths` maps each parallel dimension to the largest extent of a task of an elementwise
+    program. `size(d)` evaluates the extent of a dimension d.
     """
-    task_widths, waves = _choose_widths(program, widths, size, machine)
-    row_tasks = machine.row_tasks
-    elements = _longest_row(program, widths, size) * prod(task_widths.values())
-    while waves > row_tasks.least_waves and waves * (machine.lanes or 1) * row_tasks.least_values > elements:
-        waves //= 2
-    return task_widths, waves
+    row_elements, element_size = _longest_row(program, widths, size), smallest_element_bytes(program)
+    traffic = _bytes_per_element(program, size)
+    if row_elements == 1:
+        wave_elements = _elements_per_wave(machine, row_elements, element_size, traffic[1])
+        task_widths, waves = _elementwise_widths(program, widths, size, element_size, wave_elements, machine)
+    elif across_widths := widths_across_rows(program, widths, size, machine):
+        task_widths, waves = across_widths, min(machine.waves, machine.row_tasks.most_waves)
+    else:
+        return widths_of_rows(machine, row_elements, element_size, traffic, {d: size(d) for d in widths})
+    return task_widths, _without_idle_waves(machine, waves, row_elements * prod(task_widths.values()))
 
 
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
@@ -54,47 +60,18 @@ def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> in
     return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)
 
 
-def _choose_widths(
-    program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
-) -> tuple[dict[Expr, int], int]:
-    """Return ({dimension of `widths`: extent of a task}, number of waves per task), before idle waves are dropped.
-
-    A task is one tile of the grid; waves are warps; a row is the part of a tile that the grid does not split. Rows of
-    one element: as `_elementwise_widths` says. Else, if memory is contiguous across rows: a task has a cache line or
-    more of neighbouring rows, and the most waves. Else: several short rows, or one long row with as many waves as hold
-    it in registers. `size(d)` evaluates the extent of a dimension d.
-    """
-    tasks, word = machine.row_tasks, machine.register_file.word_bytes
-    max_waves = min(machine.waves, tasks.most_waves)
-    row_elements = _longest_row(program, widths, size)
-    element_size = smallest_element_bytes(program)
-    read_bytes, written_bytes = _bytes_per_element(program, size)
-    register_bytes = (
-        word if written_bytes and row_elements > 1 and row_elements * element_size % word else element_size
-    )  # what is loaded by itself takes a register
-    wave_elements = (machine.lanes or 1) * min(
-        tasks.values, max(1, tasks.loaded_bytes // register_bytes)
-    )  # what a wave has
-    if row_elements == 1:
-        return _elementwise_widths(program, widths, size, element_size, wave_elements, machine)
-    across_widths = widths_across_rows(program, widths, size, machine)
-    if across_widths:
-        return across_widths, max_waves
-    return _contiguous_row_widths(
-        machine, row_elements, wave_elements, (read_bytes, written_bytes), {d: size(d) for d in widths}
-    )
-
-
-def _contiguous_row_widths(
-    machine: Machine, row_elements: int, wave_elements: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
+def widths_of_rows(
+    machine: Machine, row_elements: int, element_size: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
     """Return ({parallel dimension: extent of a task}, number of waves per task) for rows that are contiguous in memory.
 
-    A task is one tile of the grid; waves are warps, of which some may be idle. A row has `row_elements` elements, and a
-    wave holds `wave_elements` elements in registers. `traffic` is (bytes read, bytes written) per element. `extents`
-    maps each parallel dimension to its whole extent.
+    A task is one tile of the grid: several short rows, or one long row with as many waves (warps) as hold it in
+    registers. The number of waves is halved while lanes would be idle. A row has `row_elements` elements.
+    `element_size` is the number of bytes of the smallest element, `traffic` is (bytes read, bytes written) per element.
+    `extents` maps each parallel dimension to its whole extent.
     """
     tasks, (read_bytes, written_bytes) = machine.row_tasks, traffic
+    wave_elements = _elements_per_wave(machine, row_elements, element_size, written_bytes)
     max_waves = min(machine.waves, tasks.most_waves)
     waves = min(_waves_per_task(wave_elements, read_bytes + written_bytes, machine), max_waves)
     stretch = tasks.most_values / tasks.values if written_bytes else 1
@@ -110,27 +87,30 @@ def _contiguous_row_widths(
         rows_left //= task_widths[d]
         if task_widths[d] < extents[d]:
             break
-    return task_widths, waves
+    return task_widths, _without_idle_waves(machine, waves, row_elements * prod(task_widths.values()))
 
 
-def widths_of_rows(
-    machine: Machine, row_elements: int, element_size: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
-) -> tuple[dict[Expr, int], int]:
-    """Return ({parallel dimension: extent of a task}, number of waves per task) for rows that are contiguous in memory.
+def _elements_per_wave(machine: Machine, row_elements: int, element_size: int, written_bytes: int) -> int:
+    """Return the number of elements per wave (warp) that its lanes hold in registers.
 
-    A task is one tile of the grid; waves are warps, and their number is halved while lanes would be idle. A row has
-    `row_elements` elements. `element_size` is the number of bytes of the smallest element, `traffic` is (bytes read,
-    bytes written) per element. `extents` maps each parallel dimension to its whole extent.
+    A row has `row_elements` elements, and `element_size` is the number of bytes of the smallest element. An element
+    takes a whole register if the program writes (`written_bytes` is not 0) and a row of several elements is no multiple
+    of registers: such elements are loaded one by one.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
-    register_bytes = word if traffic[1] and row_elements > 1 and row_elements * element_size % word else element_size
-    wave_elements = (machine.lanes or 1) * min(tasks.values, max(1, tasks.loaded_bytes // register_bytes))
-    task_widths, waves = _contiguous_row_widths(machine, row_elements, wave_elements, traffic, extents)
-    while waves > tasks.least_waves and waves * (machine.lanes or 1) * tasks.least_values > row_elements * prod(
-        task_widths.values()
-    ):
+    register_bytes = word if written_bytes and row_elements > 1 and row_elements * element_size % word else element_size
+    return (machine.lanes or 1) * min(tasks.values, max(1, tasks.loaded_bytes // register_bytes))
+
+
+def _without_idle_waves(machine: Machine, waves: int, elements: int) -> int:
+    """Return the number of waves per task, halved while a lane would have fewer elements than the machine's minimum.
+
+    A task (tile of the grid) has `elements` elements. The number is not halved at the machine's least number of waves.
+    """
+    tasks = machine.row_tasks
+    while waves > tasks.least_waves and waves * (machine.lanes or 1) * tasks.least_values > elements:
         waves //= 2
-    return task_widths, waves
+    return waves
 
 
 def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) -> int:

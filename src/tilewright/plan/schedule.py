@@ -300,7 +300,7 @@ class LaneTile:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How workgroups share cores. Fields that are not set are chosen by the lowering."""
+    """The workgroups and registers that share a core. Fields that are not set are chosen by the lowering."""
 
     workgroups: int = 0
     """Workgroups of a core; 0: as many as fit."""

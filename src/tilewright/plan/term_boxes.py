@@ -22,7 +22,7 @@ busy are."""
 
 @dataclass(frozen=True)
 class Terms:
-    """How lanes compute a product without MMA atoms (SIMT): what a lane holds, and which dimension runs along lanes.
+    """A product that lanes compute without MMA atoms (SIMT): the results of a lane, and the dimension along lanes.
 
     `summed` is the dimension of K and `tile` its elements in one K step.
     """

@@ -105,7 +105,7 @@ NOTATION = {
     **dict.fromkeys(("kept", "computed"), f"`VALUE HOW`, one of {', '.join(BETWEEN)}"),
     "by": "`PRODUCT by ATOM, tile ROWSxCOLUMNS`, perhaps `transposed`, or `PRODUCT by loops`",
 }
-"""How statements are written, by the word that tells which one it is: the first, or, behind a name, the second."""
+"""The form of each statement, by the word that tells which one it is: the first or, after a name, the second."""
 _SECOND = ("in", "at", *FORMS, PACKED, "kept", "computed", "by")
 
 
@@ -184,9 +184,9 @@ def _parse_kernel(statements: list[str]) -> Schedule:
                     _add_once(single_statements, word, part, statement)
                     lines[word] = statement
     if not axes:
-        given = shown("; ".join(statements), SHOWN)
+        quoted = shown("; ".join(statements), SHOWN)
         raise ArgumentError(
-            f'plan: {given!r}: it has no axis; executable.text("plan") and `show --level plan` print plans'
+            f'plan: {quoted!r}: it has no axis; executable.text("plan") and `show --level plan` print plans'
         )
     count, grouped_order, order = single_statements.get("raster", ("", "", ""))
     plan = Schedule(

@@ -1,4 +1,4 @@
-"""Which elements of memory a read or a write means: expressions of coordinates, and numbers found in data."""
+"""Memory elements of a read or a write: coordinates as expressions, and index values that are loaded from data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ TABLED = 1 << 22
 
 @dataclass(frozen=True)
 class TileAccess:
-    """Memory coordinates as expressions of the tile's coordinates and of numbers found in data."""
+    """Memory coordinates of a read or write, as expressions of the tile's coordinates and of numbers found in data.
+
+    `data` maps a symbol of `at` to the Load that gives its value (indirect access).
+    """
 
     tensor: Value
     shape: tuple[Size, ...]
@@ -36,12 +39,15 @@ class TileAccess:
     data: dict[Symbol, Load]
 
     def formulas(self) -> dict[Symbol, Formula]:
-        """What the numbers found in data are, as formulas of i64."""
-        return {s: Formula.cast(dtypes.i64, load(found.tensor, *found.at)) for s, found in self.data.items()}
+        """Return {symbol: formula of type i64 that loads its value} of the numbers found in data."""
+        return {s: Formula.cast(dtypes.i64, load(source.tensor, *source.at)) for s, source in self.data.items()}
 
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
-    """The access of a read or a write over these dimensions."""
+    """Return the TileAccess of a read or a write over `dims`; `extra` are the tiles in which indices are looked up.
+
+    Raise a ProgramError if a look-up cannot be shown to lie inside its tile.
+    """
     scope = low.scope
     tensor = low.arguments.tensor(target, scope, low.writer)
     shape = low.arguments.shapes[target]
@@ -57,7 +63,7 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
     beside: dict[Symbol, Expr] = {i: scope.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
     for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
-        tile, found = low.storage.load_of(low.storage.env[value])
+        tile, load = low.storage.load_of(low.storage.env[value])
         places = {}
         for d, e in zip(tile.dims, at, strict=True):
             if isinstance(e, Symbol) and e in beside and d in scope.bases:  # the tile is relative to the base too
@@ -73,7 +79,7 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
                 )
             places[scope.coordinate(d)] = where
         fresh = symbol(low.writer.fresh("d"))
-        data[fresh] = Load(found.tensor, tuple(map(Substitution(places), found.at)))
+        data[fresh] = Load(load.tensor, tuple(map(Substitution(places), load.at)))
         known[name] = fresh
         images = Substitution(known)
     places_of = tuple(images(with_data(low, scope.expr(e), data, dims, op)) for e in op.attrs["at"])
@@ -81,47 +87,52 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
 
 
 def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr, ...], op: Op) -> Expr:
-    """The expression with symbols that set_symbol bound as numbers found in data, which are added."""
+    """Return the expression with each symbol that set_symbol bound replaced by a fresh one, whose Load is added to
+    `data`.
+    """
     images: dict[Symbol, Expr] = {}
     for s in sorted(e.symbols, key=lambda s: s.name):
         tile = low.scope.bound.get(s)
         if tile is None:
             continue
         low.reports.require_range(s, op)
-        _, found = low.storage.load_of(squeezed(low, tile, dims, str(s), op))
+        _, load = low.storage.load_of(squeezed(low, tile, dims, str(s), op))
         images[s] = symbol(low.writer.fresh("d"))
-        data[images[s]] = found  # type: ignore[index]
+        data[images[s]] = load  # type: ignore[index]
     return Substitution(images)(e) if images else e
 
 
 def loose(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
-    """Which of the memory coordinates may lie outside, over a part of the dimensions."""
+    """Return for each memory coordinate True if it may be out of bounds; `images` restricts dimensions to a part."""
     return tuple(not scope.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
 
 
 def may_leave(e: Expr, size: Size | Expr) -> bool:
-    """Whether a coordinate may lie outside 0..size-1, by its range alone."""
+    """True if the range of a coordinate is not known to lie within 0..size-1."""
     return not ((e >= 0) is ONE and (e < size) is ONE)
 
 
 def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[Expr, bool]]:
-    """Coordinates in a tensor of this shape, and which of them may lie outside."""
+    """Return (coordinate, True if it may be out of bounds) for each coordinate of a tensor of this shape."""
     return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
 
 
-def apart_along(scope: TileScope, found: Load, dim: Expr) -> int | None:
-    """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
+def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
+    """Return the stride in memory of neighbours along `dim`, in elements; None if it is not constant or not
+    innermost.
+    """
     c = scope.coordinate(dim)
-    if any(c in e.symbols for e in found.at[:-1]) or not found.at:
+    if any(c in e.symbols for e in source.at[:-1]) or not source.at:
         return None
-    return linear_step(found.at[-1], c)
+    return linear_step(source.at[-1], c)
 
 
 def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
-    """What the coordinates of an access without data reach, where one lies outside; empty if all lie inside.
+    """Return text for each coordinate of an access without data: the range it reaches; () if all elements are in
+    bounds.
 
-    `marks` says which of them are not shown to.
-    Ranges do not always tell; then the coordinates of all elements are worked out.
+    `marks` says which coordinates are not shown to be in bounds. Ranges do not always tell; then the coordinates of all
+    elements are evaluated. Raise a ProgramError if sizes are open, or there are more than TABLED elements.
     """
     sizes = tuple(scope.size(d) for d in dims)
     shape = tuple(n for n in sizes if isinstance(n, int))
@@ -139,31 +150,31 @@ def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks:
 
 
 def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
-    """Which coordinate cannot be shown to lie inside memory, and what can be done about that."""
+    """Return text: the first coordinate that cannot be shown to be in bounds, and what the author can do."""
     place = marks.index(True)
     at = Substitution({scope.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])
-    found = f"coordinate {place}, {at}, cannot be shown to be at least 0 and below {access.shape[place]}"
+    reason = f"coordinate {place}, {at}, cannot be shown to be at least 0 and below {access.shape[place]}"
     if scope.opened:
-        found += (
+        reason += (
             " for all values of the dynamic sizes: bind a size that follows from another, as in {S: (K + 31) // 32}"
         )
-    return f"{found}{', or' if scope.opened else ':'} add otherwise=0"
+    return f"{reason}{', or' if scope.opened else ':'} add otherwise=0"
 
 
 def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:
-    """Whether an expression of the current coordinates lies in 0..size-1."""
+    """True if an expression of the current coordinates is shown to lie in 0..size-1."""
     parts: Parts = {d: low.scope.part(d) for d in dims}
     over = low.writer.axes([1 if parts[d][1] == 0 else parts[d][1] for d in dims])
     return low.scope.is_inside(low.scope.images(dims, parts, over)(e), size)
 
 
 def is_outside(access: TileAccess) -> Formula:
-    """The formula that tells, element by element, whether an access leaves its memory; of type bool."""
+    """Return the formula of type bool that is true for elements whose access is out of bounds."""
     data = access.formulas()
-    found: Formula | None = None
+    outside: Formula | None = None
     for e, size in zip(access.at, access.shape, strict=True):
         c = formulas.of_expr(e, data)
         for name, limit in (("lt", 0), ("ge", size)):
             step = formulas.call(name, c, formulas.of_expr(as_expr(limit), {}))
-            found = step if found is None else Formula("or_", (found, step))
-    return formulas.number(0, dtypes.bool_) if found is None else found
+            outside = step if outside is None else Formula("or_", (outside, step))
+    return formulas.number(0, dtypes.bool_) if outside is None else outside

@@ -9,8 +9,8 @@ each pixel instead of three, and the zeros around a line beside it, position q r
     %3 = read %x_rows over=[i, r, j] at=[i//12544, 2*(i//112%112) + r - 3, i%112, j] : bf16[M, K_2, K_0]
 
 where %x_rows is seen as (32, 224, 112, 28) with strides (206080, 920, 8, 1), which overlap. The other factor's taps and
-channels become the same run. Where taps lie apart, or there are none, as in a product of matrices, the program stays
-as it is, and rows are copied to lie far enough apart.
+channels become the same run. If taps are not contiguous, or there are none, as in a GEMM, the program stays as it is,
+and rows are copied to a larger pitch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SLACK = 8
 
 @dataclass(frozen=True)
 class _Walk:
-    """A coordinate of a read, `step * position + tap + first`: positions of windows, and taps within one."""
+    """A coordinate of a read, `step * position + tap + first`: positions of a sliding window, and taps within it."""
 
     position: Expr
     step: int
@@ -55,18 +55,22 @@ class _Walk:
 
     @property
     def positions(self) -> int:
+        """The number of window positions."""
         return int(self.position.hi) + 1
 
     @property
     def reach(self) -> int:
-        """From the first tap of the first window to the last one of the last."""
+        """The number of indices from the first tap of the first window to the last tap of the last window."""
         return (self.positions - 1) * self.step + int(self.tap.hi) + 1
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a machine's copies read rows: these lie a multiple of `pitch` bytes apart, and windows at most `furthest`
-    lines. Rows that lie whole sectors apart are read quicker, whole lines quicker still."""
+    """Conditions of a machine's bulk copies: row pitches are multiples of `pitch` bytes, windows at most `furthest`
+    lines apart.
+
+    Rows whose pitch is a multiple of a sector are read faster, of a cache line faster still.
+    """
 
     pitch: int
     furthest: int
@@ -74,7 +78,9 @@ class Reading:
     line: int
 
     def padded(self, extent: int, size: int) -> int:
-        """How long a row of so many elements should be: whole lines, where that is not much longer."""
+        """Return the padded length of a row of `extent` elements of `size` bytes: whole lines if not much longer, else
+        sectors.
+        """
         sectors, lines = (up(extent, max(self.pitch, n), size) for n in (self.sector, self.line))
         return lines if SLACK * (lines - extent) <= extent else sectors
 
@@ -87,39 +93,43 @@ def aligned(
     form: str,
     reading: Reading,
 ) -> Copied | str:
-    """The program on copies of its factors as a machine's copies read them; or why there is none.
+    """Return the program on copies of its MMA operands in rows that bulk copies can read; or text: why there is none.
 
-    In panels every row of a factor has all that is summed as one run; rows that are only padded stay as they are
-    otherwise.
+    `form` says how: PANELS (each row has all of K as one run, im2col), PADDED (K is padded with zeros), or any other
+    (filter taps and channels merge to one run, or only the row pitch changes).
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
         return f"it has {len(products)} products"
     (product,) = products
     with building():
-        found = factor_reads(program, product, sizes, shapes)
-        if isinstance(found, str):
-            return found
+        reads = factor_reads(program, product, sizes, shapes)
+        if isinstance(reads, str):
+            return reads
         new: list[_New] | str
         if form == PANELS:
-            new = _in_panels(program, product, found, reading.pitch)
+            new = _in_panels(program, product, reads, reading.pitch)
         elif form == PADDED:
-            new = _padded(program, product, found, free, reading)
+            new = _with_padded_k(program, product, reads, free, reading)
         else:
-            new = _joined(program, product, found, reading.pitch, reading.furthest) or _apart(found, reading)
+            new = _with_merged_taps(program, product, reads, reading.pitch, reading.furthest) or _with_padded_pitch(
+                reads, reading
+            )
         if isinstance(new, str):
             return new
-        return _aligned(program, sizes, shapes, free, new)
+        return _with_replaced_reads(program, sizes, shapes, free, new)
 
 
 @dataclass(frozen=True)
 class _New:
-    """A read's replacement: the copy's packed shape, how the program sees it, and what its coordinates are there."""
+    """A read's replacement: the packed shape of the copy, the shape and strides seen by the program, and coordinates
+    there.
+    """
 
     read: Numbered
     packed: Shape
     first: Shape
-    """Where the copy begins in the tensor along each dimension: below 0 in zeros."""
+    """The first source index of the copy along each dimension; below 0 lie zeros."""
     shape: Shape
     strides: Shape
     over: dict[Expr, Symbol]
@@ -131,7 +141,7 @@ class _New:
 
     @property
     def is_view(self) -> bool:
-        """Whether the tensor itself can be seen so."""
+        """True if no copy is needed: the tensor itself can be viewed with these strides."""
         if self.summed:
             every = [s for d, s in self.read.over.items() if d not in self.summed]
             every += [self.read.over[d] for d in self.summed]
@@ -139,68 +149,72 @@ class _New:
         return self.packed == self.read.shape and not any(self.first)
 
 
-def _padded(
+def _with_padded_k(
     program: Program, product: Op, reads: Sequence[Numbered], free: Collection[Op], reading: Reading
 ) -> list[_New] | str:
-    """Copies in which K is longer, by zeros in both factors; or why there are none."""
+    """Return replacements with K padded by zeros in both operands; or text: why there are none."""
     one, two = (v.type.dims for v in product.operands[:2])
     for k in (d for d in one if d in two and d not in product.result.type.dims):
         if any(read.at[-1] is not read.over[k] or read.shape[-1] != read.extent(k) for read in reads):
             continue
-        if not _only_there(program, product, reads, k, free=free):
+        if not _is_private_dim(program, product, reads, k, free=free):
             return f"{k} is used elsewhere"
         wide = reading.padded(reads[0].extent(k), reads[0].bytes)
-        found = []
+        replacements = []
         for read in reads:
             packed, over = (*read.shape[:-1], wide), {**read.over, k: symbol(read.over[k].name, 0, wide - 1)}
             at, first = (*read.at[:-1], over[k]), (0,) * len(packed)
-            found.append(_New(read, packed, first, packed, steps_of(packed), over, at, k))
-        return found
+            replacements.append(_New(read, packed, first, packed, steps_of(packed), over, at, k))
+        return replacements
     return "no dimension that is summed is the last of both factors"
 
 
-def _apart(reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
-    """Copies of those tensors whose rows copies refuse, with rows as they should lie; coordinates stay."""
-    found = []
+def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
+    """Return replacements for the tensors whose row pitch bulk copies refuse, with padded rows; or text if there are
+    none.
+    """
+    replacements = []
     for read in reads:
         steps = steps_of(read.shape)
         if all(step * read.bytes % reading.pitch == 0 for step in steps[:-1]):  # copies look at that of one row, too
             continue
         wide = (*read.shape[:-1], reading.padded(read.shape[-1], read.bytes))
-        found.append(_New(read, wide, (0,) * len(wide), read.shape, steps_of(wide), read.over, read.at))
-    return found or "rows lie far enough apart"
+        replacements.append(_New(read, wide, (0,) * len(wide), read.shape, steps_of(wide), read.over, read.at))
+    return replacements or "rows lie far enough apart"
 
 
-def _joined(program: Program, product: Op, reads: Sequence[Numbered], pitch: int, furthest: int) -> list[_New] | None:
-    """Copies in which taps and channels are one run; None where some factor's are none."""
+def _with_merged_taps(
+    program: Program, product: Op, reads: Sequence[Numbered], pitch: int, furthest: int
+) -> list[_New] | None:
+    """Return replacements in which a filter tap and the channels are one run; None if an operand has no such run."""
     one, two = (v.type.dims for v in product.operands[:2])
     summed = [d for d in one if d in two and d not in product.result.type.dims]
     for tap in summed:
         for channel in (*(d for d in summed if d is not tap), None):
-            lines = [_line(read, tap, channel) for read in reads]
-            if None in lines or not _only_there(program, product, reads, tap, channel):
+            lines = [_row_coordinate(read, tap, channel) for read in reads]
+            if None in lines or not _is_private_dim(program, product, reads, tap, channel):
                 continue
-            found = [walk for walk in lines if walk is not None]
+            walks = [walk for walk in lines if walk is not None]
             size, channels = reads[0].bytes, reads[0].shape[-1]
-            while any(w.positions > 1 and w.step * channels * size % pitch for w in found):
+            while any(w.positions > 1 and w.step * channels * size % pitch for w in walks):
                 channels += 1
             run = tap if channel is None else channel
             return [
                 _in_runs(read, walk, (tap, run), channels, pitch, furthest)
-                for read, walk in zip(reads, found, strict=True)
+                for read, walk in zip(reads, walks, strict=True)
             ]
     return None
 
 
 def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: int) -> list[_New] | str:
-    """Copies in which all that is summed is one run of every row; or why there are none."""
+    """Return replacements in which all of K is one run of each row (im2col); or text: why there are none."""
     one, two = (v.type.dims for v in product.operands[:2])
     summed = tuple(d for d in one if d in two and d not in product.result.type.dims)
-    if len(summed) < 2 or not _only_there(program, product, reads, *summed):
+    if len(summed) < 2 or not _is_private_dim(program, product, reads, *summed):
         return "what is summed is one run already, or used elsewhere"
     if any(read.at[-1].lo is None or int(read.at[-1].lo) < 0 for read in reads):
         return "the last coordinate of a factor may lie before its tensor"
-    found = []
+    replacements = []
     for read in reads:
         rows = [d for d in read.over if d not in summed]
         extents = [int(read.over[d].hi) + 1 for d in rows]
@@ -210,12 +224,12 @@ def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: 
         over = {d: read.over[d] for d in rows} | {summed[-1]: j}
         shape, at = (*extents, length), (*(read.over[d] for d in rows), j)
         first = (0,) * len(packed)
-        found.append(_New(read, packed, first, shape, steps_of(packed), over, at, summed[-1], summed))
-    return found
+        replacements.append(_New(read, packed, first, shape, steps_of(packed), over, at, summed[-1], summed))
+    return replacements
 
 
-def _line(read: Numbered, tap: Expr, channel: Expr | None) -> _Walk | None:
-    """The last coordinate but one of a read in which a tap's channels are a run of memory; None: they are none."""
+def _row_coordinate(read: Numbered, tap: Expr, channel: Expr | None) -> _Walk | None:
+    """Return the second-innermost coordinate of a read whose (tap, channel) pairs are contiguous; None otherwise."""
     if len(read.at) < 2:
         return None
     *outer, line, last = read.at
@@ -223,11 +237,14 @@ def _line(read: Numbered, tap: Expr, channel: Expr | None) -> _Walk | None:
     extent = 1 if channel is None else int(read.over[channel].hi) + 1
     if last is not whole or read.shape[-1] != extent or any(whole in e.symbols for e in (*outer, line)):
         return None
-    return _walk(read, len(outer), read.over[tap])
+    return _window_coordinate(read, len(outer), read.over[tap])
 
 
-def _walk(read: Numbered, place: int, tap: Symbol | None = None) -> _Walk | None:
-    """A coordinate of a read as windows and the taps in them, where no other has these taps; None: it is none."""
+def _window_coordinate(read: Numbered, place: int, tap: Symbol | None = None) -> _Walk | None:
+    """Return coordinate number `place` of a read as a _Walk: a window position and a tap that no other coordinate has.
+
+    None if it has no such form. `tap` is the symbol of the tap; None: the only one with factor 1.
+    """
     first, terms = linear(read.at[place])
     weights = dict(terms)
     taps = [s for s in ((tap,) if tap is not None else read.over.values()) if weights.get(s) == 1 and s.hi != 0]
@@ -240,32 +257,35 @@ def _walk(read: Numbered, place: int, tap: Symbol | None = None) -> _Walk | None
     return None if taps[0] in position.symbols else _Walk(position, step, taps[0], first)
 
 
-def _only_there(
+def _is_private_dim(
     program: Program, product: Op, reads: Sequence[Numbered], *dims: Expr | None, free: Collection[Op] = ()
 ) -> bool:
-    """Whether nothing but the product and its factors has a dimension, and loops that are free."""
+    """True if `dims` occur only in the product and its reads, and in no loop that is not in `free`."""
     known = {product, *(r.op for r in reads)}
-    found = [v.type for op in program.walk() if op not in known for v in (*op.operands, *op.results)]
+    types = [v.type for op in program.walk() if op not in known for v in (*op.operands, *op.results)]
     loops = [op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free]
-    return not any(d in loops or any(d in getattr(kind, "dims", ()) for kind in found) for d in dims if d is not None)
+    return not any(d in loops or any(d in getattr(kind, "dims", ()) for kind in types) for d in dims if d is not None)
 
 
 def _in_runs(read: Numbered, line: _Walk, both: tuple[Expr, Expr], channels: int, pitch: int, furthest: int) -> _New:
-    """A read in which taps and so many channels are one dimension, that of the channels; the last line but one of the
-    tensor is as long as all windows need it."""
+    """Return the replacement of a read in which the tap and `channels` channels are one dimension, that of the
+    channels.
+
+    `both` is (tap, that dimension). Image lines are made long enough for all windows, and a multiple of `pitch` bytes.
+    """
     tap, run = both
     last = len(read.at) - 2
     walks: dict[int, _Walk] = {last: line}
     for place in range(last):
-        found = _walk(read, place)
-        if found is not None and found.step > furthest:
-            walks[place] = found
+        walk_of = _window_coordinate(read, place)
+        if walk_of is not None and walk_of.step > furthest:
+            walks[place] = walk_of
     packed, first = list(read.shape), [0] * len(read.at)
     packed[-1] = channels
     for place, walk in walks.items():
-        if walk.first or walk.reach > packed[place] or (place == last and _askew(packed, pitch, read.bytes)):
+        if walk.first or walk.reach > packed[place] or (place == last and _is_misaligned(packed, pitch, read.bytes)):
             packed[place], first[place] = walk.reach, walk.first
-    while _askew(packed, pitch, read.bytes):
+    while _is_misaligned(packed, pitch, read.bytes):
         packed[last] += 1
     length = (int(read.over[tap].hi) + 1) * channels
     j = symbol(read.over[run].name, 0, length - 1)
@@ -278,23 +298,23 @@ def _in_runs(read: Numbered, line: _Walk, both: tuple[Expr, Expr], channels: int
             of = walks[place]
             seen = [(of.positions, of.step * step, of.position)] if not isinstance(of.position, Const) else []
             seen += [(int(of.tap.hi) + 1, step, of.tap)] if place != last else []
-        for extent, apart, coordinate in seen:
+        for extent, stride, coordinate in seen:
             shape.append(extent)
-            strides.append(apart)
+            strides.append(stride)
             at.append(coordinate)
     return _New(read, tuple(packed), tuple(first), (*shape, length), (*strides, 1), over, (*at, j), run)
 
 
-def _askew(packed: Sequence[int], pitch: int, size: int) -> bool:
-    """Whether lines of an image lie no multiple of a pitch apart."""
+def _is_misaligned(packed: Sequence[int], pitch: int, size: int) -> bool:
+    """True if the pitch of image lines is no multiple of `pitch` bytes."""
     return packed[-2] * packed[-1] * size % pitch != 0
 
 
-def _aligned(
+def _with_replaced_reads(
     program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], free: Collection[Op], new: list[_New]
 ) -> Copied:
-    """The program with these reads in place of its own, and the programs that copy."""
-    copies, swapped, given = [], {}, dict[Value, Value]()
+    """Return the program with the replaced reads, its sizes and shapes, and the programs that copy."""
+    copies, swapped, seen_as = [], {}, dict[Value, Value]()
     every, extents = dict(sizes), dict(shapes)
     for each in new:
         source, kind = each.read.source, each.read.op.result.type
@@ -307,7 +327,7 @@ def _aligned(
             dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(each.shape)))
             every |= {**dict(zip(dims, each.shape, strict=True)), **dict.fromkeys(each.run.symbols, each.shape[-1])}
             attrs = {**attrs, "over": tuple(each.over.values()), "at": each.at}
-        seen = given[source] = Value(MemoryType(kind.dtype, dims, strides=each.strides), name)
+        seen = seen_as[source] = Value(MemoryType(kind.dtype, dims, strides=each.strides), name)
         extents[seen] = each.shape
         result = Value(TileType(kind.dtype, tuple(each.over)), each.read.op.result.name)
         swapped[each.read.op] = Op(each.read.op.spec, (seen,), attrs, (result,), loc=each.read.op.loc)
@@ -316,32 +336,41 @@ def _aligned(
     body = with_ops(program.body, swapped, values, kept)
     longer = {s for each in new if each.run is not None for s in each.run.symbols}
     bindings = {s: e for s, e in program.bindings.items() if s not in longer}
-    made = replace(program, body=body, bindings=bindings, args=tuple(given.get(a, a) for a in program.args))
-    verify(made)
+    rewritten = replace(program, body=body, bindings=bindings, args=tuple(seen_as.get(a, a) for a in program.args))
+    verify(rewritten)
     return Copied(
-        made, every, extents, tuple(kept.get(op, op) for op in free), tuple(copies), tuple(a.name or "" for a in given)
+        rewritten,
+        every,
+        extents,
+        tuple(kept.get(op, op) for op in free),
+        tuple(copies),
+        tuple(a.name or "" for a in seen_as),
     )
 
 
 def _copy(program: Program, new: _New, name: str) -> FactorCopy:
-    """The program that copies a factor; dimensions of the source that end where those of the copy do are one with the
-    one before."""
+    """Return the program that copies an operand to its packed form.
+
+    Dimensions of the source that the copy has unchanged are merged with the dimension before.
+    """
     every = prod(new.packed)
     flat = number_in(every)
     if new.summed:
-        given, at = new.read.shape, _of_panel(new, flat)
+        source_shape, at = new.read.shape, _panel_source(new, flat)
     else:
-        given, extents, first = _merged(new.read.shape, new.packed, new.first)
+        source_shape, extents, first = _merged(new.read.shape, new.packed, new.first)
         at = tuple(place + begin for place, begin in zip(digits(flat, extents), first, strict=True))
     words = (
         f"{new.read.source.name} is copied with zeros to rows of {new.packed[-1]} in {new.packed}, "
         f"from {new.read.shape[-1]} in {new.read.shape}"
     )
-    return copying(program, new.read.source, name, given, every, at, words)
+    return copying(program, new.read.source, name, source_shape, every, at, words)
 
 
-def _of_panel(new: _New, flat: Symbol) -> tuple[Expr, ...]:
-    """Where an element of a panel is read, by its number: outside the tensor, where a row is longer than its run."""
+def _panel_source(new: _New, flat: Symbol) -> tuple[Expr, ...]:
+    """Return the source coordinates of element number `flat` of a panel; past a row's end they are out of bounds
+    (zero).
+    """
     read, length = new.read, new.shape[-1]
     *places, along = digits(flat, new.packed)
     rows = [s for d, s in read.over.items() if d not in new.summed]
@@ -353,16 +382,16 @@ def _of_panel(new: _New, flat: Symbol) -> tuple[Expr, ...]:
 
 
 def _merged(given: Shape, packed: Shape, first: Shape) -> tuple[Shape, Shape, Shape]:
-    """The extents of a tensor and of its copy, and where that begins, with as few dimensions as there can be.
+    """Return (extents of a tensor, extents of its copy, start of the copy) with as few dimensions as possible.
 
     >>> _merged((32, 224, 224, 3), (32, 224, 230, 4), (0, 0, -3, 0)), _merged((4, 5), (4, 5), (0, 0))
     (((7168, 224, 3), (7168, 230, 4), (0, -3, 0)), ((20,), (20,), (0,)))
     """
-    found: list[tuple[int, int, int]] = []
+    merged: list[tuple[int, int, int]] = []
     for extent, wide, begin in zip(given, packed, first, strict=True):
-        if found and extent == wide and not begin:
-            found[-1] = (found[-1][0] * extent, found[-1][1] * extent, found[-1][2] * extent)
+        if merged and extent == wide and not begin:
+            merged[-1] = (merged[-1][0] * extent, merged[-1][1] * extent, merged[-1][2] * extent)
         else:
-            found.append((extent, wide, begin))
-    a, b, c = zip(*found, strict=True)
+            merged.append((extent, wide, begin))
+    a, b, c = zip(*merged, strict=True)
     return a, b, c

@@ -7,7 +7,7 @@
 The value that goes through memory is computed element by element from a product, and the rest of the program knows of
 that through it alone. Of such values it is one that needs the fewest products, of those the narrowest, of those the
 last. Within a loop, it must not depend on what the loop carries: the first program then computes it for all tiles at
-once. What follows may be taken apart again.
+once. The second program may be split again.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ NAME = "between"
 
 
 def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
-    """The program in two; or why it stays whole."""
+    """Return the program as two, with a value in memory between them; or text: why it stays whole."""
     with building():
-        found = [(op, slice_) for block in _blocks(program) for op, slice_ in _candidates(program, block)]
-        if not found:
+        candidates = [(op, slice_) for block in _blocks(program) for op, slice_ in _candidates(program, block)]
+        if not candidates:
             return "nothing that is computed from a product is all that the rest needs of it"
-        op, ops = min(reversed(found), key=lambda x: (sum(map(_multiplies, x[1])), x[0].result.type.dtype.bits))
+        op, ops = min(reversed(candidates), key=lambda x: (sum(map(_multiplies, x[1])), x[0].result.type.dtype.bits))
         memory = between(program, NAME, op.result)
         read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
         return halved(program, ("before", ops), memory, op, [read], sizes, {})
 
 
 def _blocks(program: Program) -> Iterator[Block]:
-    """Where a program may be cut: its body, and those of its loops."""
+    """Yield the blocks at which a program may be cut: its body, and the bodies of its loops."""
     yield program.body
     for op in program.body.ops:
         if op.name == "iterate" and not op.attrs.get("start"):
@@ -44,50 +44,53 @@ def _blocks(program: Program) -> Iterator[Block]:
 
 
 def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]:
-    """Operations of a block whose result may go through memory, each with all that it needs, in order."""
+    """Yield (operation whose result may go through memory, all operations that it needs, in order) for a block."""
     around = [] if block is program.body else program.body.ops
     order = [*around, *block.ops]
-    made = {r: op for op in order for r in op.results}
+    makers = {r: op for op in order for r in op.results}
     users = program.users()
     for op in block.ops:
         if len(op.results) != 1 or not isinstance(op.result.type, TileType) or not op.result.type.dims:
             continue
-        inside = _needed(op, made, set(program.args))
+        inside = _needed(op, makers, set(program.args))
         if inside is None or not any(_multiplies(x) for x in inside):
             continue
         dependent = _dependent(inside, order)
         if any(x.name not in SIMPLE and not _multiplies(x) for x in dependent):
             continue
         open_ = any(u not in inside for x in dependent if x is not op for r in x.results for u in users.get(r, ()))
-        if not open_ and _is_more(op, users, inside):
+        if not open_ and _feeds_reduction(op, users, inside):
             yield op, [x for x in order if x in inside]
 
 
-def _needed(op: Op, made: Mapping[Value, Op], given: set[Value]) -> set[Op] | None:
-    """All operations that one needs; None where it depends on what a loop carries, or on what is written."""
-    found = needed(op, made)
-    known = given | {r for x in found for r in x.results} | {a for x in found for b in x.blocks for a in b.args}
-    alike = all(x.name in (*SIMPLE, *GIVEN, "read", "mma", "iterate", "yield") for x in found)
-    return found if alike and all(v in known for x in found for v in x.operands) else None
+def _needed(op: Op, makers: Mapping[Value, Op], arguments: set[Value]) -> set[Op] | None:
+    """Return all operations that `op` depends on; None if it depends on a loop-carried value, or on memory that is
+    written.
+    """
+    ops = needed(op, makers)
+    known = arguments | {r for x in ops for r in x.results} | {a for x in ops for b in x.blocks for a in b.args}
+    alike = all(x.name in (*SIMPLE, *GIVEN, "read", "mma", "iterate", "yield") for x in ops)
+    return ops if alike and all(v in known for x in ops for v in x.operands) else None
 
 
 def _multiplies(op: Op) -> bool:
+    """True if an operation is an MMA, or has one inside it."""
     return op.name == "mma" or any(x.name == "mma" for x in within(op))
 
 
 def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
-    """Those of the operations that depend on a product, and the products."""
-    found: list[Op] = []
+    """Return the MMAs among `needed`, and the operations that depend on them, in order."""
+    dependent: list[Op] = []
     values: set[Value] = set()
     for op in order:
         if op in needed and (_multiplies(op) or not values.isdisjoint(op.operands)):
-            found.append(op)
+            dependent.append(op)
             values |= set(op.results)
-    return found
+    return dependent
 
 
-def _is_more(op: Op, users: Mapping[Value, list[Op]], inside: set[Op]) -> bool:
-    """Whether what follows is more than a map: a reduction or a product."""
+def _feeds_reduction(op: Op, users: Mapping[Value, list[Op]], inside: set[Op]) -> bool:
+    """True if a reduction, an MMA or a loop follows that uses the result of `op`: more than an elementwise epilogue."""
     seen: set[Value] = set()
     wanted = [op.result]
     while wanted:

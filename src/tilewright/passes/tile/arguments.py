@@ -18,10 +18,10 @@ from tilewright.plan.tiled import Walk
 
 
 class ArgumentTensors:
-    """The tensors that stand for arguments of a tile program, and for memory that it allocates, each of a shape.
+    """The tensors of the block program for the arguments of a tile program, and for memory that it allocates.
 
-    `written` are arguments that are known to be written completely, `walks` dimensions that go along lines. In a grid
-    program (`in_grid`) what is written need not be all of an argument.
+    `written` are arguments that are known to be written completely, `walks` dimensions that run along image lines. In a
+    grid program (`in_grid`) an argument may be written in part.
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class ArgumentTensors:
         self.in_place = {a for a in program.args if not in_grid and is_changed_in_place(program, a)}
         """Arguments whose elements are read where they are written, and need not be kept before that."""
         self.origins: dict[Value, tuple[Expr, ...]] = {}
-        """Where memory of a workgroup's own starts along each of its dimensions."""
+        """Coordinates of the first element of memory that each workgroup allocates."""
         self.packs: dict[tuple[Load, tuple[Expr, ...], Order], Pack] = {}
         """Arguments that are packed before the program runs, by what is read, over which dimensions, in which order."""
         self._tensors: dict[Value, Value] = {}
 
     def tensor(self, arg: Value, scope: TileScope, writer: BlockWriter) -> Value:
-        """The block program's argument for one of the tile program's."""
-        found = self._tensors.get(arg)
-        if found is None:
+        """Return the block program's tensor for an argument of the tile program; the first call creates it."""
+        tensor = self._tensors.get(arg)
+        if tensor is None:
             if isinstance(arg.type, MemoryType):
                 shape, role = self.shapes[arg], role_of(self.program, arg, self.walks, scope.numbers)
                 role = "out" if arg in self.written else role
@@ -55,20 +55,22 @@ class ArgumentTensors:
                     role = "inout"
             else:
                 shape, role = (), "in"
-            given = getattr(arg.type, "strides", None)
-            steps = None if given is None else tuple(map(as_expr, given))
+            strides = getattr(arg.type, "strides", None)
+            steps = None if strides is None else tuple(map(as_expr, strides))
             kind = TensorType("global", arg.type.dtype, tuple(as_expr(n) for n in shape), steps, role=role)
-            found = self._tensors[arg] = Value(kind, arg.name or writer.fresh("argument"))
-        return found
+            tensor = self._tensors[arg] = Value(kind, arg.name or writer.fresh("argument"))
+        return tensor
 
     def source(self, tensor: Value) -> Value | None:
-        """The tile program's argument that a tensor is; None if it is memory of the program's own."""
+        """Return the tile program's argument that a tensor stands for; None for memory that the program allocates."""
         return next((a for a in self.program.args if self._tensors.get(a) is tensor), None)
 
     def hold(self, memory: Value, tensor: Value, shape: tuple[Size, ...], origin: tuple[Expr, ...]) -> None:
-        """Makes a tensor stand for memory that the program allocates, from the coordinates `origin` on."""
+        """Let a tensor stand for memory that the program allocates; `origin` are the coordinates of its first
+        element.
+        """
         self._tensors[memory], self.shapes[memory], self.origins[memory] = tensor, shape, origin
 
     def used(self, tensors: Collection[Value]) -> list[Value]:
-        """The arguments of the tile program that are among these tensors, in order."""
+        """Return the arguments of the tile program whose tensors are in `tensors`, in order."""
         return [a for a in self.program.args if self._tensors.get(a) in tensors]

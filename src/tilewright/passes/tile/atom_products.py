@@ -1,4 +1,4 @@
-"""A product by an atom as its factors see it: the parts of its dimensions, where its loops are, what it sums in."""
+"""An MMA by an atom as its operands see it: the parts of its dimensions, the indices of its loops, its accumulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.plan.microkernel import Axes, Microkernel
 
 
 class AtomProduct:
-    """One product: C += A * B, where C is a tensor over these dimensions and parts."""
+    """One MMA, C += A * B, where the accumulator `total` is a tensor over the dimensions `c` and their parts."""
 
     def __init__(
         self, low: Lowering, how: Microkernel, axes: Axes, parts: Parts, total: Value, c: tuple[Expr, ...], zero: bool
@@ -27,23 +27,24 @@ class AtomProduct:
             c,
         )
         self.zero = zero
-        """Whether C starts from zero, and has nothing in it yet."""
+        """True if C starts from zero, and has not been written yet."""
         self.at: dict[Expr, Expr] = {}
-        """Where the loops around are, from the start of each dimension's part."""
+        """By dimension: the current index of the loop over it, relative to the start of its part."""
 
     @property
     def taps(self) -> dict[Expr, int]:
-        """The dimensions beside K of which a step has several places, and how many."""
+        """{dimension beside K: number of its positions in a K step}, for those with several."""
         return {d: n for d, n in zip(self.axes.deep, self.how.taps, strict=False) if n > 1}
 
     def width(self, dim: Expr) -> Size:
-        """How wide a dimension is here."""
+        """Return the number of elements of a dimension that this MMA covers."""
         return self.parts[dim][1]
 
-    def ends_in_zeros(self, there: Load) -> bool:
-        """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read.
+    def ends_in_zeros(self, source: Load) -> bool:
+        """True if no K step goes past the end of K, or if what lies there is out of bounds of the argument, and read as
+        zero.
 
-        What lies past the end of a part of K that ends before is there, and belongs to the next part.
+        Past the end of a part of K that is not the last lie elements of the next part: then it is False.
         """
         k, width = self.axes.k, most(self.width(self.axes.k))
         step = self.how.k_step_elements(width)
@@ -53,21 +54,21 @@ class AtomProduct:
         if width % step and (self.parts[k][0] + width >= size) is not ONE:
             return False
         past = Substitution({self.low.scope.coordinate(k): symbol("past", 0) + size})
-        return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
+        return any((past(e) >= n) is ONE for e, n in zip(source.at, source.tensor.type.shape, strict=True))
 
     def multiply(self, sums: Value, a: Value, b: Value, e: Expr) -> None:
-        """The product of a slab of A by one of B, the e-th; where these hold several blocks, each by itself."""
-        w, how = self.w, self.how
-        if how.blocks == 1:
-            w.emit("mma", (sums, a, b), atom=how.atom.name)
+        """Emit the MMA of slab number `e` of A and B; if they hold several diagonal blocks, one MMA for each block."""
+        w, kernel = self.w, self.how
+        if kernel.blocks == 1:
+            w.emit("mma", (sums, a, b), atom=kernel.atom.name)
             return
-        n, slab = how.atom.shape[1], how.slab or 1
-        each = most(self.width(self.axes.k)) // how.blocks
+        n, slab = kernel.atom.shape[1], kernel.slab or 1
+        each = most(self.width(self.axes.k)) // kernel.blocks
         deep = min(each, slab)
-        with w.loop("j", min(slab, each * how.blocks) // deep, unroll=True) as j:
+        with w.loop("j", min(slab, each * kernel.blocks) // deep, unroll=True) as j:
             block = (slab * e + deep * j) // each
-            i, c, f = w.axes((how.rows, deep, n))
+            i, c, f = w.axes((kernel.rows, deep, n))
             left = w.view(a, (i, c), [(i, False), (deep * j + c, False)])
             right = w.view(b, (c, f), [(deep * j + c, False), (n * block + f, False)])
             total = w.columns(sums, (i, f), i, n * block + f)
-            w.emit("mma", (total, left, right), atom=how.atom.name)
+            w.emit("mma", (total, left, right), atom=kernel.atom.name)

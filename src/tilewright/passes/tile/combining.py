@@ -50,7 +50,9 @@ AT_ONCE = 4
 
 
 def rounded(dtype: DType, dims: tuple[Expr, ...], parts: Parts, wide: DType, formula: Formula) -> Tile:
-    """An accumulator: its value rounded, beside the one that is not."""
+    """Return a Tile of type `dtype` with the formula rounded from `wide`; the unrounded one is kept as its
+    accumulator.
+    """
     if wide is dtype:
         return Tile(dtype, dims, parts, formula)
     return Tile(dtype, dims, parts, converted(formula, wide, dtype), (wide, formula))
@@ -60,7 +62,7 @@ def rounded(dtype: DType, dims: tuple[Expr, ...], parts: Parts, wide: DType, for
 
 
 def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The sum, maximum, minimum or product along a dimension, with an accumulator if there is one."""
+    """Lower a reduction (sum, max, min, prod) along a dimension, with the accumulator operand if there is one."""
     tiles = [low.storage.env[v] for v in op.operands]
     carried = tiles.pop() if op.attrs.get("acc") else None
     kind: TileType = op.results[0].type
@@ -80,12 +82,12 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         if parts[dim][1] == 0:
             if op.name in ("max", "min"):
                 continue
-            found = formulas.number(0 if op.name == "sum" else 1, wide)
+            combined = formulas.number(0 if op.name == "sum" else 1, wide)
         elif 0 in cut.sizes:
-            found = formulas.number(0, wide)
+            combined = formulas.number(0, wide)
         else:
-            found = _along(low, cut, dim, step, wide)
-        total = found if total is None else call(step, total, found)
+            combined = _reduced(low, cut, dim, step, wide)
+        total = combined if total is None else call(step, total, combined)
     if carried is not None:
         start = converted(carried.accumulated[1], carried.accumulated[0], wide)
         total = start if total is None else call(step, total, start)
@@ -99,42 +101,41 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return (rounded(dtype, kind.dims, inner, wide, total),)
 
 
-def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
-    """The combination along one dimension, in memory: a load."""
+def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
+    """Return a load of the combination of a tile along `dim` by the function `step`, in the type `wide`."""
     storage, w = low.storage, low.writer
     inner, scale = scale_of(tile.formula)
     if w.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
         # rounding keeps the order: the largest product is that of the largest
-        found = _along(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
-        return call("mul", found, formulas.number(scale, wide))
+        largest = _reduced(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
+        return call("mul", largest, formulas.number(scale, wide))
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
     name = next(n for n, s in STEPS.items() if s == step)
     if only_load(source.formula) is None and not fits(low, source.sizes, low.machine.row_tasks.values):
         return storage.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
-    source, there = storage.load_of(source)
+    source, source_load = storage.load_of(source)
     home = w.home
-    if home is not None and storage.sums.get(there.tensor) == (home.row, dim):
+    if home is not None and storage.sums.get(source_load.tensor) == (home.row, dim):
         total = storage.room(wide, outer, source.parts, "total")
-        w.combine("reduce", there.tensor, total, 1, name)
+        w.combine("reduce", source_load.tensor, total, 1, name)
         return storage.held(total, outer, source.parts).formula
     total = w.alloc(wide, sizes, "total")
-    if apart_along(low.scope, there, dim) == 1:
-        view = storage.viewed(there, source.dims, source.parts)
+    if apart_along(low.scope, source_load, dim) == 1:
+        view = storage.viewed(source_load, source.dims, source.parts)
         w.combine("reduce", view, w.part(total, sizes), source.dims.index(dim), name)
     else:
-        _blocks(low, source, there, dim, total, ("reduce", name))
+        _blocks(low, source, source_load, dim, total, ("reduce", name))
     return storage.held(total, outer, source.parts).formula
 
 
 def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], name: str) -> Value:
-    """The combination along a dimension that is too long for registers: part after part, element by element; then of
-    what that gives.
+    """Return a tensor with the reduction along a dimension that is too long for registers.
 
-    Two parts are brought at a time, so that one is under way while the other is added; half of one, where rows begin
-    within words, which takes registers. What is left is added where it has rows of its own, and otherwise combined by
-    itself.
+    Parts of it are combined element by element, then the elements of the last part. Two parts are loaded at a time, so
+    that one is in flight while the other is added; one part of half the width if rows are not aligned to registers. A
+    ragged part is added element by element if elements past its end can be masked, else reduced separately.
     """
     storage = low.storage
     first, length = tile.parts[dim]
@@ -142,7 +143,7 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     assert isinstance(length, int)
     others = prod(most(tile.parts[d][1]) for d in outer)
     values, at_once = low.machine.row_tasks.values, 2
-    if _begins_anywhere(tile, low.machine):
+    if _is_unaligned(tile, low.machine):
         values, at_once = values // 2, 1
     width = min(length, 1 << (max(1, values * low.writer.lanes // others).bit_length() - 1))
     rounds, rest = divmod(length, width)
@@ -165,47 +166,50 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
         add(part(as_expr(rounds - 1)), tile.formula)
     total = low.writer.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
     left, sources = {**tile.parts, dim: (first + rounds * width, rest)}, [held]
-    own = low.scope.coordinate(dim)
-    if rest and any(each.at and own in each.at[-1].symbols for each in loads(tile.formula)):
+    coordinate = low.scope.coordinate(dim)
+    if rest and any(each.at and coordinate in each.at[-1].symbols for each in loads(tile.formula)):
         _, last_part = storage.load_of(storage.stored(replace(tile, parts=left), name="rest"))
         sources.append(last_part)  # vectors end anywhere
     elif rest:
         last = part(as_expr(rounds))
-        add(last, _ended(storage, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
+        add(last, _masked_tail(storage, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
     for source in sources:
         low.writer.combine("reduce", source.tensor, total, tile.dims.index(dim), name, accumulate=source is not held)
     return total
 
 
-def _begins_anywhere(tile: Tile, machine: Machine) -> bool:
-    """Whether rows of an argument begin within words."""
+def _is_unaligned(tile: Tile, machine: Machine) -> bool:
+    """True if rows of an argument that the tile reads are no multiple of registers, so that they are not aligned."""
     rows = [each.tensor.type for each in loads(tile.formula) if each.is_given and each.at]
     word = machine.register_file.word_bits
     return any(not isinstance(x.shape[-1], Const) or x.shape[-1].value * x.dtype.bits % word for x in rows)
 
 
-def _ended(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
-    """The tile's elements where only so many count along a dimension, and a number after them, for which nothing is
-    read."""
-    own, first = storage.scope.coordinate(dim), tile.parts[dim][0]
+def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
+    """Return the tile's formula with `number` past the first `count` elements along `dim`, for which nothing is
+    loaded.
+    """
+    coordinate, first = storage.scope.coordinate(dim), tile.parts[dim][0]
     over, _ = storage.axes(tile.dims, tile.parts)
 
     def brought(each: Load) -> Formula:
-        if not any(own in e.symbols for e in each.at):
+        if not any(coordinate in e.symbols for e in each.at):
             return load(each.tensor, *each.at)
-        there = storage.viewed(each, tile.dims, {**tile.parts, dim: (first, count)})
+        view = storage.viewed(each, tile.dims, {**tile.parts, dim: (first, count)})
         room = storage.writer.alloc(each.tensor.type.dtype, tile.sizes, "last")
         at = [(axis, d is dim) for d, axis in zip(tile.dims, over, strict=True)]
-        storage.writer.copy(there, over, at, room, 0)
+        storage.writer.copy(view, over, at, room, 0)
         return storage.held(room, tile.dims, tile.parts).formula
 
-    found = rewritten(tile.formula, lambda e: e, brought)
+    elements = rewritten(tile.formula, lambda e: e, brought)
     inside = call("lt", moving.place(storage.scope, dim), formulas.index(first + count, dtypes.i64))
-    return call("select", inside, found, formulas.number(number, tile.dtype))
+    return call("select", inside, elements, formulas.number(number, tile.dtype))
 
 
-def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, how: tuple[str, str]) -> None:
-    """Combines along a dimension, a block of the last other dimension at a time: its vectors are written out."""
+def _blocks(low: Lowering, tile: Tile, source: Load, dim: Expr, target: Value, how: tuple[str, str]) -> None:
+    """Emit a reduction or scan along `dim`, one block of the last other dimension at a time; `how` is (op,
+    function).
+    """
     outer = [d for d in tile.dims if d is not dim]
     kept = tile.dims if how[0] == "scan" else tuple(outer)
 
@@ -213,7 +217,7 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
-        view = low.storage.viewed(there, tile.dims, parts)
+        view = low.storage.viewed(source, tile.dims, parts)
         _, to = low.storage.load_of(low.storage.held(target, kept, tile.parts))
         low.writer.combine(how[0], view, low.storage.viewed(to, kept, parts), tile.dims.index(dim), how[1])
 
@@ -228,20 +232,20 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
 
 
 def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The running sum along a dimension."""
+    """Lower `cumsum`: the running sum along a dimension, plus the last element of a carried tile if there is one."""
     tile, *start = (low.storage.env[v] for v in op.operands)
     dim = op.attrs["dim"]
     wide = tile.dtype.accumulator
     if 0 in tile.sizes:
         return (tile,)
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
-    source, there = low.storage.load_of(source)
+    source, source_load = low.storage.load_of(source)
     running = low.writer.alloc(wide, source.sizes, "running")
     if low.cuts.waves > 1:
-        view = low.storage.viewed(there, source.dims, source.parts)
+        view = low.storage.viewed(source_load, source.dims, source.parts)
         low.writer.combine("scan", view, running, source.dims.index(dim), "sum")
     else:
-        _blocks(low, source, there, dim, running, ("scan", "sum"))
+        _blocks(low, source, source_load, dim, running, ("scan", "sum"))
     total = low.storage.held(running, source.dims, source.parts).formula
     if start:
         kind, before = start[0].accumulated
@@ -253,7 +257,7 @@ def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The largest elements along a dimension, and where they are: one after another, each time of those left."""
+    """Lower `topk`: the largest elements along a dimension and their indices, found one after another."""
     w = low.writer
     tile = low.storage.env[op.operands[0]]
     dim = op.attrs["dim"]
@@ -271,7 +275,7 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
     parts = {d: tile.parts.get(d) or low.scope.part(d) for d in values.type.dims}
     if 0 in tile.sizes or count == 0:
         return tuple(Tile(v.type.dtype, v.type.dims, parts, formulas.number(0, v.type.dtype)) for v in op.results)
-    made = [
+    state = [
         low.storage.stored(tile, (*outer, dim), kind)
         for kind in (
             (dtypes.i32, formulas.number(1, dtypes.i32)),
@@ -281,26 +285,29 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
     ]
     sizes = [parts[d][1] for d in outer]
     whole = [*sizes, tile.parts[dim][1]]
-    left, elements, indices = (w.part(t.formula.value.tensor, whole) for t in made)
+    left, elements, indices = (w.part(t.formula.value.tensor, whole) for t in state)
     best = [w.part(w.alloc(t.type.dtype, sizes, "best"), sizes) for t in (left, elements, indices)]
-    found = [w.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
+    largest = [w.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
     with w.loop("n", count) as n:
         attrs = {"along": len(outer), "with": _LARGER}
         w.emit("reduce", (left, elements, indices, *best), (), **attrs)
         over = w.axes(sizes)
-        for target, source in zip(found, best[1:], strict=True):
+        for target, source in zip(largest, best[1:], strict=True):
             w.emit("copy", (source, w.view(target, over, [*((s, False) for s in over), (n, False)])))
         taken = low.storage.held(best[2], outer, parts).formula
-        there = Formula("eq", (made[2].formula, taken))
-        gone = Formula("select", (there, Formula.number(0), made[0].formula))
-        low.storage.put(left, made[0].dims, made[0].parts, gone)
+        taken_here = Formula("eq", (state[2].formula, taken))
+        gone = Formula("select", (taken_here, Formula.number(0), state[0].formula))
+        low.storage.put(left, state[0].dims, state[0].parts, gone)
     dims = (*outer, op.attrs["count"])
-    tiles = [low.storage.held(t, dims, parts) for t in found]
+    tiles = [low.storage.held(t, dims, parts) for t in largest]
     return tuple(Tile(t.dtype, v.type.dims, parts, t.formula) for t, v in zip(tiles, op.results, strict=True))
 
 
 def _larger() -> tuple[Formula, ...]:
-    """Combines (is left, element, place): the element that is left and larger; the earlier one of two equal ones."""
+    """Return formulas that combine two triples (is left, element, index): the larger element that is left.
+
+    Of equal elements it is the earlier one; any number is larger than NaN.
+    """
     (a0, a1, a2), (b0, b1, b2) = ([Formula.argument(f"{side}{n}") for n in range(3)] for side in "ab")
     number = Formula("and_", (Formula("ne", (a1, a1)), Formula("eq", (b1, b1))))
     above = Formula("or_", (Formula("gt", (b1, a1)), number))
@@ -315,7 +322,7 @@ _LARGER = _larger()
 
 
 def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """acc + the sum of products over what both factors have and the accumulator lacks."""
+    """Lower `mma`: the accumulator plus the sum of products over dimensions of both operands that it lacks."""
     a, b, acc = (low.storage.env[v] for v in op.operands)
     parts = common_parts([a, b, acc])
     single = (loose(op) or (set(),))[0]
@@ -331,10 +338,10 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     summed = tuple(d for d in a.dims if d in b.dims and d not in acc.dims)
     if any(parts[d][1] == 0 for d in (*acc.dims, *summed)):
         return (rounded(kind.dtype, acc.dims, inner, wide, start),)
-    how, blocks = low.cuts.products.get(op), op.attrs.get("blocks", 1)
-    if blocks != (1 if how is None else how.blocks):
+    kernel, blocks = low.cuts.products.get(op), op.attrs.get("blocks", 1)
+    if blocks != (1 if kernel is None else kernel.blocks):
         raise ProgramError(f"mma in {blocks} blocks: nothing here multiplies them by themselves", op.loc)
-    rounds = how is not None and how.atom.rounds == "tf32"  # the machine's products do it
+    rounds = kernel is not None and kernel.atom.rounds == "tf32"  # the machine's products do it
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32 and not rounds
     a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
     if tf32:
@@ -349,22 +356,24 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, start: Formula, wide: DType) -> Value:
-    """A product over these parts, by an atom or by loops; gives where its sum is."""
+    """Emit an MMA over these parts, by an atom or by loops; return the tensor of its accumulator."""
     storage = low.storage
     inner = {d: parts[d] for d in acc.dims}
-    found = _by_atom(low, op, a, b, acc.dims)
-    along = None if found is None else (found[1].m, found[1].n)
-    total = _place(low, op, acc, start, inner, along) or _taken_over(low, op, acc, start, inner, along)
+    microkernel = _by_atom(low, op, a, b, acc.dims)
+    along = None if microkernel is None else (microkernel[1].m, microkernel[1].n)
+    total = _carried_accumulator(low, op, acc, start, inner, along) or _reused_accumulator(
+        low, op, acc, start, inner, along
+    )
     empty = False
-    if total is None and found is not None:
-        held, empty = room_for_sums(storage, found[0], found[1], acc.dims, inner, wide, start)
+    if total is None and microkernel is not None:
+        held, empty = room_for_sums(storage, microkernel[0], microkernel[1], acc.dims, inner, wide, start)
         _, total = storage.load_of(storage.held(held, acc.dims, inner))
     elif total is None:
         _, total = storage.load_of(storage.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc"))
     storage.going_on[op.results[0]] = total.tensor
-    if found is not None:
-        how, axes, left, right = found
-        BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
+    if microkernel is not None:
+        kernel, axes, left, right = microkernel
+        BlockedProduct(low, kernel, axes, parts, total.tensor, acc.dims, empty).write(left, right)
     elif low.cuts.lane_box:
         _terms(storage, total.tensor, acc.dims, inner, a, b)
     else:
@@ -377,9 +386,10 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
 def room_for_sums(
     storage: Storage, how: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
 ) -> tuple[Value, bool]:
-    """A tensor for a product's sum, with what it starts from in it; or empty, where that is zero.
+    """Return (tensor for an accumulator, True if it is still empty).
 
-    It is in registers where all of it is one block of sums, and in memory of the worker's own otherwise.
+    It is in registers if one block of the microkernel covers it, else in memory. `start` is stored in it, but zeros in
+    memory are not: then it is empty.
     """
     rows, columns = (parts[d][1] for d in (axes.m, axes.n))
     zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
@@ -411,57 +421,64 @@ def room_for_sums(
 def _by_atom(
     low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...]
 ) -> tuple[Microkernel, Axes, Tile, Tile] | None:
-    """The microkernel of a product, the parts of its dimensions, and its factors, A first; None if there is none."""
+    """Return (microkernel, its axes, operand A, operand B) of an MMA; None, with a reason in `low.lost`, if it has
+    none.
+    """
     known = {**a.parts, **b.parts}
     axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))
     if isinstance(axes, str):
         low.lost[op] = axes
         return None
-    how = low.cuts.products.get(op)
-    if how is None:
+    kernel = low.cuts.products.get(op)
+    if kernel is None:
         if low.cuts.terms is None:
             low.lost[op] = "its plan says loops"
         return None
-    axes = how.oriented(axes)
-    return how, axes, *((b, a) if axes.swapped else (a, b))
+    axes = kernel.oriented(axes)
+    return kernel, axes, *((b, a) if axes.swapped else (a, b))
 
 
-def _place(
+def _carried_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
-    """The tensor of a loop's carried sum, if the sum may go on in it: nothing else looks at what it held.
+    """Return the tensor of a loop-carried accumulator if the MMA may accumulate in place: nothing else uses its old
+    value.
 
-    Registers must hold it as the product does, rows and columns `along` the same dimensions.
+    Registers must have the layout of the MMA's accumulator, rows and columns `along` the same dimensions.
     """
-    found = only_load(start)
+    carried = only_load(start)
     before = op.operands[2]
-    if found is None or low.storage.going_on.get(before) is not found.tensor or len(low.users[before]) != 1:
+    if carried is None or low.storage.going_on.get(before) is not carried.tensor or len(low.users[before]) != 1:
         return None
-    same = only_load(low.storage.held(found.tensor, acc.dims, parts).formula)
-    if found.tensor in low.storage.sums:
-        return found if found == same and along in (None, low.storage.sums[found.tensor]) else None
+    same = only_load(low.storage.held(carried.tensor, acc.dims, parts).formula)
+    if carried.tensor in low.storage.sums:
+        return carried if carried == same and along in (None, low.storage.sums[carried.tensor]) else None
     sizes = tuple(low.writer.room(parts[d][1]) for d in acc.dims)
-    return found if found == same and low.storage.room_of(found.tensor) == sizes else None
+    return carried if carried == same and low.storage.room_of(carried.tensor) == sizes else None
 
 
-def _taken_over(
+def _reused_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
-    """The registers of a loop's carried sum, with what a product adds to put there: it is made of what they held, each
-    element of its own, and nothing else looks at that."""
+    """Return the loop-carried accumulator registers, with `start` stored in them, if the MMA may accumulate there.
+
+    That is so if `start` is computed from these registers element by element, and nothing else uses their old value.
+    """
     storage = low.storage
     for each in loads(start):
         carried = [v for v, tensor in storage.going_on.items() if tensor is each.tensor and v is not op.results[0]]
-        own = each.tensor in storage.sums and each == only_load(storage.held(each.tensor, acc.dims, parts).formula)
-        own = own and along in (None, storage.sums[each.tensor])
-        if own and len(storage.sums[each.tensor]) > 1 and any(_leads_to(low.users, v, op) for v in carried):
+        is_accumulator = each.tensor in storage.sums and each == only_load(
+            storage.held(each.tensor, acc.dims, parts).formula
+        )
+        is_accumulator = is_accumulator and along in (None, storage.sums[each.tensor])
+        if is_accumulator and len(storage.sums[each.tensor]) > 1 and any(_leads_to(low.users, v, op) for v in carried):
             storage.put(each.tensor, acc.dims, parts, start)
             return each
     return None
 
 
 def _leads_to(users_of: Mapping[Value, Sequence[Op]], value: Value, op: Op) -> bool:
-    """Whether a value is used once, by operations whose results are used once, until it is what a product adds to."""
+    """True if a value has one user, whose result has one user, and so on, up to the accumulator operand of `op`."""
     while True:
         users = users_of.get(value, ())
         if len(users) != 1:
@@ -474,9 +491,11 @@ def _leads_to(users_of: Mapping[Value, Sequence[Op]], value: Value, op: Op) -> b
 
 
 def _factor(storage: Storage, tile: Tile, wide: DType, last: Expr | None) -> Formula:
-    """A factor in the wide type, its elements side by side where vectors go."""
-    found = only_load(tile.formula)
-    fits = found is not None and (last is None or last not in tile.dims or apart_along(storage.scope, found, last) == 1)
+    """Return the formula of an MMA operand in the type `wide`, contiguous along `last` (the vectorised dimension)."""
+    source = only_load(tile.formula)
+    fits = source is not None and (
+        last is None or last not in tile.dims or apart_along(storage.scope, source, last) == 1
+    )
     if fits and tile.dtype is wide:
         return tile.formula
     dims = tuple(d for d in tile.dims if d is not last) + ((last,) if last in tile.dims else ())
@@ -484,14 +503,14 @@ def _factor(storage: Storage, tile: Tile, wide: DType, last: Expr | None) -> For
 
 
 def _as_tf32(storage: Storage, tile: Tile) -> Tile:
-    """A tile in memory of f32 with its numbers rounded to ten bits of fraction; one of another type as it is."""
+    """Return an f32 tile stored with its elements rounded to tf32 (ten bits of fraction); any other tile as it is."""
     if tile.dtype is not dtypes.f32:
         return tile
     tile = storage.stored(tile, name="factor")
-    found = only_load(tile.formula)
-    if found is None:  # nothing to look at
+    stored = only_load(tile.formula)
+    if stored is None:  # nothing to look at
         return tile
-    bits = storage.writer.emit("bitcast", (found.tensor,), dtype=dtypes.i32).result
+    bits = storage.writer.emit("bitcast", (stored.tensor,), dtype=dtypes.i32).result
     bits.name = storage.writer.fresh("bits")
     word = storage.held(bits, tile.dims, tile.parts).formula
     odd = Formula("and_", (Formula("shr", (word, Formula.number(13))), Formula.number(1)))
@@ -503,9 +522,10 @@ def _as_tf32(storage: Storage, tile: Tile) -> Tile:
 
 
 def _terms(storage: Storage, total: Value, dims: tuple[Expr, ...], parts: Parts, a: Tile, b: Tile) -> None:
-    """total += a * b, term after term, each written out: what a lane takes from its window is known then.
+    """Emit total += a * b as one map for each term of K, all unrolled, so that a lane's reads from its window are
+    constant.
 
-    Factors are widened where they are multiplied: they lie narrow in registers.
+    Operands are widened where they are multiplied: they are narrow in registers.
     """
     wide, summed = total.type.dtype, [d for d in a.dims if d in b.dims and d not in dims]
     before = storage.held(total, dims, parts).formula
@@ -530,7 +550,7 @@ def _products(
     left: Formula,
     right: Formula,
 ) -> None:
-    """total += left * right, over all of the summed dimensions: a few products of the last of them at once."""
+    """Emit total += left * right over all summed dimensions, as maps with AT_ONCE terms of the last dimension each."""
     *outer, (dim, (first, length)) = summed
     if outer:
         (d, (start, width)), *rest = outer

@@ -27,33 +27,36 @@ from tilewright.plan.model import element_bytes
 
 @dataclass
 class Computed(Factor):
-    """A, computed from arguments, where the atom has it in registers: a step of K at a time.
+    """Operand A, computed from arguments in registers, one K step at a time.
 
-    What has an element for each of A's, or for some neighbours along K, is copied to a tile in shared memory, as the
-    other factor is; what has one for each row is held by those who have the row; the rest is looked at where it lies.
+    An argument with an element for each element of A, or for some neighbours along K, is copied to a tile in shared
+    memory; one with an element for each row is kept in registers by the lanes that have the row; others are read from
+    memory.
     """
 
     tile: Tile
     held: Value
     tiles: dict[Load, tuple[Value, int]]
-    """What is brought step by step, and how many neighbours along K are one element of it."""
+    """{load that is copied step by step: (its shared tile, number of neighbours along K that share an element)}."""
 
     @classmethod
     def of(cls, product: AtomProduct, tile: Tile) -> Computed:
-        """A factor, with room for a step of it."""
-        how, axes, w, low = product.how, product.axes, product.w, product.low
-        step = how.k_step_elements(most(product.width(axes.k)))
-        held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.waves)
+        """Return the operand, with registers for a K step, and a shared tile for each argument that is copied step by
+        step.
+        """
+        kernel, axes, w, low = product.how, product.axes, product.w, product.low
+        step = kernel.k_step_elements(most(product.width(axes.k)))
+        held = w.registers(kernel.atom.a.dtype, (kernel.rows, step), f"{kernel.atom.name}.a", "left", kernel.waves)
         tiles: dict[Load, tuple[Value, int]] = {}
         for x in dict.fromkeys(loads(tile.formula)):
             alike = equal_neighbours(x.at, low.scope.coordinate(axes.k), step)
             if alike < step and any(low.scope.coordinate(axes.m) in e.symbols for e in x.at):
-                shape = how.rows, step // alike
-                tiles[x] = w.alloc(x.tensor.type.dtype, shape, "slab", _as_brought(product, x, shape[1])), alike
+                shape = kernel.rows, step // alike
+                tiles[x] = w.alloc(x.tensor.type.dtype, shape, "slab", _staged_swizzle(product, x, shape[1])), alike
         return cls(product, tile, held, tiles)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's step."""
+        """Emit the loads and the computation of a K step of A, and return its registers."""
         p, w = self.product, self.product.w
         i, c = w.axes((rows, deep))
         known: dict[Load, Formula] = {}
@@ -63,12 +66,12 @@ class Computed(Factor):
             if each in self.tiles:
                 held, alike = self.tiles[each]
                 over = w.axes((rows, deep // alike))
-                there = self._images(row + over[0], k + alike * over[1])
-                view = w.view(each.tensor, over, marked([there(e) for e in each.at], each.tensor.type.shape))
+                shifted = self._images(row + over[0], k + alike * over[1])
+                view = w.view(each.tensor, over, marked([shifted(e) for e in each.at], each.tensor.type.shape))
                 p.low.storage.brought[w.emit("copy", (view, held), otherwise=0)] = "ring"
                 known[each] = load(held, i, c // alike)
             elif not any(c in e.symbols for e in places):
-                known[each] = load(self._of_rows(each, i, places, (rows, deep)), i, c)
+                known[each] = load(self._row_values(each, i, places, (rows, deep)), i, c)
             elif any(mark for _, mark in marked(places, each.tensor.type.shape)):
                 raise ProgramError(f"%{each.tensor.name}: what a factor is computed from ends within a step of K")
             else:
@@ -79,15 +82,17 @@ class Computed(Factor):
         return self.held
 
     def _images(self, row: Expr, k: Expr) -> Substitution:
-        """Coordinates at a row and a place along K, the others as they are."""
+        """Return the substitution of coordinates at a row and an index along K; other dimensions are at the loops'
+        indices.
+        """
         p = self.product
         at = {**p.at, p.axes.m: row, p.axes.k: k}
         return Substitution(
             {p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in at.items() if d in self.tile.dims}
         )
 
-    def _of_rows(self, each: Load, i: Symbol, places: list[Expr], shape: tuple[int, int]) -> Value:
-        """What there is one of for each row, as A has it: in all lanes that have the row."""
+    def _row_values(self, each: Load, i: Symbol, places: list[Expr], shape: tuple[int, int]) -> Value:
+        """Return registers with one value for each row, repeated in all lanes and columns of A's layout."""
         p, w = self.product, self.product.w
         dtype, name = each.tensor.type.dtype, f"{each.tensor.name}_part"
         with w.before(places):
@@ -99,9 +104,11 @@ class Computed(Factor):
         return wide
 
 
-def _as_brought(product: AtomProduct, each: Load, count: int) -> Swizzle | None:
-    """How rows of so many elements of an argument lie in shared memory, so that lanes which have neighbouring rows read
-    other banks: as the machine's own copy can put them."""
+def _staged_swizzle(product: AtomProduct, each: Load, count: int) -> Swizzle | None:
+    """Return the swizzle of rows of `count` elements in shared memory, as a bulk copy can write them; None if none can.
+
+    With it, lanes that have neighbouring rows read from different banks.
+    """
     size, copies = element_bytes(each.tensor.type.dtype), product.low.machine.copies_between("global", "shared")
     atom = next((x for x in copies if x.asynchronous and count * size in x.rows), None)
     return None if atom is None else swizzle_of(atom, count * size, size, product.low.machine)

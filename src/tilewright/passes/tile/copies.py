@@ -1,4 +1,6 @@
-"""What copies of a program's factors share: accesses in numbers, the programs that copy, and the one on copies."""
+"""Copies of MMA operands that run first: accesses with numbers for sizes, the programs that copy, the program on
+copies.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class FactorCopy:
-    """A factor that is copied: the program that does it, its sizes and the shapes of its two arguments, in which
-    dimensions are one where they can be; and what is said of it."""
+    """The program that copies an MMA operand, its sizes, the shapes of its two arguments, and text for `explain`.
+
+    Dimensions are merged where they can be.
+    """
 
     program: Program
     sizes: dict[Symbol, int]
@@ -47,7 +51,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class Numbered:
-    """A read or a write of an argument: its coordinates, over symbols that have bounds, and the tensor's extents."""
+    """A read or write of an argument: coordinates over symbols with bounds, and the tensor's extents as ints."""
 
     op: Op
     over: dict[Expr, Symbol]
@@ -57,25 +61,26 @@ class Numbered:
 
     @property
     def source(self) -> Value:
-        """The argument."""
+        """The argument that is accessed."""
         return accessed(self.op)[0]
 
     @property
     def bytes(self) -> int:
-        """Those of an element of it."""
+        """The number of bytes of an element."""
         return int(self.source.type.dtype.bits) // 8
 
     def extent(self, dim: Expr) -> int:
-        """How many elements the tile has along a dimension."""
+        """Return the number of elements of the tile along a dimension."""
         return int(self.over[dim].hi) + 1
 
 
 def numbered(
     op: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], bounded: Collection[Expr] | None = None
 ) -> Numbered | str:
-    """A read or a write in numbers; or why it has none.
+    """Return a read or write with numbers for its sizes; or text: why it has none.
 
-    Symbols of all dimensions have bounds, or of those named: what lies past the end of the others is still said then.
+    Symbols of the dimensions in `bounded` (None: of all) get bounds; expressions of the others keep what lies past the
+    end.
     """
     source = accessed(op)[0]
     if source not in shapes or set(op.attrs) & {"lookups", "bounds"}:
@@ -93,7 +98,7 @@ def numbered(
 def factor_read(
     program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> Numbered | str:
-    """The read of a factor; or why it is no plain one."""
+    """Return the read of an MMA operand; or text: why it is no plain read of an argument."""
     op = next((x for x in program.walk() if factor in x.results), None)
     if op is None or op.name != "read" or op.operands[0] not in shapes:
         return "a factor is computed, or is no argument"
@@ -108,21 +113,21 @@ def factor_read(
 def factor_reads(
     program: Program, product: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> list[Numbered] | str:
-    """The reads of a product's factors, each of an argument that nothing else uses; or why they are none."""
-    found = []
+    """Return the reads of both operands of an MMA, each of an argument that nothing else uses; or text: why not."""
+    reads = []
     for factor in product.operands[:2]:
         read = factor_read(program, factor, sizes, shapes)
         if isinstance(read, str):
             return read
-        found.append(read)
-    sources, own = {r.source for r in found}, {r.op for r in found}
-    if len(sources) < 2 or any(not sources.isdisjoint(op.operands) for op in program.walk() if op not in own):
+        reads.append(read)
+    sources, read_ops = {r.source for r in reads}, {r.op for r in reads}
+    if len(sources) < 2 or any(not sources.isdisjoint(op.operands) for op in program.walk() if op not in read_ops):
         return "a factor is used twice"
-    return found
+    return reads
 
 
 def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Value], kept: dict[Op, Op]) -> Block:
-    """A block with other operations in place of some; `kept` gets what became of those that have blocks."""
+    """Return a block with operations replaced as `swapped` says; `kept` gets {operation: its copy} for the others."""
     ops = []
     for op in block.ops:
         if op in swapped:
@@ -138,42 +143,42 @@ def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Valu
 def copying(
     program: Program, source: Value, name: str, given: Shape, every: int, at: tuple[Expr, ...], words: str
 ) -> FactorCopy:
-    """The program that copies so many elements of a factor, with zeros where it has none.
+    """Return the program that copies an operand to `every` contiguous elements, with zeros where it has none.
 
-    What is written is one run of memory, and the program goes along it: whatever the rows are, lanes write whole words
-    of it side by side. `at` says where in `given` an element is read, by its number (`number_in`).
+    It runs along the copy's memory, so that lanes write whole words, whatever the rows are. `at` are the coordinates in
+    `given` (the source's shape) at which an element is read, by its number (`number_in`).
     """
     dtype, flat = source.type.dtype, number_in(every)
-    own = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(given)))
+    dims = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(given)))
     along = symbol(f"{name}_0", 1)
-    here, made = Value(MemoryType(dtype, own), source.name), Value(MemoryType(dtype, (along,)), name)
+    here, copy_arg = Value(MemoryType(dtype, dims), source.name), Value(MemoryType(dtype, (along,)), name)
     attrs = {"over": (flat,), "at": at, "otherwise": 0}
     read = Op(TILE.ops["read"], (here,), attrs, (Value(TileType(dtype, (along,))),))
-    write = Op(TILE.ops["write"], (read.result, made), {})
+    write = Op(TILE.ops["write"], (read.result, copy_arg), {})
     body = Block((), [read, write])
-    copy = replace(program, name=f"{program.name}_{name}", args=(here, made), body=body, records=[])
+    copy = replace(program, name=f"{program.name}_{name}", args=(here, copy_arg), body=body, records=[])
     verify(copy)
-    sizes = dict(zip((*own, along), (*given, every), strict=True))
-    return FactorCopy(copy, sizes, {here: given, made: (every,)}, words)
+    sizes = dict(zip((*dims, along), (*given, every), strict=True))
+    return FactorCopy(copy, sizes, {here: given, copy_arg: (every,)}, words)
 
 
 def number_in(every: int) -> Symbol:
-    """The number of an element of a copy that has so many."""
+    """Return the symbol for the number of an element in a copy of `every` elements."""
     return symbol("at", 0, every - 1)
 
 
 def digits(number: Expr, extents: Sequence[int]) -> list[Expr]:
-    """The coordinates of an element by its number, in a packed tensor."""
+    """Return the coordinates of an element of a packed tensor from its number."""
     return [number // step % extent for step, extent in zip(steps_of(extents), extents, strict=True)]
 
 
 def steps_of(shape: Sequence[int]) -> Shape:
-    """The strides of a tensor whose elements lie side by side."""
+    """Return the strides of a packed row-major tensor."""
     return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
 def up(extent: int, pitch: int, size: int) -> int:
-    """The least length from an extent on whose bytes are a multiple of a pitch."""
+    """Return the least length from `extent` on whose bytes are a multiple of `pitch`; elements have `size` bytes."""
     while extent * size % pitch:
         extent += 1
     return extent

@@ -66,31 +66,34 @@ def diagonal(
     deep: int,
     pitch: int,
 ) -> Copied | str:
-    """The program in which so many neighbouring products are one, each so deep; or why there is none.
+    """Return the program in which `count` adjacent GEMMs, each with K padded to `deep`, are one; or text: why there is
+    none.
 
-    Where K is shorter than that, A is copied as well, with zeros behind each product's own elements.
-    Rows of A, and those of the copy, begin a multiple of `pitch` bytes behind each other.
+    If K is shorter than `deep`, A is copied as well, with zeros behind each GEMM's own elements. The row pitch of A and
+    of the copies must be a multiple of `pitch` bytes.
     """
     with building():
-        found = neighbours(program, sizes, shapes)
-        if isinstance(found, str):
-            return found
-        if count < 2 or found.count % count:
-            return f"{count} does not divide {found.d}, which is {found.count}"
-        if (long := count * deep) * found.a.bytes % pitch:
-            return f"rows of {long} elements of {found.a.source.name} are no multiple of {pitch} bytes"
+        groups = neighbours(program, sizes, shapes)
+        if isinstance(groups, str):
+            return groups
+        if count < 2 or groups.count % count:
+            return f"{count} does not divide {groups.d}, which is {groups.count}"
+        if (long := count * deep) * groups.a.bytes % pitch:
+            return f"rows of {long} elements of {groups.a.source.name} are no multiple of {pitch} bytes"
         try:
-            return _Diagonal(program, sizes, shapes, found, count, deep).made(free, pitch)
+            return _Diagonal(program, sizes, shapes, groups, count, deep).made(free, pitch)
         except _Refused as why:
             return str(why)
 
 
 class _Refused(Exception):
-    """Why a program has no such form."""
+    """The reason why a program has no block-diagonal form."""
 
 
 class _Diagonal:
-    """The program written again: every read and write over dimensions of other sizes, which keep their names."""
+    """The program rewritten with a block-diagonal B: dimensions keep their names, but the batch, N and K change
+    sizes.
+    """
 
     def __init__(
         self,
@@ -105,12 +108,12 @@ class _Diagonal:
         self.before, self.sizes = dict(sizes), dict(sizes)
         self.given, self.shapes = dict(shapes), dict(shapes)
         self.args: dict[Value, Value] = {}
-        """What stands for each argument."""
+        """{argument: its replacement}."""
         n, _ = of.size
         self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * deep}
 
     def made(self, free: Collection[Op], pitch: int) -> Copied:
-        """The program and what copies B."""
+        """Return the rewritten program, and the programs that copy B and, if K is padded, A."""
         self._require(free)
         self.sizes |= {s: extent for d, extent in self.extents.items() for s in d.symbols}
         copy, of_copy = self._copy(pitch)
@@ -133,13 +136,15 @@ class _Diagonal:
         kept: dict[Op, Op] = {}
         body = with_ops(self.program.body, swapped, {}, kept)
         args = tuple(self.args.get(a, a) for a in self.program.args)
-        made = replace(self.program, body=body, args=args, bindings={})
-        verify(made)
+        program = replace(self.program, body=body, args=args, bindings={})
+        verify(program)
         free = tuple(kept[op] for op in free)
-        return Copied(made, self.sizes, self.shapes, free, tuple(copies), tuple(sources))
+        return Copied(program, self.sizes, self.shapes, free, tuple(copies), tuple(sources))
 
     def _require(self, free: Collection[Op]) -> None:
-        """That the rest of the program does the same for an element, whatever its dimensions are."""
+        """Raise _Refused unless everything outside the MMA is elementwise, and no constraint, loop or number fixes the
+        sizes.
+        """
         of = self.of
         stated = [d for tiles in tiles_of(self.program, self.before) for d in tiles]
         if any(str(d) in stated for d in self.extents):
@@ -156,7 +161,9 @@ class _Diagonal:
                 self._require_dims(kind.dims)
 
     def _require_dims(self, dims: tuple[Expr, ...]) -> None:
-        """That a tile has N where it has neighbours, and neither K nor what is computed from these."""
+        """Raise _Refused if a tile has the batch dimension without N, or K, or a dimension computed from one of
+        these.
+        """
         of = self.of
         if of.d in dims and of.n not in dims:
             raise _Refused(f"a tile has {of.d}, and not {of.n}")
@@ -165,37 +172,43 @@ class _Diagonal:
             raise _Refused(f"a tile beside its factors has {odd[0]}")
 
     def _argument(self, source: Value, shape: Shape, name: str) -> Value:
-        """What stands for an argument: with dimensions of its own, in a shape."""
-        found = self.args.get(source)
-        if found is not None and self.shapes[found] != shape:
+        """Return the argument that stands for `source`, with its own dimensions of extents `shape`.
+
+        Raise _Refused if it is accessed in two shapes.
+        """
+        stand_in = self.args.get(source)
+        if stand_in is not None and self.shapes[stand_in] != shape:
             raise _Refused(f"{name} is accessed twice, in two shapes")
-        if found is None:
+        if stand_in is None:
             dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(shape)))
             kind: MemoryType = source.type
-            found = self.args[source] = Value(MemoryType(kind.dtype, dims, strides=kind.strides), name)
+            stand_in = self.args[source] = Value(MemoryType(kind.dtype, dims, strides=kind.strides), name)
             self.sizes |= dict(zip(dims, shape, strict=True))
-            self.shapes[found] = shape
-        return found
+            self.shapes[stand_in] = shape
+        return stand_in
 
     def _over(self, access: Numbered) -> dict[Expr, Symbol]:
-        """The symbols of an access, those of other sizes with bounds."""
+        """Return {dimension: symbol} of an access, with new bounds for the dimensions that change size."""
         return {d: symbol(s.name, 0, self.extents[d] - 1) if d in self.extents else s for d, s in access.over.items()}
 
     def _swapped(self, access: Numbered, shape: Shape, at: tuple[Expr, ...], name: str) -> Op:
-        """The operation, with other coordinates in what stands for its argument."""
+        """Return the access with the coordinates `at` in the argument that stands for its own."""
         op, stands = access.op, self._argument(access.source, shape, name)
         attrs = {**op.attrs, "over": tuple(self._over(access).values()), "at": at}
         operands = tuple(stands if v is access.source else v for v in op.operands)
         return Op(op.spec, operands, attrs, op.results, loc=op.loc)
 
     def _numbered(self, op: Op, bounded: Collection[Expr] | None = None) -> Numbered:
-        found = numbered(op, self.before, self.given, bounded)
-        if isinstance(found, str):
-            raise _Refused(found)
-        return found
+        """Return a read or write with numbers for its sizes; raise _Refused if it has none."""
+        access = numbered(op, self.before, self.given, bounded)
+        if isinstance(access, str):
+            raise _Refused(access)
+        return access
 
     def _access(self, op: Op) -> Op:
-        """A read or a write of the elements that it had; those of A and C must lie side by side."""
+        """Return a read or write of the same elements over the new sizes; those of A and C must be contiguous across
+        GEMMs.
+        """
         of, access = self.of, self._numbered(op, self.extents)
         over, name = self._over(access), access.source.name or ""
         inner = of.k if op is of.a.op else of.n
@@ -218,7 +231,7 @@ class _Diagonal:
         return self._swapped(access, access.shape, tuple(map(Substitution(parts), access.at)), name)
 
     def _padded(self) -> tuple[FactorCopy, Op]:
-        """The program that copies A, with zeros behind each of the products' elements, and the read of its copy."""
+        """Return (the program that copies A with zeros behind each GEMM's elements, the read of the copy)."""
         of, deep, access = self.of, self.deep, self._numbered(self.of.a.op, self.extents)
         k, last, name = of.size[1], access.shape[-1], access.source.name
         if not has_run(access, of.d, of.k) or last != of.count * k:
@@ -234,7 +247,7 @@ class _Diagonal:
         return copy, self._swapped(access, (*access.shape[:-1], wide), at, copied)
 
     def _copy(self, pitch: int) -> tuple[FactorCopy, Op]:
-        """The program that copies B to blocks on a diagonal, and the read of its copy."""
+        """Return (the program that copies B to blocks on a diagonal, the read of the copy)."""
         of, b, count, deep = self.of, self.of.b, self.count, self.deep
         n, k = of.size
         kept = [d for d in b.over if d not in self.extents and d in of.product.result.type.dims]

@@ -3,8 +3,8 @@
     %3 = read %x over=[i, k] at=[i//56 + k//192 - 1, i%56 + k//64%3 - 1, k%64] otherwise=0 : f32[M, K]
     %3 = read %x over=[p, q, r, s, c] at=[p + r - 1, q + s - 1, c] otherwise=0 : f32[M_1, M_0, K_2, K_1, K_0]
 
-A loop that only adds products over such a dimension goes: the product sums over its digits. What is left of the program
-treats every digit as it would any dimension, so tasks, blocks of sums and loops over taps follow from what plans say of
+A loop that only adds MMAs over such a dimension is deleted: the MMA sums over its digits. The rest of the program
+treats every digit as any dimension, so tasks, accumulator tiles and loops over taps follow from what plans say of
 dimensions.
 """
 
@@ -28,36 +28,39 @@ from tilewright.plan.general import ALIKE, dims_of, only_adds
 def in_digits(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op], *, summed_only: bool = False
 ) -> tuple[Program, dict[Symbol, Size], set[Op]]:
-    """The program over digits, with the sizes of all its dimensions, and those of its loops that are `free`.
+    """Return (the program over digits, sizes of all its dimensions, its `free` loops (same result for every tile
+    size)); digits are mixed-radix parts.
 
-    Sizes that only a call tells are expressions of those; then digits have such sizes too.
-    With `summed_only`, dimensions that are written stay whole. The program itself where nothing divides a dimension of
-    it, or something else than an access depends on it.
+    Sizes known only at the call are expressions of symbols; then digits have such sizes too. With `summed_only`,
+    dimensions that are written stay whole. The program is returned as it is if no access divides a dimension.
     """
     with building():
-        made = _Digits(program, sizes, free, summed_only)
-        if not made.groups:
+        rewrite = _Digits(program, sizes, free, summed_only)
+        if not rewrite.groups:
             return program, dict(sizes), set(free)
-        return made.run()
+        return rewrite.run()
 
 
 def digits_of(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], dim: Expr, *, alone: bool = False
 ) -> tuple[Program, dict[Symbol, int], tuple[Symbol, ...], set[Op]] | None:
-    """The program with a dimension in digits, with the sizes of all, these digits, and the loops that are free.
+    """Return (the program with `dim` split into digits (mixed-radix parts), all sizes, these digits, its free loops
+    (same result for every tile size)).
 
-    None where it stays whole. With `alone`, all others do.
+    None if `dim` stays whole. With `alone`, all other dimensions stay whole.
     """
     with building():
-        made = _Digits(program, sizes, free, False, dim if alone else None)
-        found = made.groups.get(dim)
-        if found is None:
+        rewrite = _Digits(program, sizes, free, False, dim if alone else None)
+        group = rewrite.groups.get(dim)
+        if group is None:
             return None
-        over, every, loops = made.run()
-    return over, {s: int(n) for s, n in every.items()}, found.made, loops
+        over, every, loops = rewrite.run()
+    return over, {s: int(n) for s, n in every.items()}, group.made, loops
 
 
 class _Digits(Regrouped):
+    """Rewrites a program over the digits (mixed-radix parts) of the dimensions that accesses divide."""
+
     def __init__(
         self,
         program: Program,
@@ -69,7 +72,7 @@ class _Digits(Regrouped):
         super().__init__((), sizes=sizes)
         self.program, self.sizes, self.free = program, dict(sizes), set(free)
         self.gone = {op for op in self.free if only_adds(op)}
-        """Loops that may go."""
+        """Loops that may be eliminated: they only add MMAs."""
         written = {d for op in program.walk() if op.name in WRITES for d in op.operands[0].type.dims}
         for dim in [d for d in dims_of(program) if d in self.sizes]:
             if (summed_only and dim in written) or only not in (None, dim):
@@ -85,7 +88,9 @@ class _Digits(Regrouped):
     # -- which dimensions ---------------------------------------------------------------------------------
 
     def _steps(self, dim: Expr) -> list[tuple[Size, Size]] | None:
-        """(what a digit counts, its extent), the slowest first; None where the dimension stays whole."""
+        """Return (stride of a digit, its extent) for each digit of `dim`, the slowest first; None if `dim` stays
+        whole.
+        """
         extent = self.sizes[dim]  # type: ignore[index]
         radices: set[Size] = set()
         for op in self.program.walk():
@@ -109,38 +114,44 @@ class _Digits(Regrouped):
         return [(a, number_or(as_expr(b) // a)) for a, b in pairwise(ends)][::-1]
 
     def _divisors(self, op: Op, dim: Expr) -> set[Size]:
+        """Return the numbers by which a read or write divides the index of `dim`; {0} if it divides a sum with this
+        index.
+        """
         kind = accessed(op)[1]
         if "at" not in op.attrs or dim not in kind.dims:
             return set()
-        own = dict(zip(kind.dims, op.attrs["over"], strict=True))[dim]
-        found: set[Size] = set()
+        index = dict(zip(kind.dims, op.attrs["over"], strict=True))[dim]
+        divisors: set[Size] = set()
         sizes = {s for n in self.sizes.values() if isinstance(n, Expr) for s in n.symbols}
-        for node in (n for e in op.attrs["at"] for n in self.numbers(e).divisions(set()) if own in n.symbols):
+        for node in (n for e in op.attrs["at"] for n in self.numbers(e).divisions(set()) if index in n.symbols):
             inner, by = node.parts
             whole: Expr = as_expr(1)
             if isinstance(inner, FloorDiv):
                 inner, whole = inner.parts
-            if inner is not own or not (by.symbols | whole.symbols) <= sizes:
+            if inner is not index or not (by.symbols | whole.symbols) <= sizes:
                 return {0}  # no chain holds that
-            found |= {number_or(by * whole), number_or(whole)}
-        return found
+            divisors |= {number_or(by * whole), number_or(whole)}
+        return divisors
 
     # -- the program over them ----------------------------------------------------------------------------
 
     def run(self) -> tuple[Program, dict[Symbol, Size], set[Op]]:
-        """The program, its sizes, its free loops."""
-        made = replace(self.program, body=self.body(self.program.body))
-        return made, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
+        """Return (the program over digits (mixed-radix parts), its sizes, its free loops (same result for every tile
+        size)).
+        """
+        rewritten = replace(self.program, body=self.body(self.program.body))
+        return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
     def goes(self, op: Op) -> bool:
-        """Whether a loop goes: the product sums over the digits of its axis."""
+        """True if a loop is eliminated: the MMA sums over the digits (mixed-radix parts) of its axis."""
         return op in self.gone and op.attrs["axis"] in self.groups
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:
-    found: list[Expr] = []
+    """Return the expressions among attribute values, and in tuples of them."""
+    exprs: list[Expr] = []
     for value in attrs.values():
         for e in value if isinstance(value, tuple) else (value,):
             if isinstance(e, Expr):
-                found.append(e)
-    return found
+                exprs.append(e)
+    return exprs

@@ -29,7 +29,11 @@ BY_NAME = frozenset(
 
 
 def in_dim_order(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """The program with all tiles in one order, and those of its loops that are `free`; itself where it has no product.
+    """Return (the program with all tiles in one order of dimensions, its `free` loops (same result for every tile
+    size)).
+
+    Unchanged if the program has no MMA, a block-diagonal one, or an operation for which the order of dimensions
+    matters.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[M, K], %w: global f32[N, K], %y: global f32[M, N])
@@ -55,7 +59,10 @@ def in_dim_order(program: Program, free: Collection[Op]) -> tuple[Program, Colle
 
 
 def _positions(program: Program, products: list[Op]) -> dict[Expr, int]:
-    """The place of every dimension in the order: those that no memory has stand first, then those of a batch."""
+    """Return {dimension: its position in the order}: first those that no memory has, then batches, then the others.
+
+    Columns of an MMA with one computed operand come last, so that the computed one is A.
+    """
     ops = list(program.walk())
     accesses = [op for op in ops if op.name in ("read", "write")]
     writes = [op for op in accesses if op.name == "write"]
@@ -76,13 +83,13 @@ def _positions(program: Program, products: list[Op]) -> dict[Expr, int]:
 
 
 def _in_memory(op: Op) -> list[Expr]:
-    """The dimensions of an access in the order of the coordinates that have them."""
+    """Return the dimensions of an access, in the order of the memory coordinates that use them."""
     kind, over, at = places(op)
-    return [d for e in at for d, own in zip(kind.dims, over, strict=True) if own in e.symbols]
+    return [d for e in at for d, index in zip(kind.dims, over, strict=True) if index in e.symbols]
 
 
 def _computed(program: Program) -> set[Value]:
-    """The values that depend on a product; those that a loop only adds up do not depend on themselves."""
+    """Return the values that depend on an MMA; a value that a loop only accumulates does not depend on itself."""
     computed: set[Value] = set()
     before = -1
     while before < len(computed):
@@ -95,7 +102,7 @@ def _computed(program: Program) -> set[Value]:
 
 
 def _with_results(program: Program) -> set[Value]:
-    """Accumulators, and all that meets them element by element; operands that are only read stay as they lie."""
+    """Return the accumulators and all values that meet them element by element; other operands keep their order."""
     ordered = {v for op in program.walk() if op.name == "mma" for v in (op.operands[2], *op.results)}
     before = -1
     while before < len(ordered):
@@ -107,26 +114,26 @@ def _with_results(program: Program) -> set[Value]:
 
 
 def _of_one_order(op: Op) -> list[set[Value]]:
-    """The sets of values that an operation relates element by element."""
+    """Return the sets of values whose elements an operation pairs."""
     if op.name == "iterate":
         (body,) = op.blocks
-        given = op.operands[len(op.operands) - len(op.results) :]
-        return [set(x) for x in zip(given, body.args, body.ops[-1].operands, op.results, strict=True)]
+        operands = op.operands[len(op.operands) - len(op.results) :]
+        return [set(x) for x in zip(operands, body.args, body.ops[-1].operands, op.results, strict=True)]
     if op.name in ("mma", "read", "write", "yield"):
         return []
-    given = op.operands[1:] if op.name == "select" else op.operands  # a condition has the order of coordinates
-    return [{*given, *op.results}]
+    operands = op.operands[1:] if op.name == "select" else op.operands  # a condition has the order of coordinates
+    return [{*operands, *op.results}]
 
 
 class _InOrder(Rewriter):
-    """The program with the values that are `ordered` in the order of `positions`."""
+    """The program with the values in `ordered` rewritten to have their dimensions in the order of `positions`."""
 
     def __init__(self, positions: Mapping[Expr, int], ordered: Collection[Value]):
         super().__init__()
         self.positions, self.ordered = positions, ordered
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Operations, appended; those that only change an order go."""
+        """Append the rewritten operations of `given` to `ops`; permutes of ordered values are deleted."""
         for op in given:
             if op.name == "permute" and op.result in self.ordered:
                 self.values[op.result] = self.of(op.operands[0])
@@ -136,7 +143,7 @@ class _InOrder(Rewriter):
                 ops += self._put_in_order(self.kept[op])
 
     def op(self, op: Op) -> Op:
-        """An operation on what stands for its operands; operand B of a product has the columns."""
+        """Return the rewritten operation; operand B of an MMA is the one with the columns."""
         blocks = []
         for block in op.blocks:
             args = self._new(block.args)
@@ -146,9 +153,9 @@ class _InOrder(Rewriter):
         if "to" in attrs:
             attrs["to"] = results[0].type.dims
         if "over" in attrs:
-            own = dict(zip(accessed(op)[1].dims, attrs["over"], strict=True))
+            index_of = dict(zip(accessed(op)[1].dims, attrs["over"], strict=True))
             tile = results[0].type if op.name == "read" else operands[0].type
-            attrs["over"] = tuple(own[d] for d in tile.dims)
+            attrs["over"] = tuple(index_of[d] for d in tile.dims)
         if op.name == "mma":
             a, b, acc = operands
             free = [d for d in acc.type.dims if (d in a.type.dims) != (d in b.type.dims)]
@@ -156,23 +163,24 @@ class _InOrder(Rewriter):
         return Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
 
     def _new(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Values that stand for others: in order."""
-        made = tuple(Value(self._type(v), v.name) for v in values)
-        self.values |= dict(zip(values, made, strict=True))
-        return made
+        """Return new values with ordered types for `values`, and record the replacement."""
+        ordered = tuple(Value(self._type(v), v.name) for v in values)
+        self.values |= dict(zip(values, ordered, strict=True))
+        return ordered
 
     def _type(self, value: Value) -> object:
+        """Return the type of a value's replacement: with sorted dimensions if the value is ordered."""
         kind = value.type
         if value not in self.ordered or not isinstance(kind, TileType):
             return kind
         return TileType(kind.dtype, tuple(sorted(kind.dims, key=lambda d: self.positions[d])))
 
-    def _put_in_order(self, made: Op) -> list[Op]:
-        """The operation that orders the result of one on tiles over different dimensions, none of which has all."""
-        if made.spec.result_types is None or made.name == "iterate" or not made.results:
+    def _put_in_order(self, op: Op) -> list[Op]:
+        """Return a permute if the result type that follows from an operation's operands has another order; else []."""
+        if op.spec.result_types is None or op.name == "iterate" or not op.results:
             return []
-        (kind,) = made.spec.result_types(made)
-        if kind == made.result.type:
+        (kind,) = op.spec.result_types(op)
+        if kind == op.result.type:
             return []
-        ordered, made.results = made.result, (Value(kind, made.result.name),)
-        return [Op(TILE.ops["permute"], made.results, {"to": ordered.type.dims}, (ordered,), (), made.loc)]
+        ordered, op.results = op.result, (Value(kind, op.result.name),)
+        return [Op(TILE.ops["permute"], op.results, {"to": ordered.type.dims}, (ordered,), (), op.loc)]

@@ -1,7 +1,7 @@
-"""What has no elements is not computed: a program without its empty writes, loops and sums.
+"""Empty tiles are not computed: a program without its empty writes, loops and sums.
 
     %3 = iterate K init=(%2) { ... mma ... }      K is 0: %2 stands for %3
-    write %4, %y : f32[M, N]                      M is 0: gone, with all that only it needs
+    write %4, %y : f32[M, N]                      M is 0: deleted, with all that only it needs
     %5 = read %x ... otherwise=0                  x has no elements: a tile of zeros
 
 Coordinates are divided by extents, and tasks cut them; of those that are left, none is 0 unless it is meant to be.
@@ -24,7 +24,8 @@ from tilewright.plan.boxes import WRITES
 def without_empty(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """The program without what has no elements, and those of its loops that are `free`; itself, if all have some.
+    """Return (the program without operations on empty tiles, its `free` loops (same result for every tile size));
+    unchanged if no dimension is 0.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.tile import parse_tile
@@ -49,61 +50,68 @@ def without_empty(
     if not empty:
         return program, free
     with building():
-        made = _WithoutEmpty(empty, _limited(program))
-        found = replace(program, body=made.body(program.body))
-    return found, {made.kept[op] for op in free if op in made.kept}
+        rewrite = _WithoutEmpty(empty, _limited(program))
+        rewritten = replace(program, body=rewrite.body(program.body))
+    return rewritten, {rewrite.kept[op] for op in free if op in rewrite.kept}
 
 
 def _limited(program: Program) -> set[Expr]:
-    """The axes of loops whose rounds a constraint counts, whatever extent they have."""
+    """Return the axes of loops whose number of iterations a constraint states, whatever their extent."""
     tilings = [record for record in program.records if record.name == "tiling"]
     return {record.attrs["dim"] for record in tilings if "iters" in record.attrs or "start" in record.attrs}
 
 
 class _WithoutEmpty(Rewriter):
+    """Rewrites a program without operations on tiles that have one of the `empty` dimensions."""
+
     def __init__(self, empty: set[Expr], limited: set[Expr]):
         super().__init__()
         self.empty, self.limited = empty, limited
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Dimensions stay as they are."""
+        """Return the dimensions unchanged."""
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Reads and writes go where they went."""
+        """Return no changed attributes: reads and writes stay."""
         return {}
 
     def body(self, block: Block) -> Block:
-        """A block, without what nothing needs."""
-        return without_unused(super().body(block), self._acts)
+        """Return the rewritten block, without operations whose results nothing uses."""
+        return without_unused(super().body(block), self._has_effect)
 
     def op(self, op: Op) -> Op:
-        """An operation; of a read from memory without elements, the number that it gives outside."""
-        made = super().op(op)
+        """Return the rewritten operation; a read from memory without elements becomes a fill with its `otherwise`
+        number.
+        """
+        rewritten = super().op(op)
         if op.name != "read" or "otherwise" not in op.attrs or self.empty.isdisjoint(op.operands[0].type.dims):
-            return made
-        return Op(TILE.ops["fill"], (), {"value": op.attrs["otherwise"]}, made.results, loc=op.loc)
+            return rewritten
+        return Op(TILE.ops["fill"], (), {"value": op.attrs["otherwise"]}, rewritten.results, loc=op.loc)
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Operations, appended, but for loops and products that something stands for."""
+        """Append the rewritten operations to `ops`, except empty loops and MMAs, whose results are replaced."""
         for op in given:
-            stands = self._stands(op)
+            stands = self._replacement(op)
             if stands is None:
                 super().block([op], ops)
             else:
                 self.values |= {r: self.of(v) for r, v in zip(op.results, stands, strict=True)}
 
-    def _acts(self, op: Op) -> bool:
-        """Whether an operation does more than to give values, or ends a block."""
+    def _has_effect(self, op: Op) -> bool:
+        """True if an operation has an effect beside its results (a write with elements, ...), or ends a block."""
         if op.blocks:
-            return any(self._acts(x) for x in within(op) if x.name != "yield")
+            return any(self._has_effect(x) for x in within(op) if x.name != "yield")
         return not self._is_empty(op.operands[0]) if op.name in WRITES else not op.results
 
     def _is_empty(self, value: Value) -> bool:
+        """True if a value is a tile without elements."""
         return isinstance(value.type, TileType) and not self.empty.isdisjoint(value.type.dims)
 
-    def _stands(self, op: Op) -> tuple[Value, ...] | None:
-        """What stands for the results of a loop without rounds, or of a product that adds nothing; None: it stays."""
+    def _replacement(self, op: Op) -> tuple[Value, ...] | None:
+        """Return the values that replace the results of an empty loop, or of an MMA with an empty K; None if it
+        stays.
+        """
         if op.name == "iterate" and op.attrs["axis"] in self.empty - self.limited and not op.attrs.get("start"):
             return op.operands
         if op.name == "mma":

@@ -18,9 +18,10 @@ from tilewright.plan.boxes import WRITES
 
 
 def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """The program with one read for equal ones of a block, and its free loops; itself where all differ.
+    """Return (the program with equal reads of a block joined, its free loops (same result for every tile size));
+    unchanged if all reads differ.
 
-    Memory that is written is read as often as it is said.
+    Reads of memory that is written are not joined.
     """
     written = {op.operands[1] for op in program.walk() if op.name in WRITES}
     reads = [op for op in program.walk() if _can_be_shared(op, written)]
@@ -33,6 +34,7 @@ def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Progr
 
 
 def _can_be_shared(op: Op, written: Collection[Value]) -> bool:
+    """True if an operation reads memory that the program does not write, at places that do not depend on data."""
     return (
         op.name == "read"
         and op.operands[0] not in written
@@ -47,7 +49,7 @@ def _key(op: Op) -> tuple[object, ...]:
 
 
 class _ReadOnce(Regrouped):
-    """A program over the same dimensions, without reads that stand in their block before."""
+    """Rewrites a program without reads that are equal to an earlier read of their block."""
 
     def __init__(self, written: Collection[Value]):
         super().__init__(())
@@ -59,7 +61,9 @@ class _ReadOnce(Regrouped):
         return super().of(self.same.get(value, value))
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Operations, appended; an equal read before stands for a read."""
+        """Append the rewritten operations to `ops`; a read equal to an earlier one of the block is replaced by its
+        result.
+        """
         first: dict[tuple[object, ...], Value] = {}
         kept: list[Op] = []
         for op in given:

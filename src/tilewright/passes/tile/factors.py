@@ -1,4 +1,4 @@
-"""A factor of a product as its blocks read it."""
+"""An operand of an MMA as its blocks of the accumulator read it."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from tilewright.passes.tile.atom_products import AtomProduct
 
 @dataclass
 class Factor:
-    """A factor as blocks read it."""
+    """An operand (A or B) of an MMA by atoms, as blocks of the accumulator read it."""
 
     product: AtomProduct
     ragged: bool = field(default=False, init=False)
-    """Whether the block's columns may end before its registers do."""
+    """True if the block's columns may end before its registers do."""
 
     @property
     def skips(self) -> bool:
-        """Whether some of it may be out of bounds, and is left out."""
+        """True if elements may be out of bounds, and their products are left out."""
         return False
 
     def begin(self) -> None:
-        """Another block begins: no loop has limits yet."""
+        """Begin another block: no loop has limits yet."""
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
-        """(first, end, whether it is written out) of a loop over a dimension that is summed beside K."""
+        """Return (first, end, True if it is unrolled) of the loop over a summed dimension beside K."""
         return as_expr(0), as_expr(self.product.width(dim)), False
 
     def slides(self, dim: Expr) -> bool:
-        """Whether it depends on the row which elements are in bounds at a place along such a dimension."""
+        """True if the row decides which elements are in bounds at an index of `dim`, a summed dimension beside K."""
         return False
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's (rows, deep) from a row and a place along K on; rows past the `last` may be any."""
+        """Return A's tile of (rows, deep) from `row` and the K index `k` on; rows past `last` may have any elements."""
         raise NotImplementedError
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """B's (deep, columns) from a place along K and a column on."""
+        """Return B's tile of (deep, columns) from the K index `k` and `column` on."""
         raise NotImplementedError

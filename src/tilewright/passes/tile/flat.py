@@ -5,8 +5,8 @@
 
 Lanes are as many as a power of two, and have as many elements each: no number of such rows is theirs.
 
-Where every tile has the same dimensions, and every argument lies as they count, it makes no difference which row an
-element is of.
+If every tile has the same dimensions, and every argument lies in their order, it does not matter which row an element
+is of.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAME = frozenset({*ELEMENTWISE, "read", "write", "cast", "select", "scalar", "fi
 
 
 def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict[Symbol, int]] | None:
-    """The program over one dimension, and all sizes; None where it stays as it is."""
+    """Return (the elementwise program over one flat dimension, all sizes); None if it stays as it is."""
     dims = _dims(program)
     if dims is None or len(dims) < 2 or not all(isinstance(d, Symbol) and d in sizes for d in dims):
         return None
@@ -35,31 +35,35 @@ def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict
     if workgroups or tilings or prod(extents) == 0 or extents[-1] & (extents[-1] - 1) == 0:
         return None
     with building():
-        f, made = symbol("f", 0, prod(extents) - 1), symbol("_".join(map(str, dims)), 0)
+        f, flat_dim = symbol("f", 0, prod(extents) - 1), symbol("_".join(map(str, dims)), 0)
         at: dict[Expr, Expr] = {}
         for n, d in enumerate(dims):
             inner = prod(extents[n + 1 :])
             at[d] = f // inner % extents[n] if n else f // inner
-        again = Regrouped([DimensionGroup(dims, (made,), (f,), at)])
+        again = Regrouped([DimensionGroup(dims, (flat_dim,), (f,), at)])
         body = again.body(program.body)
-        found = Program(program.level, program.name, program.args, Block((), body.ops), program.records)
-        verify(found)
-    return found, {**sizes, made: prod(extents)}
+        rewritten = Program(program.level, program.name, program.args, Block((), body.ops), program.records)
+        verify(rewritten)
+    return rewritten, {**sizes, flat_dim: prod(extents)}
 
 
 def _dims(program: Program) -> tuple[Expr, ...] | None:
-    """The dimensions of all tiles, in which all arguments lie; None where some have others."""
-    found: set[tuple[Expr, ...]] = set()
+    """Return the dimensions that all tiles have, in the order of all arguments; None if some tile or argument
+    differs.
+    """
+    dims_of_tiles: set[tuple[Expr, ...]] = set()
     for op in program.walk():
         if op.name not in SAME or (op.name in ("read", "write") and not _is_plain(op)):
             return None
-        found |= {v.type.dims for v in (*op.operands, *op.results) if isinstance(v.type, TileType) and v.type.dims}
-    return found.pop() if len(found) == 1 else None
+        dims_of_tiles |= {
+            v.type.dims for v in (*op.operands, *op.results) if isinstance(v.type, TileType) and v.type.dims
+        }
+    return dims_of_tiles.pop() if len(dims_of_tiles) == 1 else None
 
 
 def _is_plain(op: Op) -> bool:
-    """Whether an access goes over all of an argument, as that lies."""
+    """True if an access covers all of an argument, in the order of its dimensions, without strides of its own."""
     memory, kind, _ = accessed(op)
-    own: MemoryType = memory.type
+    memory_type: MemoryType = memory.type
     special = {"over", "at", "lookups", "bounds", "otherwise"} & {k for k, v in op.attrs.items() if v is not None}
-    return not special and own.dims == kind.dims and own.strides is None and own.extents is None
+    return not special and memory_type.dims == kind.dims and memory_type.strides is None and memory_type.extents is None

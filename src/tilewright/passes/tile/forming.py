@@ -35,33 +35,35 @@ COARSE = 16
 
 
 def _tiles(storage: Storage, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
-    """The operands; dear ones that are repeated along other dimensions go to memory first."""
+    """Return the operand tiles; expensive ones that are repeated along other dimensions are stored in memory first."""
     return [simple(storage, v, 7) if set(storage.env[v].dims) < set(dims) else storage.env[v] for v in op.operands]
 
 
 def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """A function of one or two elements."""
+    """Lower a function of one or two elements; exp and division use cheaper forms where the result is rounded
+    coarsely.
+    """
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype
     storage, composed = low.storage, is_composed(op.name, dtype)
     tiles = [simple(storage, v) for v in op.operands] if composed else _tiles(storage, op, kind.dims)
     parts = common_parts(tiles)
     if op.name == "exp" and _is_coarse(low, op):
-        found = call("exp2", _scaled(low.storage, tiles[0]))
+        formula = call("exp2", _as_exp2_argument(low.storage, tiles[0]))
     elif op.name == "div" and _is_coarse(low, op) and is_row(low.writer, tiles[1]) and not is_row(low.writer, tiles[0]):
         over = low.storage.stored(Tile(dtypes.f32, tiles[1].dims, tiles[1].parts, call("reciprocal", tiles[1].formula)))
-        found = call("mul", tiles[0].formula, over.formula)
+        formula = call("mul", tiles[0].formula, over.formula)
     else:
-        found = functions.elementwise(op.name, dtype, *(t.formula for t in tiles))
-    return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, found),)
+        formula = functions.elementwise(op.name, dtype, *(t.formula for t in tiles))
+    return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, formula),)
 
 
 def _is_coarse(low: Lowering, op: Op) -> bool:
-    """Whether what is computed is only rounded to 16 bits, added up, or what sums are scaled by.
+    """True if an f32 result is only rounded to 16 bits, summed, or used to scale sums, so that it need not be exact.
 
-    Then it need not be good to the last place: an exponential is a power of two, whose scale joins what scales the
-    argument, 2^-24 of the exponent off; what is divided by a row's value is multiplied by the reciprocal of that.
-    Between products sums are such values, whatever becomes of them; elsewhere what is made of them must be.
+    Then an exponential is computed as a power of two, 2^-24 of the exponent off, and a division by a row's value as a
+    multiplication by its reciprocal. Between MMAs the direct users decide; elsewhere all values computed from the
+    result.
     """
     (value,) = op.results
     if value.type.dtype is not dtypes.f32:
@@ -74,15 +76,15 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
 
     def coarse(user: Op) -> bool:
         if user.name == "mul":
-            (made,) = user.results
-            return all(adds(made, other) for other in low.users.get(made, ()))
+            (product,) = user.results
+            return all(adds(product, other) for other in low.users.get(product, ()))
         return user.name == "sum" or (user.name == "cast" and user.attrs["dtype"].bits <= COARSE)
 
     return all(map(coarse, low.users.get(value, ())))
 
 
 def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
-    """Whether a value is rounded to 16 bits in the end, after sums, products and quotients alone."""
+    """True if a value is rounded to a float of at most 16 bits in the end, after sums, products and quotients only."""
     users = users_of.get(value, ())
 
     def coarse(user: Op) -> bool:
@@ -93,8 +95,10 @@ def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
     return bool(users) and all(map(coarse, users))
 
 
-def _scaled(storage: Storage, tile: Tile) -> Formula:
-    """The argument of e^x as one of 2^x: its scale joins others, and what rows have is scaled once a row."""
+def _as_exp2_argument(storage: Storage, tile: Tile) -> Formula:
+    """Return the argument of e^x as one of 2^x: log2(e) is merged with a factor, and a row's value is scaled once a
+    row.
+    """
     formula, home = tile.formula, storage.writer.home
     if is_row(storage.writer, tile) or formula.name != "sub" or home is None:
         return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
@@ -110,19 +114,19 @@ def _scaled(storage: Storage, tile: Tile) -> Formula:
 
 
 def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """One tile where a condition holds, another elsewhere."""
+    """Lower `select`: one tile where a condition holds, another elsewhere."""
     kind: TileType = op.results[0].type
     tiles = _tiles(low.storage, op, kind.dims)
     parts = common_parts(tiles)
     seldom = masks.select(low, op, tiles, parts)
     if seldom is not None:
         return (seldom,)
-    found = call("select", *(t.formula for t in tiles))
-    return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, found),)
+    formula = call("select", *(t.formula for t in tiles))
+    return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, formula),)
 
 
 def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The same numbers in another element type."""
+    """Lower `cast`: the same numbers in another element type."""
     to = op.attrs["dtype"]
     (value,) = op.operands
     tile = simple(low.storage, value) if value.type.dtype.is_float and to.kind == "int" else low.storage.env[value]
@@ -130,7 +134,7 @@ def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The same bits in another element type of the same width."""
+    """Lower `bitcast`: the same bits in another element type, perhaps of another width along the last dimension."""
     storage = low.storage
     (value,) = op.operands
     to = op.attrs["dtype"]
@@ -141,7 +145,7 @@ def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
         bytes_ = Tile(dtypes.i8, tile.dims, tile.parts, tile.formula)
         if tile.dtype.bits != 8:
             raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet; go by i8", op.loc)
-        return (_halves(storage, bytes_ if tile.dtype is dtypes.i8 else _as_bits(storage, tile, dtypes.i8), op),)
+        return (_as_f4_pairs(storage, bytes_ if tile.dtype is dtypes.i8 else _as_bits(storage, tile, dtypes.i8), op),)
     if to.bits not in _WORDS or tile.dtype.bits not in _WORDS:
         raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet", op.loc)
     return (_other_width(storage, _as_bits(storage, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
@@ -151,22 +155,22 @@ _WORDS = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
 
 
 def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
-    """The same bits as another type of the same width."""
+    """Return a tile with the same bits as another type of the same width."""
     if tile.dtype is to:
         return tile
-    found = only_load(tile.formula)
-    if found is None or found.tensor.type.space != "shared":
+    source = only_load(tile.formula)
+    if source is None or source.tensor.type.space != "shared":
         tile = storage.stored(tile)
-        found = only_load(tile.formula)
-    if found is None:  # nothing to look at
+        source = only_load(tile.formula)
+    if source is None:  # nothing to look at
         return Tile(to, tile.dims, tile.parts, formulas.number(0, to))
-    tensor = storage.writer.emit("bitcast", (found.tensor,), dtype=to).result
-    tensor.name = storage.writer.fresh(f"{found.tensor.name}_bits")
-    return Tile(to, tile.dims, tile.parts, load(tensor, *found.at))
+    tensor = storage.writer.emit("bitcast", (source.tensor,), dtype=to).result
+    tensor.name = storage.writer.fresh(f"{source.tensor.name}_bits")
+    return Tile(to, tile.dims, tile.parts, load(tensor, *source.at))
 
 
 def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
-    """Words cut into smaller ones, or put together to larger ones, along the last dimension; the lowest bits first."""
+    """Return words split into smaller ones, or joined to larger ones, along the last dimension; lowest bits first."""
     *outer, last = kind.dims
     before = tile.dims[-1]
     parts = {d: tile.parts[d] for d in outer}
@@ -191,8 +195,8 @@ def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
     return _as_bits(storage, Tile(word, kind.dims, parts, formula), kind.dtype)
 
 
-def _halves(storage: Storage, tile: Tile, op: Op) -> Tile:
-    """Bytes as two floats of four bits each, the lower half first: a sign, then 0, 0.5, 1, 1.5, 2, 3, 4 or 6."""
+def _as_f4_pairs(storage: Storage, tile: Tile, op: Op) -> Tile:
+    """Return bytes as two f4 floats each, the lower half first: a sign, then 0, 0.5, 1, 1.5, 2, 3, 4 or 6."""
     kind: TileType = op.results[0].type
     last, before = kind.dims[-1], tile.dims[-1]
     start, width = tile.parts[before]
@@ -214,7 +218,7 @@ def _halves(storage: Storage, tile: Tile, op: Op) -> Tile:
 
 
 def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Each element of a dimension several times in a row."""
+    """Lower `repeat`: each element of a dimension several times in a row."""
     tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
@@ -225,14 +229,14 @@ def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The tile over more dimensions, or the same in another order."""
+    """Lower `broadcast` and `permute`: the tile over more dimensions, or the same in another order."""
     tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     return (Tile(kind.dtype, kind.dims, {d: tile.parts.get(d) or low.scope.part(d) for d in kind.dims}, tile.formula),)
 
 
 def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The same elements, last dimension fastest, over other dimensions."""
+    """Lower `reshape`: the same elements, last dimension fastest, over other dimensions."""
     tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -249,7 +253,7 @@ def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _refuse_open(op: Op, parts: Parts) -> None:
-    """Raises where elements are numbered along dimensions of which only a call tells how long they are."""
+    """Raise a ProgramError if an operation numbers elements along a dimension whose size is known only at the call."""
     for d, (_, width) in parts.items():
         if isinstance(width, Expr):
             raise ProgramError(
@@ -260,7 +264,7 @@ def _refuse_open(op: Op, parts: Parts) -> None:
 
 
 def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """One element."""
+    """Lower `extract`: one element of a tile."""
     tile = low.storage.env[op.operands[0]]
     _refuse_open(op, tile.parts)
     offsets = [low.scope.number(e) for e in op.attrs["offset"]]
@@ -281,19 +285,19 @@ def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """A tile of one number."""
+    """Lower `fill`: a tile of one number."""
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
     parts = {d: low.scope.part(d) for d in kind.dims}
     if isinstance(value, Expr):
-        given = low.in_grid and value.symbols.isdisjoint(low.scope.bound)
-        value = low.scope.expr(value) if given else low.scope.size(value)
-    found = formulas.index if isinstance(value, Expr) else formulas.number
-    return (Tile(kind.dtype, kind.dims, parts, found(value, kind.dtype)),)
+        is_expr = low.in_grid and value.symbols.isdisjoint(low.scope.bound)
+        value = low.scope.expr(value) if is_expr else low.scope.size(value)
+    make = formulas.index if isinstance(value, Expr) else formulas.number
+    return (Tile(kind.dtype, kind.dims, parts, make(value, kind.dtype)),)
 
 
 def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """A number, or an expression, as a tile without dimensions."""
+    """Lower `scalar`: a number, or an expression, as a tile without dimensions."""
     value, dtype = op.attrs["value"], op.attrs["dtype"]
     if isinstance(value, Expr):
         return (_computed(low, op, value, {}, dtype),)
@@ -301,21 +305,21 @@ def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The coordinates along a dimension."""
+    """Lower `self_index`: the coordinates along a dimension."""
     scope = low.scope
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
     if dim in scope.walking:
-        found = converted(scope.bound[dim].formula, scope.bound[dim].dtype, kind.dtype)
+        formula = converted(scope.bound[dim].formula, scope.bound[dim].dtype, kind.dtype)
     elif dim in scope.bases:
-        found = converted(moving.place(scope, dim), dtypes.i64, kind.dtype)
+        formula = converted(moving.place(scope, dim), dtypes.i64, kind.dtype)
     else:
-        found = formulas.index(scope.coordinate(dim), kind.dtype)
-    return (Tile(kind.dtype, kind.dims, {dim: scope.part(dim)}, found),)
+        formula = formulas.index(scope.coordinate(dim), kind.dtype)
+    return (Tile(kind.dtype, kind.dims, {dim: scope.part(dim)}, formula),)
 
 
 def apply(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """An expression of the elements of tiles."""
+    """Lower `apply`: an expression of the elements of tiles."""
     known = dict(zip(op.attrs["over"], op.operands, strict=True))
     return (_computed(low, op, op.attrs["value"], known, op.results[0].type.dtype, op.results[0].type.dims),)
 
@@ -328,7 +332,9 @@ def _computed(
     dtype: dtypes.DType,
     dims: tuple[Expr, ...] | None = None,
 ) -> Tile:
-    """An expression of elements: those of values by symbol, and those that set_symbol bound."""
+    """Return a tile of an expression; its symbols stand for elements of `values`, and for those that set_symbol
+    bound.
+    """
     numbers = {s: n for s, n in low.scope.symbols.items() if s not in values and s not in low.scope.bound}
     e = Substitution(numbers)(e)
     tiles: dict[Symbol, Tile] = {s: simple(low.storage, v) for s, v in values.items() if s in e.symbols}
@@ -337,19 +343,19 @@ def _computed(
             bound = low.scope.bound[s]
             tiles[s] = bound if dims is None else moving.squeezed(low, bound, dims, str(s), op)
             low.reports.require_range(s, op)
-    found = list(tiles.values())
+    of_symbols = list(tiles.values())
     if dims is None:
         dims = ()
-        for tile in found:
+        for tile in of_symbols:
             dims = union_dims(dims, tile.dims)
-    parts = common_parts([*found, *(low.storage.env[v] for v in values.values())])
+    parts = common_parts([*of_symbols, *(low.storage.env[v] for v in values.values())])
     data = {s: converted(t.formula, t.dtype, dtypes.i64) for s, t in tiles.items()}
     formula = converted(formulas.of_expr(e, data), dtypes.i64, dtype)
     return Tile(dtype, dims, {d: parts[d] for d in dims}, formula)
 
 
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Makes a symbol stand for the elements of a tile."""
+    """Lower `set_symbol`: from here on a symbol stands for the elements of a tile."""
     scope = low.scope
     s = op.attrs["symbol"]
     if op.operands[0] in low.program.args and s in scope.symbols:  # a scalar argument that is known already

@@ -28,35 +28,37 @@ from tilewright.plan.model import element_bytes, l1
 
 _BY_ROWS = {*ELEMENTWISE, *REDUCTIONS, "select", "cast"}
 _EARLY = {"read", "fill", "scalar", "self_index", "broadcast", "permute"}
-"""What may be done before others that it does not depend on."""
+"""Operations that may be moved before others that they do not depend on."""
 
 
 @dataclass(frozen=True)
 class FusedRows:
-    """Operations that are done together, some rows at a time."""
+    """Operations along the same rows that are emitted together, `at_once` rows at a time."""
 
     ops: tuple[Op, ...]
     row: Expr
     at_once: int
     outs: frozenset[Value]
-    """What is used by others."""
+    """Results that operations outside of the group use."""
     around: frozenset[Value]
-    """What operations of the same block make."""
+    """Results of all operations of the same block."""
     later: frozenset[Value]
-    """What is used by operations after them."""
+    """Values that operations after the group use."""
 
     @property
     def given(self) -> list[Value]:
-        """What they use of others."""
-        made = {r for op in self.ops for r in op.results}
-        return [v for v in dict.fromkeys(v for op in self.ops for v in op.operands) if v not in made]
+        """The values that the group uses and does not compute."""
+        results = {r for op in self.ops for r in op.results}
+        return [v for v in dict.fromkeys(v for op in self.ops for v in op.operands) if v not in results]
 
 
 def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
-    """The operations of a block in an order that keeps its meaning, those that go together as groups."""
+    """Yield the operations of a block in an order that keeps its meaning, with groups along the same rows as
+    FusedRows.
+    """
     rest, around = list(ops), frozenset(r for op in ops for r in op.results)
     while rest:
-        early, chosen, left = _run(rest)
+        early, chosen, left = _candidates(rest)
         group = _group(low, chosen, left, around)
         if group is None:
             yield rest.pop(0)
@@ -66,20 +68,20 @@ def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
             rest = left
 
 
-def _run(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
-    """(what comes before, what may be a group, what follows): operations up to the first that is neither."""
+def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
+    """Return (operations to do before, candidates for a group, the rest), up to the first operation that is neither."""
     early: list[Op] = []
     chosen: list[Op] = []
     late: list[Op] = []
-    made: set[Value] = set()
+    results: set[Value] = set()
     for place, op in enumerate(ops):
         waits = any(v in other.results for other in late for v in op.operands)
         if _is_same(op):
             late.append(op)
         elif op.name in _BY_ROWS and not waits:
             chosen.append(op)
-            made |= set(op.results)
-        elif op.name in _EARLY and not waits and made.isdisjoint(op.operands):
+            results |= set(op.results)
+        elif op.name in _EARLY and not waits and results.isdisjoint(op.operands):
             early.append(op)
         else:
             return early, chosen, [*late, *ops[place:]]
@@ -87,12 +89,12 @@ def _run(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
 
 
 def _is_same(op: Op) -> bool:
-    """Whether it is a cast that changes nothing."""
+    """True if an operation is a cast to the type that its operand has."""
     return op.name == "cast" and op.operands[0].type.dtype is op.results[0].type.dtype
 
 
 def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
-    """The operations as a group, where they go over more rows than the first cache holds; None otherwise."""
+    """Return the operations as FusedRows if all their rows do not fit in the L1 cache of a CPU; None otherwise."""
     scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
     if machine.lanes is not None or scope.masks or scope.bases or scope.ends or scope.walking:
@@ -126,13 +128,15 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
 
 
 def write(low: Lowering, group: FusedRows) -> None:
-    """The operations of a group, some rows at a time."""
+    """Emit the operations of a group in a loop, some rows at a time."""
     storage = low.storage
     whole = {d: low.scope.part(d) for op in group.ops for v in op.results for d in v.type.dims}
     places: dict[Value, Value] = {}
     for op in group.ops:
         for value in group.outs.intersection(op.results):
-            places[value] = _place(low, op, value, whole) or _spent(storage, group, op, whole, [*places.values()])
+            places[value] = _carried_tensor(low, op, value, whole) or _result_tensor(
+                storage, group, op, whole, [*places.values()]
+            )
     first, length = whole[group.row]
 
     def rows(part: Part) -> None:
@@ -161,54 +165,61 @@ def write(low: Lowering, group: FusedRows) -> None:
 
 
 def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
-    """A tile over some of its rows."""
+    """Return a tile over some of its rows."""
     return tile.over(tile.dims, {row: part}) if row in tile.dims else tile
 
 
-def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
-    """The tensor of what a loop carries, where a value that others use takes the place of that."""
+def _carried_tensor(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
+    """Return the tensor of a loop-carried value whose place the result of `op` takes; None if it cannot."""
     for operand in op.operands if op.name not in REDUCTIONS else ():
         tensor = low.storage.going_on.get(operand)
         if tensor is None or len(low.users[operand]) != 1:
             continue
-        if _is_alike(low.storage, tensor, operand, value.type, whole):
+        if _holds_alike(low.storage, tensor, operand, value.type, whole):
             return tensor
     return None
 
 
-def _is_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
-    """Whether a tensor in memory holds a value element by element as it would hold one of a type."""
+def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
+    """True if a tensor that holds a value would hold one of type `kind` in the same way, element by element."""
     if tensor in storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
         return False
-    own = storage.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
+    as_value = storage.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
     shape = tuple(as_expr(whole[d][1]) for d in kind.dims)
-    return own.formula == storage.env[holds].formula and storage.room_of(tensor) == shape
+    return as_value.formula == storage.env[holds].formula and storage.room_of(tensor) == shape
 
 
-def _spent(storage: Storage, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
-    """A tensor for what an operation makes that others use: where something lies that it is made of, element by
-    element, and that nothing looks at after it; or a new one."""
+def _result_tensor(storage: Storage, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
+    """Return a tensor for the result of `op`, which others use: that of an operand nothing uses afterwards, or a new
+    one.
+
+    The result must be computed from the operand element by element.
+    """
     (value,) = op.results
     kind: TileType = value.type
     for before in group.given if op.name not in REDUCTIONS else ():
         tensor = storage.going_on.get(before)
-        if tensor is None or tensor in taken or not _is_alike(storage, tensor, before, kind, whole):
+        if tensor is None or tensor in taken or not _holds_alike(storage, tensor, before, kind, whole):
             continue
-        own = all(v in group.around for v, held in storage.going_on.items() if held is tensor)  # no loop carries it
-        if own and not _is_seen(storage, group, op, tensor, before):
+        is_local = all(
+            v in group.around for v, held in storage.going_on.items() if held is tensor
+        )  # no loop carries it
+        if is_local and not _is_used_later(storage, group, op, tensor, before):
             return tensor
     shape = [whole[d][1] for d in kind.dims]
     return storage.writer.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
 
 
-def _is_seen(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
-    """Whether anything looks at a tensor after an operation of the group, or it does at other elements."""
-    own, seen = storage.env[holds].formula.value, set[Value]()
+def _is_used_later(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
+    """True if anything uses a tensor after the operation `made` of the group, or uses it at other elements."""
+    load, seen = storage.env[holds].formula.value, set[Value]()
     for value, tile in storage.env.items():
-        found = [x for _, formula in (tile.accumulated, (None, tile.formula)) for x in loads(formula)]
-        if any(x.tensor is tensor for x in found):
+        tile_loads = [x for _, formula in (tile.accumulated, (None, tile.formula)) for x in loads(formula)]
+        if any(x.tensor is tensor for x in tile_loads):
             seen.add(value)
-            if value in group.later or (value in group.given and any(x.tensor is tensor and x != own for x in found)):
+            if value in group.later or (
+                value in group.given and any(x.tensor is tensor and x != load for x in tile_loads)
+            ):
                 return True
     after = False
     for op in group.ops:

@@ -38,7 +38,7 @@ from tilewright.plan.microkernel import waves_of
 
 @dataclass(frozen=True)
 class Lowered:
-    """A block program; which arguments of the tile program are its arguments, in order; what it reports."""
+    """A block program, the arguments of the tile program that it takes, in order, and what it reports."""
 
     program: Program
     arguments: tuple[Value, ...]
@@ -49,17 +49,18 @@ class Lowered:
     lost: Mapping[Op, str]
     """Products that are done by loops, without an atom, and why."""
     packs: tuple[Pack, ...] = ()
-    """What is packed before each run: the arguments that follow those of the tile program."""
+    """Programs that pack arguments before each run; the packed tensors follow the arguments of the tile program."""
     loads: Mapping[Op, str] = field(default_factory=dict)
     """Copies of tiles from arguments to shared memory, which may go ahead of what uses them: by `ring`, `halo`, or at
     the `start`."""
     stores: frozenset[Op] = frozenset()
     """Copies of results from shared memory to arguments."""
     before: tuple[Lowered, ...] = ()
-    """What runs before it, and writes arguments of it that no caller has."""
+    """Programs that run before it, and write arguments of it that no caller has."""
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Lower an operation to nothing."""
     return ()
 
 
@@ -93,7 +94,7 @@ RULES: dict[str, Rule] = {
 
 
 def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
-    """Writes the operations of a block, those along the same rows together; gives what it yields."""
+    """Emit the operations of a block, those along the same rows together; return the tiles that it yields."""
     env = low.storage.env
     for step in fusing.steps(low, block.ops):
         low.writer.loc = None
@@ -121,14 +122,13 @@ def lower_tiles(
     opened: OpenSizes = CLOSED,
     written: Collection[Value] = (),
 ) -> Lowered:
-    """The block program of a tile program.
+    """Return the block program of a tile program (Lowered).
 
-    Sizes (`symbols`) and `shapes` of arguments are numbers, or expressions of sizes that are `opened`, which become
-    parameters that calls tell. `cuts` are what a plan says of tasks, loops and products. `free` are the loops that give
-    the same for every tile size. With `logs`, debug_log writes to arguments of its own. `workgroups` is given for a
-    grid program: the symbols that depend on workgroup ids, and how. With `lenient`, symbols that set_symbol sets may
-    have values outside their range. `written` are arguments that are known to be written completely, beside those that
-    are seen to be.
+    Sizes (`symbols`) and `shapes` of arguments are numbers, or expressions of the sizes in `opened`, which become
+    parameters. `cuts` are the plan's tasks, loops and MMAs. `free` are loops with the same result for every tile size.
+    With `logs`, debug_log writes to arguments of its own. `workgroups` is for a grid program: {symbol that depends on
+    workgroup ids: its expression}. With `lenient`, symbols that set_symbol sets may have values outside their range.
+    `written` are arguments that are known to be written completely, beside those for which it is recognised.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> from tilewright.targets.registry import machine
@@ -183,13 +183,13 @@ def lower_tiles(
 
 
 def _task_width(cuts: Cuts, scope: TileScope, dim: Expr) -> int:
-    """How wide a task is along a dimension: one that stays open is wider than 1."""
+    """Return the extent of a task along a dimension; 2 for one whose size is open, as it is wider than 1."""
     size = cuts.widths.get(dim) or scope.size(dim)
     return size if isinstance(size, int) else 2
 
 
 def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
-    """Writes the tasks of a program; gives it with what it reports."""
+    """Emit the tasks of a program; return it with what it reports."""
     arguments, reports = low.arguments, low.reports
     for arg in low.program.args:
         if not isinstance(arg.type, MemoryType):
@@ -200,11 +200,11 @@ def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
     packs = tuple(arguments.packs.values())
     tensors = [arguments.tensor(a, low.scope, low.writer) for a in taken]
     args = (*tensors, *(pack.packed for pack in packs), *reports.arguments())
-    made = Program(BLOCK, low.program.name, args, body, low.scope.opened.records())
+    program = Program(BLOCK, low.program.name, args, body, low.scope.opened.records())
     if waves > 1:
-        made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(waves)}))
-    made.records.append(Op(BLOCK.records["machine"], (), {"name": low.machine.name}))
-    verify(made)
+        program.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(waves)}))
+    program.records.append(Op(BLOCK.records["machine"], (), {"name": low.machine.name}))
+    verify(program)
     logs = tuple(log for log, _ in (reports.logs or {}).values())
     copies = dict(low.storage.brought), frozenset(low.storage.taken)
-    return Lowered(made, tuple(taken), logs, tuple(reports.faults), low.lost, packs, *copies)
+    return Lowered(program, tuple(taken), logs, tuple(reports.faults), low.lost, packs, *copies)

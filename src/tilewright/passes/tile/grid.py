@@ -10,7 +10,7 @@ kind; there is a branch for each kind.
 
 Memory that the program allocates is the workgroup's own: it is poisoned anew for each.
 
-Where no workgroup touches what another one writes, their order does not show, and they are tasks (`independent`).
+If no workgroup touches memory that another one writes, their order does not show, and they are tasks (`independent`).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
 
 MOST = 24
-"""How often a program is written out at most."""
+"""Copies of the program's body, at most."""
 
 
 class Workgroups:
-    """The workgroups of a program: their ids as numbers, all at once, and as expressions, one run at a time."""
+    """The workgroups of a grid program: their ids as numbers, all at once, and as expressions, one run at a time."""
 
     def __init__(self, low: Lowering, derived: Mapping[Symbol, Expr]):
         self.low, self.derived = low, dict(derived)
@@ -69,7 +69,9 @@ class Workgroups:
         self.kinds, self.forms = self._kinds()
 
     def _kinds(self) -> tuple[Array, Array]:
-        """The kind of each workgroup, and for each kind how wide its parts are, by constraint."""
+        """Return (kind of each workgroup, extents of its parts by kind and constraint); a kind has parts of equal
+        extents.
+        """
         if 0 in self.shape:
             return np.zeros(self.shape, np.int64), np.zeros((0, len(self.constraints)), np.int64)
         widths = [np.broadcast_to(self._width(r), self.shape).reshape(-1) for r in self.constraints]
@@ -79,7 +81,7 @@ class Workgroups:
         return kinds.reshape(self.shape), forms
 
     def _counts(self) -> tuple[Size, ...]:
-        """How many workgroups there are along each dimension of the grid."""
+        """Return the number of workgroups along each dimension of the grid."""
         size = self.low.scope.size
         if self.persistent is not None:
             return (size(self.persistent.attrs["count"]),)
@@ -91,13 +93,15 @@ class Workgroups:
                     sizes[attrs["grid"]] = size(attrs["iters"])
                 else:
                     sizes[attrs["grid"]] = pieces(size(attrs["dim"]), self.low.scope.number(attrs["tile"]))
-        found = (sizes.get(i, 1) for i in range(max(sizes, default=0) + 1))
-        return tuple(max(0, n) if isinstance(n, int) else n for n in found)
+        counts = (sizes.get(i, 1) for i in range(max(sizes, default=0) + 1))
+        return tuple(max(0, n) if isinstance(n, int) else n for n in counts)
 
     # -- sizes that only a call tells -------------------------------------------------------------------------
 
     def _refuse_moved(self) -> None:
-        """Raises where workgroups are not side by side from the first on: their parts could be empty."""
+        """Raise a ProgramError unless workgroups have tiles side by side from 0 on: with open sizes others could be
+        empty.
+        """
         names = ", ".join(sorted(s.name for s in self.low.scope.opened.parameters))
         for record in self.low.program.records:
             attrs = record.attrs
@@ -113,24 +117,26 @@ class Workgroups:
                 )
 
     def is_plain(self, record: Op) -> bool:
-        """Whether a workgroup's tile starts where its number says."""
+        """True if the tile of workgroup w starts at w * tile."""
         plain = self.low.scope.number(record.attrs["tile"]) * WORKGROUPS[record.attrs["grid"]]
         return "start" not in record.attrs or self.low.scope.expr(record.attrs["start"]) is plain
 
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
-        """What symbols stand for in workgroups of these ids."""
+        """Return {symbol: its value} in workgroups of these ids; `value` evaluates an expression."""
         known: dict[Symbol, Any] = dict(self._plain)
         for i, s in enumerate(WORKGROUPS):
             known[s] = ids[i] if i < len(ids) else 0
         for s, e in self.derived.items():
             known[s] = value(e, known)
         moved = {r.attrs["grid"]: value(r.attrs["value"], known) for r in self.reorderings}
-        return {**known, **{WORKGROUPS[grid]: found for grid, found in moved.items()}}
+        return {**known, **{WORKGROUPS[grid]: workgroup for grid, workgroup in moved.items()}}
 
     def _first(
         self, record: Op, known: Mapping[Symbol, Any], value: Callable[[Expr, Mapping[Symbol, Any]], Any]
     ) -> Any:
-        """Where a workgroup's part of a dimension starts."""
+        """Return the first index of a workgroup's part of a dimension; `value` evaluates an expression of `known`
+        symbols.
+        """
         if "start" in record.attrs:
             return value(record.attrs["start"], known)
         if self.persistent is not None:
@@ -138,7 +144,9 @@ class Workgroups:
         return known[WORKGROUPS[record.attrs["grid"]]] * self.low.scope.number(record.attrs["tile"])
 
     def _width(self, record: Op) -> Any:
-        """How wide each workgroup's part of a dimension is; notes where parts lie outside the dimension."""
+        """Return the extent of each workgroup's part of a dimension; `scope.reach` notes a part past the dimension's
+        end.
+        """
         attrs, number = record.attrs, self.low.scope.number
         tile = number(attrs["tile"])
         first = np.asarray(self._first(record, self.numbers, evaluate))
@@ -157,14 +165,16 @@ class Workgroups:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def tasks(self) -> tuple[Range, ...]:
-        """Ranges of ids that may be tasks, the first grid dimension last; none where the order may show."""
+        """Return ranges of ids that may be parallel tasks, the first grid dimension last; () if their order may
+        show.
+        """
         few = not self.opened and (0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST)
         if few or not independent(self):
             return ()
         return tuple(Range.of(self.low.writer.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
 
     def write(self, body: Callable[[], None], tasks: tuple[Range, ...] = ()) -> None:
-        """Writes the program for all workgroups, in order or for the ids of a task: `body` writes it for one."""
+        """Emit the program for all workgroups, in order, or for the ids of a task; `body` emits it for one."""
         if 0 in self.counts:
             return
         if not self.opened and len(self.forms) > MOST:
@@ -181,28 +191,28 @@ class Workgroups:
                 self._workgroup(body, ids)
                 return
             for kind in range(len(self.forms)):
-                with self.low.branch(self._is_of(ids, kind)):
-                    self._workgroup(body, self._limited(ids, kind), kind)
+                with self.low.branch(self._is_of_kind(ids, kind)):
+                    self._workgroup(body, self._clamped_ids(ids, kind), kind)
 
-    def _limited(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
-        """The ids in workgroups of a kind, said so that their limits there are known."""
+    def _clamped_ids(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
+        """Return the ids clamped to the range that workgroups of a kind have, so that their bounds are known."""
         places = np.nonzero(self.kinds == kind)
         limits = [(int(p.min()), int(p.max())) for p in reversed(places)]
         return tuple(maximum(minimum(w, hi), lo) for w, (lo, hi) in zip(ids, limits, strict=True))
 
-    def _is_of(self, ids: tuple[Expr, ...], kind: int) -> Expr:
-        """The condition that the workgroup of these ids is of a kind."""
-        known, found = self._meanings(ids, _substituted), []
+    def _is_of_kind(self, ids: tuple[Expr, ...], kind: int) -> Expr:
+        """Return the condition that the workgroup of these ids is of a kind."""
+        known, conditions = self._meanings(ids, _substituted), []
         for place, record in enumerate(self.constraints):
             if len(set(self.forms[:, place])) > 1:
                 first = as_expr(self._first(record, known, _substituted))
                 size, tile = self.low.scope.number(record.attrs["dim"]), self.low.scope.number(record.attrs["tile"])
                 width, wanted = minimum(first + tile, size) - minimum(first, size), int(self.forms[kind, place])
-                found += [width >= wanted, width <= wanted]
-        return reduce(mul, found, as_expr(1))
+                conditions += [width >= wanted, width <= wanted]
+        return reduce(mul, conditions, as_expr(1))
 
     def _workgroup(self, body: Callable[[], None], ids: tuple[Expr, ...], kind: int | None = None) -> None:
-        """The program for workgroups of one kind; where sizes are open, whose parts are as wide as a call says."""
+        """Emit the program for workgroups of one kind; `kind` is None if sizes are open."""
         low, scope = self.low, self.low.scope
         known = self._meanings(ids, _substituted)
         scope.means(known)
@@ -217,28 +227,29 @@ class Workgroups:
             body()
 
     def _open_width(self, record: Op, first: Expr) -> Size:
-        """How wide a part is that begins there, of a dimension that a call may tell."""
+        """Return the extent of a part that begins at `first`, of a dimension whose size may be open."""
         tile, size = self.low.scope.number(record.attrs["tile"]), self.low.scope.size(record.attrs["dim"])
         return number_or(as_expr(tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)))
 
 
 def _substituted(e: Expr, known: Mapping[Symbol, Any]) -> Expr:
+    """Return the expression with known symbols replaced."""
     return Substitution(known)(e)
 
 
 def _set_symbols(low: Lowering) -> set[Symbol]:
-    """The symbols that get their value while the program runs."""
-    found = [op for op in low.program.walk() if op.name == "set_symbol"]
-    return {op.attrs["symbol"] for op in found if not is_given(low, op)}
+    """Return the symbols that get their value while the program runs."""
+    set_ops = [op for op in low.program.walk() if op.name == "set_symbol"]
+    return {op.attrs["symbol"] for op in set_ops if not is_given(low, op)}
 
 
 def is_given(low: Lowering, op: Op) -> bool:
-    """Whether a set_symbol only says what a scalar argument told before."""
+    """True if a set_symbol only repeats a scalar argument whose value is known already."""
     return op.operands[0] in low.program.args and op.attrs["symbol"] in low.scope.symbols
 
 
 def _refuse_set_symbols(low: Lowering) -> None:
-    """Raises where a constraint depends on a value that is only known when the program runs."""
+    """Raise a ProgramError if a constraint depends on a value that is known only when the program runs."""
     set_here = _set_symbols(low)
     walked = {op.attrs["axis"] for op in low.program.walk() if op.name == "iterate" and op.attrs.get("start")}
     for record in low.program.records:
@@ -257,15 +268,15 @@ def _refuse_set_symbols(low: Lowering) -> None:
 
 
 def independent(groups: Workgroups) -> bool:
-    """Whether no workgroup touches what another one writes, other than by atomics whose results nobody asks for.
+    """True if no workgroup accesses memory that another one writes, other than by atomics whose results nothing uses.
 
-    That is so if each dimension of the grid cuts a dimension, and every access to what is written has that dimension's
-    coordinate at the same place of memory.
+    That is so if each dimension of the grid splits a dimension, and every access to written memory has that dimension's
+    coordinate at the same memory coordinate.
     """
     low, program = groups.low, groups.low.program
     if groups.persistent is not None or low.reports.logs is not None or is_ordered(program):
         return False
-    if not groups.opened and not _reordered(groups):
+    if not groups.opened and not _have_distinct_ids(groups):
         return False
     cut = [_cut_by(groups, g) for g, count in enumerate(groups.counts) if count not in (0, 1)]
     if None in cut:
@@ -277,19 +288,21 @@ def independent(groups: Workgroups) -> bool:
         names = {op.name for op in writes}
         if not writes or ("write" not in names and len(names) == 1 and not reads):
             continue
-        if names != {"write"} or not all(d is not None and _apart(low, d, (*writes, *reads)) for d in cut):
+        if names != {"write"} or not all(d is not None and _are_disjoint(low, d, (*writes, *reads)) for d in cut):
             return False
     return True
 
 
-def _reordered(groups: Workgroups) -> bool:
-    """Whether no two workgroups have the same ids, also where a constraint gives them others."""
+def _have_distinct_ids(groups: Workgroups) -> bool:
+    """True if no two workgroups have the same ids after the constraints that reorder them."""
     ids = [np.broadcast_to(groups.numbers[WORKGROUPS[g]], groups.shape).reshape(-1) for g in range(len(groups.counts))]
     return len(np.unique(np.stack(ids, axis=1), axis=0)) == len(ids[0])
 
 
 def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
-    """The dimension of which workgroups along a grid dimension have tiles side by side; None if there is none."""
+    """Return the dimension of which workgroups along a grid dimension have tiles side by side; None if there is
+    none.
+    """
     low = groups.low
     for record in groups.constraints:
         attrs = record.attrs
@@ -304,8 +317,10 @@ def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
     return None
 
 
-def _apart(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
-    """Whether all accesses have a dimension's coordinate alone at one place of memory, and nothing else there."""
+def _are_disjoint(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
+    """True if all accesses have the coordinate of `dim` alone at the same memory coordinate, without any other
+    symbol.
+    """
     places = {own_coordinate(op, dim) for op in accesses}
     if len(places) != 1 or None in places:
         return False
@@ -322,7 +337,10 @@ def _apart(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
 
 
 def allocate(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Memory of one workgroup, poisoned: its part of each dimension, where every access keeps to that."""
+    """Lower `allocate`: memory of one workgroup, filled with NaN (floats) or 0, with its part of each dimension.
+
+    It has whole dimensions if an access has coordinates of its own.
+    """
     (memory,) = op.results
     kind: MemoryType = memory.type
     touching = [o for o in low.program.walk() if memory in o.operands[: 2 if o.name in WRITES else 1]]

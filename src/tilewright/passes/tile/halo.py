@@ -5,7 +5,7 @@ copy %x_view -> %x_part else 0               lines 2*t - 1 to 2*t + 2, what is o
 mma ... [i0 + r, i1 + s, c]                  every tap reads it where it lies
 
 It is the image of the current parts under the access. A read whose elements overlap, the taps of a convolution, has an
-image that is smaller than the read itself. Where every lane has a box of results, each has an image of its own, its
+image that is smaller than the read itself. If every lane has a box of results, each has an image of its own, its
 window:
 
 %x_part = alloc shared bf16 (64, 32, 3, 6)   of 64 channels and 32 boxes of 1x4: 3x6 neighbours
@@ -32,16 +32,16 @@ from tilewright.plan.general import Cuts
 
 @dataclass(frozen=True)
 class Box:
-    """Where the image of the current parts starts along each dimension of memory, and how wide it is."""
+    """The image of the current parts in memory: its first coordinate and its extent along each dimension."""
 
     first: tuple[Expr, ...]
     widths: tuple[int, ...]
 
 
 def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
-    """The image of a read, where it has the form of a box that is smaller than the read; None otherwise.
+    """Return the Box of memory that a read covers if it is smaller than the read (elements overlap); None otherwise.
 
-    Along the rows of a product that reads it, it is as wide as whole atoms ask.
+    Along the rows of an MMA that reads it, it is padded to whole atoms.
     """
     sizes = {d: width for d in dims if isinstance(width := parts[d][1], int)}
     if len(sizes) < len(dims):
@@ -49,12 +49,12 @@ def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], pa
     spare = inplace.rows_past_the_end(low, op, parts)
     over = low.writer.axes([sizes[d] + spare.get(d, 0) for d in dims])
     images = low.scope.images(dims, parts, over)
-    found = image_of([images(e) for e in access.at], over)
-    return found if found is not None and prod(found.widths) < prod(sizes.values()) else None
+    box = image_of([images(e) for e in access.at], over)
+    return box if box is not None and prod(box.widths) < prod(sizes.values()) else None
 
 
 def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
-    """The box that coordinates take over axes that start at 0; None where they are not linear in them, and growing.
+    """Return the Box that coordinates cover over axes that start at 0; None unless they are linear and growing in them.
 
     >>> from tilewright.algebra.expr import index
     >>> i, r = index("i", 8), index("r", 3)
@@ -77,9 +77,10 @@ def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
 
 
 def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
-    """The window of a lane, which has a box of results, where it is smaller than what the lane reads; None otherwise.
+    """Return the Box of memory that a lane reads for its box of results, if it is smaller than what it reads; else
+    None.
 
-    It starts at expressions of the coordinates that tell lanes apart: dimensions of the sum beside the box.
+    It starts at expressions of the coordinates that differ between lanes.
     """
     moved = [d for d in dims if is_in_window(low.cuts, d)]
     sizes = [width for d in moved if isinstance(width := parts[d][1], int)]
@@ -89,12 +90,12 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
     images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(moved, over, strict=True)})
     at = [images(e) for e in access.at]
     axes, digits = split(over, at)
-    found = image_of([digits(e) for e in at], axes)
-    return found if found is not None and prod(found.widths) < prod(sizes) else None
+    window = image_of([digits(e) for e in at], axes)
+    return window if window is not None and prod(window.widths) < prod(sizes) else None
 
 
 def is_in_window(cuts: Cuts, dim: Expr) -> bool:
-    """Whether a lane goes over all of a dimension's part: that of its box of results, or what is summed."""
+    """True if one lane goes over the whole part of a dimension: that of its box of results, or a summed one."""
     return dim in cuts.lane_box or dim not in cuts.widths
 
 
@@ -107,23 +108,23 @@ def windowed(
     dtype: DType,
     otherwise: float,
 ) -> Formula:
-    """Copies the windows of all lanes; gives what the read is then."""
-    own = [d for d in dims if not is_in_window(low.cuts, d)]
+    """Emit the copy of all lanes' windows; return a load from the copy, for the read."""
+    lane_dims = [d for d in dims if not is_in_window(low.cuts, d)]
     long = [n for n, width in enumerate(box.widths) if width > 1]
-    sizes = [*(parts[d][1] for d in own), *(box.widths[n] for n in long)]
+    sizes = [*(parts[d][1] for d in lane_dims), *(box.widths[n] for n in long)]
     tensor = low.writer.alloc(dtype, sizes, f"{access.tensor.name}_part")
     over = low.writer.axes(sizes)
-    images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(own, over, strict=False)})
-    within = dict(zip(long, over[len(own) :], strict=True))
+    images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(lane_dims, over, strict=False)})
+    within = dict(zip(long, over[len(lane_dims) :], strict=True))
     places = [images(first) + within.get(n, 0) for n, first in enumerate(box.first)]
     view = low.writer.view(access.tensor, over, marked(places, access.shape))
     low.writer.emit("copy", (view, tensor), otherwise=otherwise)
     at = [access.at[n] - box.first[n] for n in long]
-    return load(tensor, *(low.scope.coordinate(d) - parts[d][0] for d in own), *at)
+    return load(tensor, *(low.scope.coordinate(d) - parts[d][0] for d in lane_dims), *at)
 
 
 def staged(writer: BlockWriter, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:
-    """Copies a read's image; gives what the read is then."""
+    """Emit the copy of a read's image (halo tile); return a load from the copy, for the read."""
     tensor = writer.alloc(dtype, box.widths, f"{access.tensor.name}_part")
     over = writer.axes(box.widths)
     places = [first + i for first, i in zip(box.first, over, strict=True)]

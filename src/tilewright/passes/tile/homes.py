@@ -1,9 +1,9 @@
-"""Where values live between products: in registers, dealt out to lanes as the products have their sums.
+"""Register layouts of values between MMAs: distributed over lanes as the accumulators of the MMAs are.
 
-A sum of M x N elements is dealt out to lanes by its atom. Values over the same rows stay with the lanes that have those
-rows: a value over M and some other dimension as a sum of that width would be, a value over M alone in all lanes that
-share the row. Then maps are each lane's own, a reduction along a row goes over few lanes, and a row's value is where it
-is needed.
+An accumulator of M x N elements is distributed over lanes by its atom. Values over the same rows stay with the lanes
+that have those rows: a value over M and another dimension as an accumulator of that width, a value over M alone in all
+lanes that share the row. Then maps are local to a lane, a reduction along a row goes over few lanes, and a row's value
+is where it is needed.
 
     %sums = alloc register f32 (128, 64) as matrix.m64n64k16.bf16.c waves (2, 1)
     %best = alloc register f32 (128) by ((4,8,4,2),2):((0,1,16,64),8)
@@ -28,9 +28,9 @@ from tilewright.plan.microkernel import Microkernel, axes_in
 
 @dataclass(frozen=True)
 class Home:
-    """Values over a dimension of rows, so many at a time, dealt out as sums of these atoms are, by their columns.
+    """A register layout for values over the dimension `row`, `rows` elements at a time, as accumulators of these atoms.
 
-    `waves` are the groups of waves along rows, and along columns.
+    `atoms` maps the columns of an accumulator to its atom; `waves` is (groups of waves along rows, along columns).
     """
 
     row: Expr
@@ -39,15 +39,17 @@ class Home:
     atoms: Mapping[int, MultiplyAtom]
 
     def axes(self, dims: tuple[Expr, ...], parts: Parts) -> tuple[Expr, ...] | None:
-        """The dimensions by which a value over these parts is held in registers, the rows first; None: in memory."""
+        """Return the dimensions by which a value is held in registers, the rows first; None if it is held in memory."""
         wide = [d for d in dims if d is not self.row and parts[d][1] != 1]
         if self.row not in dims or parts[self.row][1] != self.rows or len(wide) > 1:
             return None
-        found = (self.row, *wide)
-        return None if self.distribution(tuple(parts[d][1] for d in found)) is None else found
+        axes = (self.row, *wide)
+        return None if self.distribution(tuple(parts[d][1] for d in axes)) is None else axes
 
     def distribution(self, sizes: tuple[object, ...]) -> Distribution | None:
-        """How a value of so many rows, or rows and columns, is dealt out; None where no sum is like it."""
+        """Return the Distribution (layout over lanes) of a value of (rows,) or (rows, columns); None if no accumulator
+        is like it.
+        """
         if not sizes or sizes[0] != self.rows or len(sizes) > 2:
             return None
         if len(sizes) == 1:
@@ -60,7 +62,7 @@ class Home:
         return Distribution(operand=f"{atom.name}.c", waves=waves)
 
     def _of_rows(self) -> Layout:
-        """Where a sum has its rows, without its columns."""
+        """Return the layout of one value for each row: an accumulator's layout without its columns."""
         columns, atom = next(iter(self.atoms.items()))
         whole = operand_layout(atom, "c", (self.rows, columns * self.waves[1]), self.waves)
         modes = []
@@ -73,24 +75,24 @@ class Home:
 
 
 def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: Callable[[Expr], int]) -> Home | None:
-    """Where values live in a program with these products; None where its sums are not dealt out alike.
+    """Return the register layout that all accumulators of chained MMAs share; None if they differ, or some has none.
 
-    `width` says how wide a task is along a dimension.
+    `width(d)` is the extent of a task along a dimension d.
     """
-    found = [(op, how) for op, how in products.items() if how is not None and how.slab is not None]
-    if not found or len(found) < len(products):
+    kernels = [(op, kernel) for op, kernel in products.items() if kernel is not None and kernel.slab is not None]
+    if not kernels or len(kernels) < len(products):
         return None
-    how = found[0][1]
-    c = how.atom.c
+    first = kernels[0][1]
+    c = first.atom.c
     axes = []
-    for op, each in found:
-        own = axes_in(op, width)
-        axes.append(own if isinstance(own, str) else each.oriented(own))
+    for op, each in kernels:
+        axes_of_product = axes_in(op, width)
+        axes.append(axes_of_product if isinstance(axes_of_product, str) else each.oriented(axes_of_product))
     row = {None if isinstance(x, str) else x.m for x in axes}
-    if len(row) > 1 or None in row or any((x.rows, x.waves) != (how.rows, how.waves) for _, x in found):
+    if len(row) > 1 or None in row or any((x.rows, x.waves) != (first.rows, first.waves) for _, x in kernels):
         return None
-    atoms = {x.atom.shape[1] * x.blocks: x.atom for _, x in found}  # blocks on a diagonal lie one beside the other
+    atoms = {x.atom.shape[1] * x.blocks: x.atom for _, x in kernels}  # blocks on a diagonal lie one beside the other
     for atom in machine.multiply.values():
         if (atom.c.rows, atom.c.lanes, atom.c.dtype) == (c.rows, c.lanes, c.dtype):
             atoms.setdefault(atom.shape[1], atom)
-    return Home(row.pop(), how.rows, how.waves, atoms)  # type: ignore[arg-type]
+    return Home(row.pop(), first.rows, first.waves, atoms)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """Factors that products read where they lie, though elements of them may be out of bounds: the taps of a convolution.
 
-What is out of bounds counts zero, so it need not be multiplied. Loops over taps run only where the tensor is, as far as
-that does not depend on the row; rows of a block that fall outside are left out, which is known where the first and the
-last blocks of a line are peeled off and the taps written out.
+Elements out of bounds count as zero, so they need not be multiplied. Loops over taps run only where the tensor is, as
+far as that does not depend on the row; rows of a block that fall outside are left out, which is known where the first
+and the last blocks of a line are peeled off and the taps written out.
 """
 
 from __future__ import annotations
@@ -25,119 +25,130 @@ from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
 
 
 def is_read_in_place(low: Lowering, op: Op) -> bool:
-    """Whether only products use a read, all as their factor A, by vectors: what is out of bounds may be left out.
+    """True if only MMAs use a read, as A by vectors (elements out of bounds are skipped), or as staged operand.
 
-    Or as any factor, where steps of it are copied to shared memory: what is out of bounds is zero there.
+    An operand is staged if its K steps are copied to shared memory: elements out of bounds are zero there. Operations
+    that compute an operand step by step may use the read too.
     """
     if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
-    users, made = low.users.get(op.result, ()), _made_in_steps(low)
-    return bool(users) and all(_is_left(low, x, op) or _is_staged(low.cuts, x, op) or x in made for x in users)
+    users, computing = low.users.get(op.result, ()), _computed_in_steps(low)
+    return bool(users) and all(_is_left(low, x, op) or _is_staged(low.cuts, x, op) or x in computing for x in users)
 
 
 def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
-    """Whether only products use a read, all as their factor B."""
+    """True if only MMAs use a read, all as operand B."""
     users = users_of.get(op.result, ())
     return all(user.name == "mma" and user.operands[0] is not op.results[0] is user.operands[1] for user in users)
 
 
 def _is_left(low: Lowering, user: Op, read: Op) -> bool:
+    """True if a read is operand A of an MMA by vectors that can skip elements out of bounds."""
     if user in low.cuts.lanes:
         return user.operands[0] is read.results[0]
-    found = _as_left(low, user, read)
-    if found is None or found[0].whole:
+    kernel_and_axes = _as_left(low, user, read)
+    if kernel_and_axes is None or kernel_and_axes[0].whole:
         return False
-    how, axes = found
-    whole = low.scope.part(axes.k)[1] % how.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
-    return how.group == 1 or (whole and _lies_along(read, axes.k) and not _may_leave(low.arguments, read, axes.k))
+    kernel, axes = kernel_and_axes
+    whole = low.scope.part(axes.k)[1] % kernel.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
+    return kernel.group == 1 or (
+        whole and _is_contiguous_along(read, axes.k) and not _may_be_out_of_bounds(low.arguments, read, axes.k)
+    )
 
 
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
-    """How a product is done at the current parts of its dimensions, with these and its types; None if by loops."""
-    how, known = low.cuts.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
+    """Return (microkernel, its axes, types of A, B and C) of an MMA at the current parts; None if it is done by
+    loops.
+    """
+    kernel, known = low.cuts.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
     axes = axes_in(op, low.scope.width) if known else ""
-    if how is None or isinstance(axes, str):
+    if kernel is None or isinstance(axes, str):
         return None
-    return how, how.oriented(axes), types_of(op, axes.swapped, low.machine)
+    return kernel, kernel.oriented(axes), types_of(op, axes.swapped, low.machine)
 
 
 def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
-    """The microkernel of a product, and its axes, where a read is its factor A, of the type that the atom takes."""
-    found = microkernel_of(low, user) if user.name == "mma" and user.operands[2] is not read.results[0] else None
-    if found is None:
+    """Return (microkernel, its axes) of an MMA if a read is its operand A in the atom's type; else None."""
+    kernel_of_product = (
+        microkernel_of(low, user) if user.name == "mma" and user.operands[2] is not read.results[0] else None
+    )
+    if kernel_of_product is None:
         return None
-    how, axes, types = found
+    kernel, axes, types = kernel_of_product
     left = axes.factors(user)[0] is read.results[0]
-    return (how, axes) if left and types[0] is how.atom.a.dtype else None
+    return (kernel, axes) if left and types[0] is kernel.atom.a.dtype else None
 
 
 def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
-    """How many rows past the current part a product reads whose factor A a read is, since its atoms are whole."""
-    found: dict[Expr, int] = {}
+    """Return {row dimension: number of rows past the current part that whole atoms read} for the MMAs that use a read
+    as A.
+    """
+    past_of: dict[Expr, int] = {}
     for user in low.users.get(op.result, ()):
         left = _as_left(low, user, op)
         if left is not None and left[1].m is not None and left[0].whole:
             width = parts[left[1].m][1]
             past = -width % left[0].atom.shape[0] if isinstance(width, int) else left[0].atom.shape[0]
-            found[left[1].m] = max(found.get(left[1].m, 0), past)
-    return found
+            past_of[left[1].m] = max(past_of.get(left[1].m, 0), past)
+    return past_of
 
 
 def _is_staged(cuts: Cuts, user: Op, read: Op) -> bool:
-    """Whether a read is a factor whose steps are copied to shared memory one by one."""
-    how = cuts.products.get(user) if user.name == "mma" else None
-    return how is not None and how.slab is not None and user.operands[2] is not read.results[0]
+    """True if a read is an operand of an MMA whose K steps are copied to shared memory one by one."""
+    kernel = cuts.products.get(user) if user.name == "mma" else None
+    return kernel is not None and kernel.slab is not None and user.operands[2] is not read.results[0]
 
 
-def _made_in_steps(low: Lowering) -> set[Op]:
-    """The operations that compute a factor A from arguments, a step of K at a time."""
-    found: set[Op] = set()
-    for op, how in low.cuts.products.items():
-        if how is not None and how.held_a and not how.at_once:
+def _computed_in_steps(low: Lowering) -> set[Op]:
+    """Return the operations that compute an operand A from arguments, one K step at a time."""
+    computing: set[Op] = set()
+    for op, kernel in low.cuts.products.items():
+        if kernel is not None and kernel.held_a and not kernel.at_once:
             axes = axes_in(op, low.scope.width)
-            a = None if isinstance(axes, str) else how.oriented(axes).factors(op)[0]
+            a = None if isinstance(axes, str) else kernel.oriented(axes).factors(op)[0]
             factor = None if a is None else computed_factor(low.program, a)
-            found |= set(factor.ops) if isinstance(factor, ComputedFactor) else set()
-    return found
+            computing |= set(factor.ops) if isinstance(factor, ComputedFactor) else set()
+    return computing
 
 
 def slides(low: Lowering, dim: Expr) -> bool:
-    """Whether it depends on the place along a dimension, and on others, which elements of such a factor are there."""
+    """True if the index along `dim`, together with others, decides which elements of a padded read are in bounds."""
     for op in low.program.walk():
         if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:
             continue
-        if _may_leave(low.arguments, op, dim):
+        if _may_be_out_of_bounds(low.arguments, op, dim):
             return True
     return False
 
 
 def are_alike(low: Lowering, dim: Expr) -> bool:
-    """Whether pieces at the ends of such a dimension are the same operations as others, but for what is out of bounds:
-    the taps on which that depends are written out in all of them.
+    """True if edge pieces of `dim` have the same operations as interior pieces, apart from bounds.
+
+    That is so if all other dimensions of the coordinates that depend on `dim` (filter taps) are unrolled.
     """
     written = {d for d, loop in low.cuts.summed.items() if loop.unrolled}
     for op in (op for op in low.program.walk() if op.name == "read" and "at" in op.attrs):
-        own = dict(zip(op.attrs["over"], op.results[0].type.dims, strict=True))
+        dim_of = dict(zip(op.attrs["over"], op.results[0].type.dims, strict=True))
         for e in op.attrs["at"]:
-            met = {own[s] for s in e.symbols if s in own}
+            met = {dim_of[s] for s in e.symbols if s in dim_of}
             if dim in met and not met - {dim} <= written:
                 return False
     return not low.cuts.lanes
 
 
-def _lies_along(read: Op, dim: Expr) -> bool:
-    """Whether neighbours along a dimension lie side by side in what is read; otherwise they are copied to a panel."""
+def _is_contiguous_along(read: Op, dim: Expr) -> bool:
+    """True if elements along `dim` are contiguous in the memory of a read; otherwise they are copied to a panel."""
     *before, last = read.attrs.get("at") or read.operands[0].type.dims
-    own = dict(zip(read.results[0].type.dims, read.attrs.get("over", ()), strict=False)).get(dim, dim)
-    return not any(own in e.symbols for e in before) and linear_step(last, own) == 1
+    coordinate = dict(zip(read.results[0].type.dims, read.attrs.get("over", ()), strict=False)).get(dim, dim)
+    return not any(coordinate in e.symbols for e in before) and linear_step(last, coordinate) == 1
 
 
-def _may_leave(arguments: ArgumentTensors, read: Op, dim: Expr) -> bool:
-    """Whether a coordinate that depends on a dimension, and on others too, may be out of bounds."""
+def _may_be_out_of_bounds(arguments: ArgumentTensors, read: Op, dim: Expr) -> bool:
+    """True if a coordinate that depends on `dim` and on others may be out of bounds."""
     kind: TileType = read.results[0].type
-    own = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
+    coordinate = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
     for e, n in zip(read.attrs.get("at", ()), arguments.shapes[read.operands[0]], strict=False):
-        if own in e.symbols and e is not own and may_leave(e, n):
+        if coordinate in e.symbols and e is not coordinate and may_leave(e, n):
             return True
     return False
 
@@ -151,9 +162,10 @@ def limits(
     known: Substitution,
     unknown: set[Symbol],
 ) -> tuple[Expr, Expr, tuple[bool, ...]]:
-    """(first, end, the marks that are left) of a loop over a tap: where what it alone decides is in bounds.
+    """Return (first, end, remaining marks) of a loop over a filter tap: the indices at which coordinates are in bounds.
 
-    `known` says what other coordinates are, `unknown` are those that change within the loop.
+    Only coordinates that depend on `tap` and on `known` values are considered; `unknown` are symbols that change within
+    the loop. `marks` says which coordinates may be out of bounds.
     """
     first, end, left = as_expr(0), as_expr(size), list(marks)
     for n, e in enumerate(at):

@@ -1,4 +1,4 @@
-"""Whether a value is computed again where it is used, or kept: in memory of the worker's own, or in registers."""
+"""Decisions whether a value is computed again at each use, or kept in memory or registers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ SIMPLE = ("add", "sub", "mul", "neg", "abs", "cast")
 
 
 def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
-    """The tile, in memory if it is used often and dear, or has grown long."""
+    """Return the tile, stored if it is expensive and used several times, or if its formula has grown long.
+
+    A computed value of one element per row is always stored; a tile that lanes have no room for never. Raise a
+    ProgramError if a dimension occurs twice.
+    """
     if len(set(tile.dims)) != len(tile.dims):
         raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
     cost = weight(tile.formula)
@@ -38,7 +42,7 @@ def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
 
 
 def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
-    """The value's tile, whose formula may stand in a formula several times: a load, a number, what is light."""
+    """Return the value's tile, stored first unless its formula is cheap enough (`light`) to occur several times."""
     tile = storage.env[value]
     if weight(tile.formula) > light and any(loads(tile.formula)):
         storage.env[value] = tile = storage.stored(tile, name=value.name)
@@ -46,20 +50,20 @@ def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
 
 
 def near(low: Lowering, value: Value) -> Tile:
-    """The value's tile, in memory of the worker's own where others use it too."""
-    tile, found = low.storage.env[value], only_load(low.storage.env[value].formula)
-    there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
+    """Return the value's tile, stored in the workgroup's memory if several operations use it and it fits."""
+    tile, load = low.storage.env[value], only_load(low.storage.env[value].formula)
+    is_near = tile.filled or tile.wide is not None or (load is not None and load.tensor.type.space == "shared")
     tasks = low.machine.row_tasks
     most = tasks.values if _is_reduced_twice(low.users, value) else tasks.most_values
-    if not there and len(low.users.get(value, ())) > 1 and fits(low, tile.sizes, most):
+    if not is_near and len(low.users.get(value, ())) > 1 and fits(low, tile.sizes, most):
         low.storage.env[value] = tile = low.storage.stored(tile, name=value.name)
     return tile
 
 
 def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> bool:
-    """Whether a task's lanes have room for a tile, so many values each, or all that they may have.
+    """True if a task's lanes have room for a tile, at most `values` elements each (None: the machine's most).
 
-    They always have where a plan says no waves.
+    Always True if the plan states no waves.
     """
     values = low.machine.row_tasks.most_values if values is None else values
     if low.cuts.waves == 1 or low.writer.lanes is None:
@@ -68,17 +72,17 @@ def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> boo
 
 
 def is_row(writer: BlockWriter, tile: Tile) -> bool:
-    """Whether a tile is held in registers with an element for each row."""
+    """True if a tile is held in registers with one element for each row."""
     axes = None if writer.home is None else writer.home.axes(tile.dims, tile.parts)
     return axes is not None and len(axes) == 1
 
 
 def _is_reduced_twice(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
-    """Whether something simple that is computed of a value is reduced too: lanes then have registers for both."""
-    found = [value]
-    for each in found:
+    """True if a value computed from this one by cheap operations is reduced too: lanes then hold both in registers."""
+    computed = [value]
+    for each in computed:
         for op in users_of.get(each, ()):
             if op.name in REDUCTIONS and each is not value:
                 return True
-            found += [v for v in op.results if op.name in SIMPLE and v not in found]
+            computed += [v for v in op.results if op.name in SIMPLE and v not in computed]
     return False

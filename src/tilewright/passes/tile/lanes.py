@@ -33,7 +33,7 @@ from tilewright.plan.microkernel import LaneKernel
 
 @dataclass
 class LaneProduct:
-    """One block of a product, written: C += A * B by lanes, over these parts of its dimensions."""
+    """An MMA by vectors along a dimension that A, B and C share (depthwise convolution), over these parts."""
 
     low: Lowering
     how: LaneKernel
@@ -41,33 +41,33 @@ class LaneProduct:
     wide: DType
 
     def write(self, a: Tile, b: Tile, c: tuple[Expr, ...], start: Formula) -> Value:
-        """All of it; gives the sums, in registers."""
-        low, how = self.low, self.how
-        there = only_load(a.formula)
-        if there is None:
+        """Emit the product and return the accumulator's registers; `start` is its initial value."""
+        low, kernel = self.low, self.how
+        source = only_load(a.formula)
+        if source is None:
             raise ProgramError("products by lanes read their factors where they lie")
         sums = self._registers(self.wide, "sums")
-        low.storage.sums[sums] = how.rows, how.along
+        low.storage.sums[sums] = kernel.rows, kernel.along
         if start == formulas.number(0, self.wide):
             low.writer.emit("fill", (sums,), value=0)
         else:
             low.storage.put(sums, c, self.parts, start)
         summed = [s.dim for s in low.cuts.depth]
         packed = self._packed(b, c, summed)
-        marks = low.storage.loose.get(there, (False,) * len(there.at))
-        at = {d: self.parts[d][0] for d in (*a.dims, *b.dims) if d not in (*summed, how.rows, how.along)}
+        marks = low.storage.loose.get(source, (False,) * len(source.at))
+        at = {d: self.parts[d][0] for d in (*a.dims, *b.dims) if d not in (*summed, kernel.rows, kernel.along)}
         with ExitStack() as loops:
             for n, d in enumerate(summed):
                 written = low.cuts.depth[n].unrolled
                 first, end = as_expr(0), as_expr(self.parts[d][1])
                 if not written:
-                    first, end, marks = self._limits(there, marks, d, at, summed[n + 1 :])
+                    first, end, marks = self._limits(source, marks, d, at, summed[n + 1 :])
                 at[d] = loops.enter_context(low.writer.loop(f"k_{d}", end, first, unroll=written))
-            self._tap(there, marks, a.dtype, packed, at, sums)
+            self._tap(source, marks, a.dtype, packed, at, sums)
         return sums
 
     def _registers(self, dtype: DType, name: str) -> Value:
-        """A block in registers: vectors along the lanes, one after another."""
+        """Return registers for a block: vectors along the lanes, one after another."""
         rows, width = (most(self.parts[d][1]) for d in (self.how.rows, self.how.along))
         lanes = self.how.lanes
         layout = Layout((lanes, (rows, width // lanes)), (rows, (1, rows * lanes)))
@@ -76,7 +76,7 @@ class LaneProduct:
     def _limits(
         self, there: Load, marks: tuple[bool, ...], tap: Expr, at: dict[Expr, Expr], inner: list[Expr]
     ) -> tuple[Expr, Expr, tuple[bool, ...]]:
-        """A loop over taps runs where the tensor is."""
+        """Return (first, end, remaining marks) of a loop over a filter tap: the indices at which A is in bounds."""
         low = self.low
         known = Substitution({low.scope.coordinate(d): e for d, e in at.items()})
         unknown = {low.scope.coordinate(d) for d in (*inner, self.how.rows, self.how.along)}
@@ -84,16 +84,18 @@ class LaneProduct:
         return limits(there.at, shape, marks, low.scope.coordinate(tap), self.parts[tap][1], known, unknown)
 
     def _packed(self, b: Tile, c: tuple[Expr, ...], summed: list[Expr]) -> tuple[Value, list[Expr]]:
-        """B packed before the program, and its dimensions beside the neighbours: those of C, and what is summed."""
+        """Return (B packed before the program, its dimensions without the vectorised one): those of C, then the summed
+        ones.
+        """
         low, along = self.low, self.how.along
         dims = [*(d for d in b.dims if d in c and d is not along), *summed]
         order = LaneOrder(
             self.wide, tuple(map(low.scope.number, dims)), low.scope.number(along), low.cuts.blocks[along]
         )
-        found = packed_before(low, b, (*dims, along), order)
-        if found is None:
+        packed = packed_before(low, b, (*dims, along), order)
+        if packed is None:
             raise ProgramError("products by lanes pack a factor before the program; this one is no argument alone")
-        return found, dims
+        return packed, dims
 
     def _tap(
         self,
@@ -104,12 +106,12 @@ class LaneProduct:
         at: dict[Expr, Expr],
         sums: Value,
     ) -> None:
-        """The products of one tap."""
-        low, how, w = self.low, self.how, self.low.writer
-        (first, rows), (begin, width) = self.parts[how.rows], self.parts[how.along]
+        """Emit the multiply-adds of one filter tap."""
+        low, kernel, w = self.low, self.how, self.low.writer
+        (first, rows), (begin, width) = self.parts[kernel.rows], self.parts[kernel.along]
         i, j = w.axes((rows, width))
         images = Substitution(
-            {low.scope.coordinate(d): e for d, e in {**at, how.rows: first + i, how.along: begin + j}.items()}
+            {low.scope.coordinate(d): e for d, e in {**at, kernel.rows: first + i, kernel.along: begin + j}.items()}
         )
         taps = w.view(there.tensor, (i, j), list(zip(map(images, there.at), marks, strict=True)))
         if any(marks):
@@ -117,7 +119,7 @@ class LaneProduct:
             w.emit("copy", (taps, held), otherwise=0)
             taps = held
         tensor, dims = packed
-        places = [begin // low.cuts.blocks[how.along], *(at[d] for d in dims), j]
+        places = [begin // low.cuts.blocks[kernel.along], *(at[d] for d in dims), j]
         filters = w.view(tensor, (i, j), [(e, False) for e in places])
         factors = converted(Formula.operand(1), dtype, self.wide), Formula.operand(2)
         w.emit("map", (sums, taps, filters, sums), formula=Formula("fma", (*factors, Formula.operand(3))))

@@ -30,14 +30,16 @@ LOWEST = -3.4028234663852886e38
 
 
 def summed_between(program: Program) -> list[Expr]:
-    """The dimensions that a product sums of what is computed from another."""
+    """Return the dimensions that an MMA sums and that are dimensions of another MMA's result."""
     products = [op for op in program.walk() if op.name == "mma"]
-    made = {d for op in products for d in op.result.type.dims}
-    return list(dict.fromkeys(d for op in products for d in _summed(op) if d in made))
+    results = {d for op in products for d in op.result.type.dims}
+    return list(dict.fromkeys(d for op in products for d in _summed(op) if d in results))
 
 
 def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
-    """The program with a loop over a dimension that its last product sums, so much at a time; or why there is none."""
+    """Return the program with a loop over `dim`, which its last MMA sums, `tile` elements at a time; or text: why
+    not.
+    """
     ops = program.body.ops
     if any(op.name in REDUCTIONS and op.attrs["dim"] is dim for op in ops):
         softmax = online_softmax(program, dim)
@@ -65,13 +67,15 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
 
 
 def _tiled(program: Program, ops: list[Op], dim: Expr, tile: int) -> Program:
-    """A program with other operations, and the tile of a loop."""
-    said = Op(TILE.records["tiling"], (), {"dim": dim, "tile": as_expr(tile)})
-    return replace(program, body=Block(program.body.args, ops), records=[*program.records, said])
+    """Return the program with other operations, and a record with the tile of its loop."""
+    tiling = Op(TILE.records["tiling"], (), {"dim": dim, "tile": as_expr(tile)})
+    return replace(program, body=Block(program.body.args, ops), records=[*program.records, tiling])
 
 
 def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int) -> Program:
-    """The program with a loop over the dimension of a softmax: it carries the maximum, the sums and the products."""
+    """Return the program with a loop over the dimension of a softmax, which carries the maximum, the sums and the
+    MMAs.
+    """
     ends = (softmax.maximum, *softmax.sums, *softmax.products)
     with building():
         args = tuple(Value(op.result.type, op.result.name) for op in ends)
@@ -87,10 +91,10 @@ def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int
         )
         inside = {*softmax.along, *ends}
         before, after = list[Op](), list[Op]()
-        made = set(loop.results)
+        results = set(loop.results)
         for op in (op for op in program.body.ops if op not in inside):
-            follows = not made.isdisjoint(op.operands)
-            made |= set(op.results) if follows else set()
+            follows = not results.isdisjoint(op.operands)
+            results |= set(op.results) if follows else set()
             (after if follows or acts(op) else before).append(op)
         looped = _tiled(program, [*before, *starts, loop, *after], dim, tile)
         verify(looped)
@@ -98,15 +102,15 @@ def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int
 
 
 def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -> list[Op]:
-    """One iteration: what was summed is rescaled by how the maximum grew, before more is added to it."""
+    """Return the operations of an iteration: sums are rescaled by the growth of the maximum before more is added."""
     maximum, ops = softmax.maximum, list[Op]()
     values: dict[Value, Value] = {}
 
     def add(name: str, operands: tuple[Value, ...], given: Op, result: Value | None = None, **attrs: object) -> Value:
         kind = result.type if result is not None else operands[0].type
-        made = Op(TILE.ops[name], operands, attrs, (Value(kind),), (), given.loc)
-        ops.append(made)
-        return made.result
+        op = Op(TILE.ops[name], operands, attrs, (Value(kind),), (), given.loc)
+        ops.append(op)
+        return op.result
 
     def next_maximum() -> None:
         higher = add("max", (maximum.operands[0], carried[maximum]), maximum, maximum.result, dim=dim, acc=True)
@@ -124,19 +128,19 @@ def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -
     for op in (*softmax.sums, *softmax.products):
         rescaled = add("mul", (carried[op], shrink), op)
         attrs = {**op.attrs, **({"acc": True} if op.name == "sum" else {})}
-        given = (op.operands[0], rescaled) if op.name == "sum" else (*op.operands[:2], rescaled)
-        ends.append(add(op.name, given, op, op.result, **attrs))
+        inputs = (op.operands[0], rescaled) if op.name == "sum" else (*op.operands[:2], rescaled)
+        ends.append(add(op.name, inputs, op, op.result, **attrs))
     ops.append(Op(TILE.ops["yield"], tuple(ends), {}, loc=maximum.loc))
     return ops
 
 
 def _filled(op: Op, value: float) -> Op:
-    """A tile like the result of an operation with one value everywhere."""
+    """Return a fill with `value` of the type of an operation's result."""
     return Op(TILE.ops["fill"], (), {"value": value}, (Value(op.result.type),), (), op.loc)
 
 
 def without_k_loops(program: Program, free: Collection[Op]) -> Program:
-    """The program whose products sum all of K at once: loops that only add products go, of those that are `free`."""
+    """Return the program whose MMAs sum all of K at once: loops of `free` that only add MMAs are deleted."""
     gone = {op for op in free if only_adds(op)}
     if not gone:
         return program
@@ -145,21 +149,23 @@ def without_k_loops(program: Program, free: Collection[Op]) -> Program:
 
 
 class _WithoutLoops(Regrouped):
-    """A program without some loops, over the same dimensions."""
+    """The program rewritten without the loops in `gone`, over the same dimensions."""
 
     def __init__(self, gone: Collection[Op]):
         super().__init__(())
         self.gone = gone
 
     def goes(self, op: Op) -> bool:
-        """Whether a loop goes."""
+        """True if a loop is deleted."""
         return op in self.gone
 
 
 def _summed(op: Op) -> list[Expr]:
+    """Return the dimensions that an MMA sums (K)."""
     a, b, c = (v.type.dims for v in op.operands)
     return [d for d in a if d in b and d not in c]
 
 
 def _has(value: Value, dim: Expr) -> bool:
+    """True if a value is a tile with the dimension."""
     return isinstance(value.type, TileType) and dim in value.type.dims

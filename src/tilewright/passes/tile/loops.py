@@ -38,13 +38,13 @@ from tilewright.plan.sums import summed_in
 
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The body once for each tile of the axis, in order."""
+    """Lower `iterate`: the body once for each tile of the axis, in order."""
     scope = low.scope
     axis: Expr = op.attrs["axis"]
     if op.attrs.get("start"):
         return _while(low, op)
     if moving.is_moved(scope, op, _limits(low.program, op)):
-        return _moved(low, op)
+        return _data_dependent_loop(low, op)
     first, length = scope.part(axis)
     tile = _tile(low, op, axis, length)
     carried = _all_carried(low, op, op.operands)
@@ -64,7 +64,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
         out = False
         if low.cuts.terms is not None:
             out = isinstance(rounds, Const) and rounds.value <= low.cuts.terms
-            _bring(low, op, axis, (begin, length), rounds is as_expr(1))
+            _hoist_reads(low, op, axis, (begin, length), rounds is as_expr(1))
         name = f"k_{axis}" if str(axis).isidentifier() else "k"
         with low.writer.loop(name, rounds, start, unroll=out, kept=kept) as k:
             low.reports.iteration[axis] = k
@@ -83,7 +83,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
-    """Where a loop starts, how many tiles it takes whole, and the widths of what may follow, with their conditions."""
+    """Return (start, number of whole tiles, [(condition, width) of the ragged tiles that may follow]) of a loop."""
     limits = {} if op in low.free else _limits(low.program, op)
     if tile is length:
         return first, as_expr(1), []
@@ -103,14 +103,14 @@ def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tup
     starts, widths = _over_workgroups(begin), _over_workgroups(left)
     if starts.min() < 0:
         raise ProgramError(f"iterate over {op.attrs['axis']} starts at {starts.min()}", op.loc)
-    found = sorted({int(n) for n in widths.reshape(-1) if n > 0})
+    rests = sorted({int(n) for n in widths.reshape(-1) if n > 0})
     if isinstance(left, Const):
-        return begin, whole, [(as_expr(1), n) for n in found]
-    return begin, whole, [((left >= n) * (left <= n), n) for n in found]
+        return begin, whole, [(as_expr(1), n) for n in rests]
+    return begin, whole, [((left >= n) * (left <= n), n) for n in rests]
 
 
 def _over_workgroups(e: Expr) -> Any:
-    """Every number that an expression of loops around and of workgroup ids may be, as an array."""
+    """Return an array of all values of an expression over the loops around it and the workgroup ids."""
     if isinstance(e, Const):
         return np.asarray(e.value)
     values = {s: np.arange(_end(s.lo), _end(s.hi) + 1) for s in e.symbols}
@@ -120,25 +120,27 @@ def _over_workgroups(e: Expr) -> Any:
 
 
 def _end(limit: Any) -> int:
-    """A limit of a loop's variable, as a number."""
+    """Return a limit of a loop's variable as an int; raise a ProgramError if it is open."""
     if not isinstance(limit, int):
         raise ProgramError(f"a loop whose limit is {limit} has no native form here")
     return limit
 
 
 def _tiling(program: Program, axis: Expr) -> dict[str, Any]:
-    """What the constraint of a loop states."""
+    """Return {name: value} of what the program's tiling constraints state for the loop over `axis` (tile, start,
+    iters).
+    """
     tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
     return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
 
 
 def _limits(program: Program, op: Op) -> dict[str, Expr]:
-    """Start and count of a loop, as its constraint states them."""
+    """Return {"start": first index, "iters": number of iterations} of a loop, those that its constraint states."""
     return {name: e for name, e in _tiling(program, op.attrs["axis"]).items() if name in ("start", "iters")}
 
 
 def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
-    """What a loop gives: what it carried last, rounded."""
+    """Return the results of a loop: the last carried values, rounded to their types."""
     results = []
     for (tensor, start), value in zip(carried, op.results, strict=True):
         kind: TileType = value.type
@@ -151,7 +153,7 @@ def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ..
 
 
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
-    """The tile size: what the program says where it is meaning, otherwise what is convenient."""
+    """Return the tile size of a loop: what the program states if that changes the result; else what the plan says."""
     if op in low.free:
         tile = _tiling(low.program, axis).get("tile")
         if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.scope.is_known(tile)):
@@ -166,11 +168,12 @@ def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
 
 
 def _least_one(length: Size) -> Size:
+    """Return the length, at least 1 if it is a number."""
     return max(1, length) if isinstance(length, int) else length
 
 
 def _stated(low: Lowering, axis: Expr) -> int | None:
-    """The tile size of a loop that its constraint states."""
+    """Return the tile size that a loop's constraint states; None if it states none."""
     tile = _tiling(low.program, axis).get("tile")
     return None if tile is None else low.scope.number(tile)
 
@@ -179,14 +182,16 @@ Carried = tuple[Value | None, Tile]
 
 
 def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried]:
-    """Memory for all that a loop carries, with these values in it."""
+    """Return (tensor, tile) for all values that a loop carries, with the start `values` stored in the tensors."""
     starts = zip((low.storage.env[v] for v in values), op.blocks[0].args, strict=True)
     return [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(starts)]
 
 
 def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
-    """Memory for what the loop carries, with the first value in it; None where there is nothing to hold."""
-    wide = _wide(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
+    """Return (tensor, tile) for a carried value, with its start value stored; the tensor is None if it has no
+    elements.
+    """
+    wide = _carried_type(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
     if op.attrs["axis"] in dims:
         raise ProgramError(f"iterate over {op.attrs['axis']}: a carried value has that dimension itself", op.loc)
@@ -194,44 +199,48 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
         return None, start
     kind, formula = start.accumulated if wide is not None else (start.dtype, start.formula)
     to = wide or start.dtype
-    product = _made_by(op, place)
-    how = inplace.microkernel_of(low, product) if product is not None and product.name == "mma" else None
-    if how is not None and how[2][2] is to and set(dims) == {how[1].n, how[1].m, *how[1].around} - {None}:
+    product = _maker_of_carried(op, place)
+    kernel = inplace.microkernel_of(low, product) if product is not None and product.name == "mma" else None
+    if (
+        kernel is not None
+        and kernel[2][2] is to
+        and set(dims) == {kernel[1].n, kernel[1].m, *kernel[1].around} - {None}
+    ):
         held, empty = combining.room_for_sums(
-            low.storage, how[0], how[1], dims, start.parts, to, converted(formula, kind, to)
+            low.storage, kernel[0], kernel[1], dims, start.parts, to, converted(formula, kind, to)
         )
         if empty and held in low.storage.padded:
             low.writer.emit("fill", (held,), value=0)
         elif empty:
             low.storage.put(held, dims, start.parts, formulas.number(0, to))
         return held, low.storage.held(held, dims, start.parts)
-    made = low.storage.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")
-    (found,) = loads(made.formula)
-    return found.tensor, made
+    stored = low.storage.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")
+    (load,) = loads(stored.formula)
+    return load.tensor, stored
 
 
-def _made_by(op: Op, place: int) -> Op | None:
-    """The operation of a loop's body that makes what it carries on."""
+def _maker_of_carried(op: Op, place: int) -> Op | None:
+    """Return the operation of a loop's body that computes carried value number `place`; None if there is none."""
     value = op.blocks[0].ops[-1].operands[place]
     return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
 
 
-def _wide(machine: Machine, op: Op, place: int) -> DType | None:
-    """The type of the accumulator that a loop carries; None if what it carries is none."""
+def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
+    """Return the accumulator type of a carried value that an MMA or a reduction computes; None for any other value."""
     value = op.blocks[0].ops[-1].operands[place]
-    made = _made_by(op, place)
-    if made is None or made.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
+    maker = _maker_of_carried(op, place)
+    if maker is None or maker.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
         return None
-    if made.name == "mma":
-        return summed_in(made, machine)
-    found: DType = value.type.dtype.accumulator
-    return found
+    if maker.name == "mma":
+        return summed_in(maker, machine)
+    accumulator: DType = value.type.dtype.accumulator
+    return accumulator
 
 
-def _bring(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
-    """Reads what all rounds of a loop need of a factor that many lanes share, terms apart, neighbours side by side.
+def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
+    """Emit reads that all iterations of a loop share, before the loop: operands small enough to be hoisted.
 
-    Where there is one round, windows are brought before: nobody waits for both, one after the other.
+    If there is one iteration and lanes have boxes, the largest read is hoisted too, so that both loads overlap.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.scope.at(axis, part):
@@ -242,17 +251,18 @@ def _bring(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
         largest = low.machine.shared_memory.hoisted_elements
         for inner in [inner for inner in reads if sizes[inner] < max(sizes.values()) and sizes[inner] <= largest]:
             (tile,) = memory.read(low, inner)
-            apart = (axis, *(d for d in tile.dims if d is not axis))
-            low.storage.early[inner] = low.storage.stored(tile, apart, name=f"{inner.operands[0].name}_terms")
+            dims = (axis, *(d for d in tile.dims if d is not axis))
+            low.storage.early[inner] = low.storage.stored(tile, dims, name=f"{inner.operands[0].name}_terms")
 
 
 def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
-    """The body for one tile, and what it yields put where it is carried."""
+    """Emit the body for one tile, and store what it yields in the carried tensors."""
     with low.scope.at(axis, part), low.nested():
         _body(low, op, carried)
 
 
 def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
+    """Emit a loop's body on the carried tensors, and store what it yields in them."""
     (body,) = op.blocks
     for (tensor, start), arg in zip(carried, body.args, strict=True):
         low.storage.env[arg] = start
@@ -260,13 +270,13 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
             held = low.storage.held(tensor, start.dims, start.parts)
             low.storage.env[arg] = combining.rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
             low.storage.going_on[arg] = tensor
-    found = low.block(body)
-    following = tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True))
+    yielded = low.block(body)
+    following = tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(yielded, body.args, strict=True))
     _store(low.storage, carried, following)
 
 
-def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The body as long as there are tiles, where data say how many, or where the first one is."""
+def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Lower a loop whose start, end or count is data: a while loop with the current index in memory."""
     scope = low.scope
     axis: Expr = op.attrs["axis"]
     if scope.masks or axis in scope.parts or axis in scope.bases:
@@ -294,13 +304,13 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
             del scope.bases[axis]
         low.storage.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
 
-    _as_long_as(low.storage, lambda: call("lt", place.formula, stop.formula), one)
+    _emit_while(low.storage, lambda: call("lt", place.formula, stop.formula), one)
     low.reports.required = required
     return _results(low.storage, op, carried)
 
 
-def _as_long_as(storage: Storage, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
-    """Rounds as long as something holds, which is looked at before each."""
+def _emit_while(storage: Storage, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
+    """Emit a while loop: `truth()` gives the condition, evaluated before each iteration; `one()` emits the body."""
     going = storage.writer.register(dtypes.i32, "going")
 
     def look() -> None:
@@ -315,7 +325,7 @@ def _as_long_as(storage: Storage, truth: Callable[[], Formula], one: Callable[[]
 
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The body as long as a condition holds; it moves the axis itself, by set_symbol."""
+    """Lower a while loop: its body sets the axis by set_symbol, and runs while the condition holds."""
     scope = low.scope
     axis = op.attrs["axis"]
     (body,) = op.blocks
@@ -350,7 +360,7 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
             following = scope.bound[axis].formula
         low.storage.put(place.formula.value.tensor, (), {}, following)
 
-    _as_long_as(low.storage, truth, one)
+    _emit_while(low.storage, truth, one)
     scope.walking.discard(axis)
     if outside is None:
         del scope.bound[axis]
@@ -359,10 +369,10 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return _results(low.storage, op, carried)
 
 
-def _store(storage: Storage, carried: list[Carried], found: tuple[Tile, ...]) -> None:
-    """All at once: what is still to be read of the old values is read before they are overwritten."""
+def _store(storage: Storage, carried: list[Carried], yielded: tuple[Tile, ...]) -> None:
+    """Store all yielded tiles at once: a tile that reads a carried tensor is evaluated before it is overwritten."""
     pending: list[tuple[Value, Tile, Formula]] = []
-    for (tensor, start), tile in zip(carried, found, strict=True):
+    for (tensor, start), tile in zip(carried, yielded, strict=True):
         if tensor is None:
             continue
         kind, formula = tile.accumulated if tensor.type.dtype is not tile.dtype else (tile.dtype, tile.formula)
@@ -371,12 +381,12 @@ def _store(storage: Storage, carried: list[Carried], found: tuple[Tile, ...]) ->
             pending.append((tensor, start, formula))
     ready = []
     for n, (tensor, start, formula) in enumerate(pending):
-        own = storage.held(tensor, start.dims, start.parts).formula.value
+        load = storage.held(tensor, start.dims, start.parts).formula.value
         later = {each.tensor for _, _, other in pending[n + 1 :] for each in loads(other)}
-        moved = any(each.tensor is tensor and each != own for each in loads(formula))
+        moved = any(each.tensor is tensor and each != load for each in loads(formula))
         if moved or tensor in later:
-            made = storage.stored(start, as_type=(tensor.type.dtype, formula), name="next")
-            ready.append((tensor, start, made.formula, True))
+            saved = storage.stored(start, as_type=(tensor.type.dtype, formula), name="next")
+            ready.append((tensor, start, saved.formula, True))
         else:
             ready.append((tensor, start, formula, False))
     for tensor, start, formula, _ in sorted(ready, key=lambda entry: entry[3]):
@@ -387,7 +397,7 @@ def _store(storage: Storage, carried: list[Carried], found: tuple[Tile, ...]) ->
 
 
 def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The body, whose writes happen where the condition holds; what it gives, there too."""
+    """Lower `conditional`: the body's writes happen where the condition holds, and its results are selected there."""
     scope = low.scope
     (body,) = op.blocks
     if "when" in op.attrs:
@@ -397,8 +407,8 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
             if not e.value:
                 return tuple(otherwise)
             with low.nested():
-                found = low.block(body)
-            return found if op.results else ()
+                yielded = low.block(body)
+            return yielded if op.results else ()
         tiles = {s: scope.bound[s] for s in e.symbols if s in scope.bound}
         if not tiles and (low.in_grid or e.symbols <= scope.opened.symbols):
             return _by_workgroup(low, op, e, otherwise)
@@ -418,11 +428,11 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
     scope.masks.append(condition)
     try:
         with low.nested():
-            found = low.block(body)
+            yielded = low.block(body)
     finally:
         scope.masks.pop()
     results = []
-    for yes, no in zip(found, otherwise, strict=True):
+    for yes, no in zip(yielded, otherwise, strict=True):
         parts = common_parts([yes, no, condition])
         formula = call("select", condition.formula, yes.formula, no.formula)
         results.append(Tile(yes.dtype, yes.dims, {d: parts[d] for d in yes.dims}, formula))
@@ -430,12 +440,12 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> tuple[Tile, ...]:
-    """The body in workgroups for which a condition holds; what it gives takes the place of what there was."""
+    """Emit the body for workgroups in which a condition holds; its results replace `otherwise` there."""
     (body,) = op.blocks
     kept = [low.storage.stored(t, name="otherwise") for t in otherwise]
     with low.branch(when), low.nested():
-        found = low.block(body)
-        for yes, no in zip(found, kept, strict=True):
+        yielded = low.block(body)
+        for yes, no in zip(yielded, kept, strict=True):
             if yes.parts != no.parts:
                 raise ProgramError(f"{op_text(op)}: what it gives has another part than what it replaces", op.loc)
             if 0 not in no.sizes:

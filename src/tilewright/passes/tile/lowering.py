@@ -27,30 +27,30 @@ from tilewright.plan.general import Cuts
 from tilewright.plan.tiled import Walk
 
 Rule: TypeAlias = "Callable[[Lowering, Op], tuple[Tile, ...]]"
-"""What an operation becomes: writes that, and gives what its results are."""
+"""A function that lowers an operation: it emits block operations, and returns a Tile for each result."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What operations become, by their names, and what a block of them becomes: gives what it yields."""
+    """The rules of operations, by name, and the rule of a block, which returns the tiles that the block yields."""
 
     operations: Mapping[str, Rule]
     block: Callable[[Lowering, Block], tuple[Tile, ...]]
 
 
 class PlannedProduct(Protocol):
-    """The one product of a program, where a plan says all of how it is done."""
+    """The only MMA of a program, if a plan says everything about how it is done (tile registers)."""
 
     def read(self, op: Op) -> Tile | None:
-        """What a read of its factor A gives; None of any other read."""
+        """Return the Tile of a read of this MMA's operand A; None for any other read."""
 
     def multiply(self, a: Tile, b: Tile, c: tuple[Expr, ...], parts: Parts) -> Value:
-        """Writes the product over these parts; gives where its sum over the dimensions `c` is."""
+        """Emit the MMA over these parts; return the tensor of its accumulator over the dimensions `c`."""
 
 
 @dataclass
 class CurrentTask:
-    """What is known of the task that is written, beside the current part of each dimension."""
+    """Facts about the task that is being emitted, beside the current part of each dimension."""
 
     walks: Mapping[Expr, Walk]
     """Dimensions that go along lines which a task stages."""
@@ -59,20 +59,20 @@ class CurrentTask:
     dealt: dict[Expr, tuple[Symbol, int, Size]] = field(default_factory=dict)
     """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
     begins: dict[Expr, Expr] = field(default_factory=dict)
-    """Where the lines of a task begin."""
+    """By dimension: the first line (image row) of the task."""
     edge: bool = True
-    """Whether the current pieces may lie where some elements of a factor are out of bounds, and others are not."""
+    """True if elements of an operand may be out of bounds in the current pieces (an edge of the tensor)."""
     overhanging: set[Expr] = field(default_factory=set)
     """Dimensions whose current piece goes past their end, beside those that are always extended."""
     before: Block = field(default_factory=lambda: Block(()))
-    """What is done before the first task."""
+    """Operations that run once, before the first task."""
 
 
 @dataclass
 class Lowering:
-    """One walk over a tile program, by what a plan says (`cuts`): its rules, and what they share.
+    """The walk over a tile program as a plan says (`cuts`): the rules, and the state that they share.
 
-    `free` are the loops that give the same for every tile size.
+    `free` are loops with the same result for every tile size.
     """
 
     program: Program
@@ -95,20 +95,20 @@ class Lowering:
 
     @property
     def writer(self) -> BlockWriter:
-        """What the block program is written with."""
+        """The BlockWriter that emits the block program."""
         return self.storage.writer
 
     @property
     def in_grid(self) -> bool:
-        """Whether it is a grid program, whose workgroups run one after another."""
+        """True for a grid program, whose workgroups run one after another."""
         return self.arguments.in_grid
 
     def block(self, block: Block) -> tuple[Tile, ...]:
-        """Writes the operations of a block; gives what it yields."""
+        """Emit the operations of a block; return the tiles that it yields."""
         return self.rules.block(self, block)
 
     def done(self, op: Op) -> tuple[Tile, ...]:
-        """Writes one operation; gives what it makes."""
+        """Emit one operation by its rule; return the tiles of its results."""
         rule = self.rules.operations.get(op.name)
         if rule is None:
             raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
@@ -122,13 +122,13 @@ class Lowering:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Within it, what is defined stays inside."""
+        """Restore values and symbols at the end of this context: what is defined within stays inside."""
         with self.storage.nested(), self.scope.nested():
             yield
 
     @contextmanager
     def branch(self, condition: Expr) -> Iterator[None]:
-        """Within it, all happens only where a condition on loops and workgroups holds; nothing is left of none."""
+        """Emit what is written within under a condition on loops and workgroups; no `if` is emitted around nothing."""
         if isinstance(condition, Const) and condition.value:
             yield
             return
@@ -140,5 +140,5 @@ class Lowering:
             self.writer.emit("if", when=condition, blocks=(inner,))
 
     def before_tasks(self) -> AbstractContextManager[None]:
-        """Within it, operations are done once, before the first task."""
+        """Emit operations within this context once, before the first task."""
         return self.writer.inside(self.task.before)

@@ -3,7 +3,7 @@
     %sees = le %n, %m                          if (128*k + 127 - first >= 1) {        tiles on the diagonal only
     %s = select %sees, %scores, -inf             map %scores = select(..., %scores, -inf)
 
-A loop goes only over tiles that change what it carries (`plan/hiding`).
+A loop goes only over tiles that change what it carries (`plan/facts/masking`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.passes.tile import moving
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Parts, Tile
-from tilewright.plan.hiding import changes_nothing, last_maskable
+from tilewright.plan.facts.masking import changes_nothing, last_maskable
 
 _ARITHMETIC = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b}
 _DIFFERENCES = {
@@ -35,7 +35,7 @@ _DIFFERENCES = {
 
 
 def condition_of(formula: Formula) -> list[Expr] | None:
-    """What must not be negative for a condition on coordinates to hold; None where it is on data.
+    """Return expressions that are all >= 0 exactly if a condition on coordinates holds; None if it depends on data.
 
     >>> from tilewright.algebra.expr import symbol
     >>> n, m = (Formula("index", (), symbol(s)) for s in "nm")
@@ -47,27 +47,29 @@ def condition_of(formula: Formula) -> list[Expr] | None:
         return None if any(p is None for p in parts) else [e for p in parts for e in p or ()]
     if formula.name not in _DIFFERENCES:
         return None
-    a, b = map(_integer, formula.parts)
+    a, b = map(_as_expression, formula.parts)
     return None if a is None or b is None else [_DIFFERENCES[formula.name](a, b)]
 
 
-def _integer(formula: Formula) -> Expr | None:
-    """A formula of coordinates as an expression."""
+def _as_expression(formula: Formula) -> Expr | None:
+    """Return a formula of coordinates as an expression; None if it is no integer formula of coordinates."""
     if formula.name == "index":
-        found: Expr = formula.value
-        return found
+        index: Expr = formula.value
+        return index
     if formula.name == "number" and formula.value == int(formula.value):
         return as_expr(int(formula.value))
     if formula.name == "cast" and formula.value.kind == "int":
-        return _integer(formula.parts[0])
+        return _as_expression(formula.parts[0])
     if formula.name in _ARITHMETIC:
-        a, b = map(_integer, formula.parts)
+        a, b = map(_as_expression, formula.parts)
         return None if a is None or b is None else _ARITHMETIC[formula.name](a, b)
     return None
 
 
 def _limit(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, least: bool) -> Expr | None:
-    """The least, or the greatest, that an expression of coordinates is over a tile; None where that is not seen."""
+    """Return the least (or, without `least`, the greatest) value of an expression over a tile; None if it is not
+    linear.
+    """
     at = {scope.coordinate(d): parts[d] for d in dims}
     form = linear_form(e, at)
     if form is None:
@@ -82,7 +84,10 @@ def _limit(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, leas
 
 
 def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | None:
-    """A selection by coordinates between registers and a number, done in tiles where it is needed; None: elsewhere."""
+    """Return a select by coordinates between registers and a number, emitted only for tiles that the mask may cut.
+
+    None if it is no such select.
+    """
     kind: TileType = op.results[0].type
     condition, chosen, other = tiles
     home, wanted = low.writer.home, condition_of(condition.formula)
@@ -93,14 +98,17 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
     if axes is None or len(axes) < 2 or len(limits) != 1 or limits[0] is None:
         return None
     tile = Tile(kind.dtype, kind.dims, parts, chosen.formula)
-    return _seen(low, tile, lambda places: places(wanted[0]), limits[0], other.formula)
+    return _masked(low, tile, lambda places: places(wanted[0]), limits[0], other.formula)
 
 
-def _seen(
+def _masked(
     low: Lowering, tile: Tile, wanted: Callable[[Callable[[Expr], Expr]], Expr], least: Expr, other: Formula
 ) -> Tile:
-    """A tile of registers, with a number where an expression is negative that is `wanted` not to be, by what tells
-    places of coordinates: only where its least is."""
+    """Return a register tile with the number `other` where a mask is false; the select runs only if `least` is
+    negative.
+
+    `wanted(places)` gives the expression that is >= 0 where the mask is true; `least` is its minimum over the tile.
+    """
     if low.scope.holds(least):
         return tile
     inner, scale = scale_of(tile.formula)
@@ -113,8 +121,8 @@ def _seen(
     held = low.storage.held(tensor, tile.dims, parts)
     with low.branch(least <= -1):
         _, places = low.storage.axes(tile.dims, parts, tensor)
-        there = Formula("index", (), wanted(places) >= 0)  # one number of a lane, compared with others
-        low.storage.put(tensor, tile.dims, parts, call("select", there, held.formula, other))
+        in_mask = Formula("index", (), wanted(places) >= 0)  # one number of a lane, compared with others
+        low.storage.put(tensor, tile.dims, parts, call("select", in_mask, held.formula, other))
     if scale == 1:
         return held
     return Tile(tile.dtype, tile.dims, held.parts, call("mul", held.formula, number(scale, tile.dtype)))
@@ -124,8 +132,10 @@ def _seen(
 
 
 def hide_end(low: Lowering, op: Op) -> None:
-    """Notes what keeps elements past the end of a loop's axis from what the loop carries, if one thing does: a
-    selection of the program, which gives -inf wherever rows are that count, or an operation that is to."""
+    """Note in `scope.unseen` the operation that masks elements past the end of a loop's axis, if one can.
+
+    None is noted if a select of the program gives -inf there anyway.
+    """
     axis: Expr = op.attrs["axis"]
     selections = [inner for inner in op.blocks[0].ops if inner.name == "select" and changes_nothing(op, inner)]
     hidden = last_maskable(op)
@@ -137,7 +147,7 @@ def hide_end(low: Lowering, op: Op) -> None:
 
 
 def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -> bool:
-    """Whether an expression of coordinates is negative past the end of an axis, wherever the others are."""
+    """True if an expression of coordinates is negative past the end of an axis, for all values of the others."""
     if any(d in scope.walking or not d.symbols.isdisjoint(scope.bound) for d in dims):
         return False
     form = linear_form(e, [scope.coordinate(axis)])
@@ -149,7 +159,9 @@ def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -
 
 
 def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
-    """What an operation gives; past the end of an axis -inf, if that is this operation's to give."""
+    """Return an operation's result with -inf past the end of a loop axis, if this operation is the one that masks
+    it.
+    """
     axis = next((d for d, hidden in low.scope.unseen.items() if hidden is op), None)
     if axis is None:
         return tile
@@ -162,14 +174,14 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
     def wanted(places: Callable[[Expr], Expr]) -> Expr:
         return last - places(low.scope.coordinate(axis))  # a coordinate itself is never past the end
 
-    return _seen(low, tile, wanted, last - (first + width - 1), number(-inf, tile.dtype))
+    return _masked(low, tile, wanted, last - (first + width - 1), number(-inf, tile.dtype))
 
 
 # -- tiles that change nothing ----------------------------------------------------------------------------
 
 
 def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[Expr, Expr]:
-    """(first, end) of the rounds of a loop that change what it carries, of `count` of them."""
+    """Return (first, end) of the iterations, of `count`, that change what the loop carries: the others are masked."""
     axis: Expr = op.attrs["axis"]
     begin = as_expr(0)
     k = symbol("k", 0, None)
@@ -192,11 +204,14 @@ def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[
 
 
 def _over_tiles(low: Lowering, op: Op, condition: Value) -> list[tuple[Expr, tuple[Expr, ...]]]:
-    """What must not be negative for a condition on coordinates in a loop's body to hold, over which dimensions."""
-    made = {r: inner for inner in (*low.program.body.ops, *op.blocks[0].ops) for r in inner.results}
+    """Return (expression, dimensions) pairs: the condition holds where all expressions are >= 0.
+
+    [] if the condition depends on data, or uses other operations than sums, products and comparisons of coordinates.
+    """
+    maker = {r: inner for inner in (*low.program.body.ops, *op.blocks[0].ops) for r in inner.results}
 
     def formula(value: Value) -> Formula:
-        inner = made.get(value)
+        inner = maker.get(value)
         if inner is not None and inner.name == "self_index":
             return Formula("index", (), low.scope.coordinate(inner.attrs["dim"]))
         if inner is not None and inner.name == "scalar":
@@ -206,5 +221,5 @@ def _over_tiles(low: Lowering, op: Op, condition: Value) -> list[tuple[Expr, tup
             return Formula(inner.name, tuple(map(formula, inner.operands)))
         return Formula.argument("unknown")
 
-    found = condition_of(formula(condition))
-    return [] if found is None else [(e, condition.type.dims) for e in found]
+    conditions = condition_of(formula(condition))
+    return [] if conditions is None else [(e, condition.type.dims) for e in conditions]

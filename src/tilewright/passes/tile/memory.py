@@ -29,7 +29,9 @@ from tilewright.plan.boxes import WRITES
 
 
 def is_aliased(program: Program) -> bool:
-    """Whether an argument is read, and written through another access: what is read then depends on the order."""
+    """True if an argument is read, and also written through a different access, so that the order of operations
+    shows.
+    """
     for arg in program.args:
         writes = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is arg]
@@ -42,7 +44,7 @@ def is_aliased(program: Program) -> bool:
 
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """The elements of memory that the access names."""
+    """Lower `read`: a load if all elements are in bounds, else a masked copy, a halo tile, or a gather."""
     storage = low.storage
     if low.planned is not None and (planned := low.planned.read(op)) is not None:
         return (planned,)
@@ -70,19 +72,19 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
                     op.loc,
                 )
             marks = tuple(False for _ in marks)
-    found = load(access.tensor, *access.at)
+    formula = load(access.tensor, *access.at)
     if 0 in access.shape:
-        found = formulas.number(other, kind.dtype)
+        formula = formulas.number(other, kind.dtype)
     elif access.data:
-        found = _gathered(storage, access, kind, parts, marks, other)
+        formula = _gathered(storage, access, kind, parts, marks, other)
     elif low.cuts.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
-        found = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
+        formula = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
     elif surplus and low.cuts.packed and inplace.is_right(low.users, op):
         pass  # it is packed with zeros past its end
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
         storage.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
-        found = halo.staged(low.writer, access, box, kind.dtype, other)
+        formula = halo.staged(low.writer, access, box, kind.dtype, other)
     elif any(marks):
         tensor = storage.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
         over, images = storage.axes(kind.dims, parts, tensor)
@@ -91,17 +93,17 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
             low.writer.copy(access.tensor, over, at, tensor, other)
         else:  # element by element, as lanes have them
             low.writer.emit("copy", (low.writer.view(access.tensor, over, at), tensor), otherwise=other)
-        found = storage.held(tensor, kind.dims, parts).formula
+        formula = storage.held(tensor, kind.dims, parts).formula
     elif access.tensor.type.role != "in" and source not in low.arguments.in_place:  # what it holds now must be kept
-        found = storage.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
+        formula = storage.stored(Tile(kind.dtype, kind.dims, parts, formula), name=f"{source.name}_before").formula
     condition = bounds_of(low, op, kind.dims)
     if condition is not None:
-        found = call("select", condition, found, formulas.number(other, kind.dtype))
-    return (Tile(kind.dtype, kind.dims, parts, found),)
+        formula = call("select", condition, formula, formulas.number(other, kind.dtype))
+    return (Tile(kind.dtype, kind.dims, parts, formula),)
 
 
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
-    """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
+    """True if an access is out of bounds only where tasks or blocks at the edges compute more than there is."""
     more = low.cuts.roles is not None or bool(low.cuts.extended)
     lines = Substitution({low.scope.coordinate(d): walk.valid_position() for d, walk in low.task.walks.items()})
     return more and not access.data and not any(loose(low.scope, access, lines))
@@ -110,14 +112,19 @@ def _is_surplus(low: Lowering, access: TileAccess) -> bool:
 def _gathered(
     storage: Storage, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Formula:
+    """Emit a gather of the elements at data-dependent places; return a load from the gathered tile."""
     sizes = tuple(parts[d][1] for d in kind.dims)
     over, images = storage.axes(kind.dims, parts)
     tensor = storage.writer.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
     storage.writer.emit(
         "gather",
-        (storage.writer.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
+        (
+            storage.writer.part(tensor, sizes),
+            access.tensor,
+            *(index_load.tensor for index_load in access.data.values()),
+        ),
         over=over,
-        where=tuple((s, tuple(map(images, found.at))) for s, found in access.data.items()),
+        where=tuple((s, tuple(map(images, index_load.at))) for s, index_load in access.data.items()),
         at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
         otherwise=other if any(marks) else None,
     )
@@ -125,14 +132,14 @@ def _gathered(
 
 
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
-    """Notes at run time that a read leaves its memory."""
+    """Emit a check at run time that a read is in bounds."""
     wrong = is_outside(access)
     for mask in low.scope.masks:
         wrong = Formula("and_", (wrong, moving.squeezed(low, mask, dims, "the condition", op).formula))
     ended = [d for d in dims if d in low.scope.ends]
     for d in ended:
         wrong = Formula("and_", (wrong, moving.counts(low.scope, d) or wrong))
-    places = [*access.at, *(e for found in access.data.values() for e in found.at)]
+    places = [*access.at, *(e for index_load in access.data.values() for e in index_load.at)]
     used = {d for d in dims if any(low.scope.coordinate(d) in e.symbols for e in places)}
     used |= {*ended, *(d for mask in low.scope.masks for d in mask.dims)}
     over = tuple(d for d in dims if d in used)
@@ -145,7 +152,7 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
 
 
 def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Writes a tile."""
+    """Lower `write`: a map to memory, a scatter, or a store through shared memory."""
     to = Write(low, op)
     if to.empty:
         return ()
@@ -159,22 +166,23 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def is_ordered(program: Program) -> bool:
-    """Whether the program is to be one task, whose operations follow each other in the program's order.
+    """True if the program must be one task, whose operations follow each other in the program's order.
 
-    So it is where an atomic's old values are used, where machines have no such atomic, and where an argument is read
-    and written through different accesses.
+    That is so if an atomic's old values are used, if machines have no such atomic, or if an argument is read and
+    written through different accesses.
     """
     users = program.users()
     return is_aliased(program) or any(op.name in _STEPS and _one_by_one(users, op) for op in program.walk())
 
 
 def _one_by_one(users: Mapping[Value, list[Op]], op: Op) -> bool:
+    """True if an atomic must be done element by element: its old values are used, or machines lack it for its type."""
     dtype = op.operands[1].type.dtype
     return op.result in users or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
 
 
 def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Combines a tile into memory; gives what was there, where anybody asks."""
+    """Lower an atomic: combine a tile into memory; return the old elements if they are used."""
     if op.operands[1].type.dtype is dtypes.bool_:
         raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)
     to = Write(low, op)
@@ -190,7 +198,9 @@ _STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
 
 
 def _in_order(storage: Storage, op: Op, to: Write) -> Tile:
-    """One element after another: what is there is kept, combined and put back. The program is one task."""
+    """Emit an atomic as a loop over single elements: load, combine, store; return the old elements. The program is one
+    task.
+    """
     values = to.tile()
     before = storage.writer.alloc(to.dtype, to.sizes, "before")
     after = storage.writer.alloc(to.dtype, [1] * len(to.sizes), "after")
@@ -218,7 +228,7 @@ def _in_order(storage: Storage, op: Op, to: Write) -> Tile:
 
 
 def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Keeps the tile in an argument of its own, if anybody asked for that: each part where its coordinates say."""
+    """Lower `debug_log`: store the tile in an argument of its own, if logs are asked for."""
     scope = low.scope
     if low.reports.logs is None:
         return ()

@@ -4,8 +4,8 @@
     %0 = read %x : bf16[M, K]           x: global bf16[M, K]           M = M0 * M1
 
 A tile of a plan goes along one dimension of rows, one of columns and one of K: it cannot be larger than the inner one
-of two. Where all memories that have both have them beside each other, they are seen with one dimension instead. Where
-rows of a product meet a window, as those of a convolution do, accesses divide:
+of two. If all memories that have both have them as neighbours, they are viewed with one dimension instead. If rows of
+an MMA meet a window, as in a convolution, accesses divide:
 
     %0 = read %x over=[p, q, r, s, c] at=[p + r, q + s, c] : bf16[P, Q, R, S, C]
     %0 = read %x over=[i, r, s, c] at=[i//56 + r, i%56 + s, c] : bf16[P_Q, R, S, C]
@@ -44,32 +44,37 @@ class Sized:
     free: Collection[Op]
 
 
-def merged(given: Sized) -> Sized:
-    """The program with one dimension for every run that can be one; itself where there is none."""
+def merged(sized: Sized) -> Sized:
+    """Return the program with each run of neighbouring dimensions that can be one merged; unchanged if there is
+    none.
+    """
     for views in (True, False):  # what memory has as one is one in windows, too
-        while (run := _Runs(given).first(views)) is not None:
-            given = _merge(given, run, views)
-    return given
+        while (run := _Runs(sized).first(views)) is not None:
+            sized = _merge(sized, run, views)
+    return sized
 
 
 class _Runs:
-    """The runs of a program's dimensions that can be one."""
+    """The runs of a program's dimensions that can be merged."""
 
-    def __init__(self, given: Sized):
-        self.given = given
-        self.ops = list(given.program.walk())
+    def __init__(self, sized: Sized):
+        self.sized = sized
+        self.ops = list(sized.program.walk())
         self.products = [op for op in self.ops if op.name == "mma"]
         self.accesses = [op for op in self.ops if op.name in ("read", "write")]
         self.chains = reduction_chains(self.ops)
         self.stuck = self._stuck()
 
     def first(self, views: bool) -> Run | None:
-        """A run that memories can be seen with one dimension for, or one that accesses divide; None: there is none."""
+        """Return a run (neighbouring dimensions) to merge; None if there is none.
+
+        With `views` it is one that memories can be viewed with as one dimension; else one that accesses can divide.
+        """
         fits = self._can_be_viewed if views else self._can_be_divided
         return next((run for run in self._proposed() if self._acts_as_one(run) and fits(run)), None)
 
     def _proposed(self) -> Iterator[Run]:
-        """Dimensions that are coordinates beside each other in some access, the longest runs first."""
+        """Yield runs of dimensions that are neighbouring coordinates of some access, the longest first."""
         rows: dict[Run, None] = {}
         for op in self.accesses:
             kind, over, at = places(op)
@@ -83,21 +88,29 @@ class _Runs:
         yield from sorted(rows, key=len, reverse=True)
 
     def _stuck(self) -> set[Expr]:
-        """Dimensions that something depends on: a constraint, a loop that is not free, another size."""
-        records = self.given.program.records
+        """Return the dimensions that cannot be merged: those that a constraint, a loop that is not free, or another
+        size uses.
+
+        Dimensions of operations that do not treat all coordinates alike, or depend on data, cannot be merged either.
+        """
+        records = self.sized.program.records
         stuck: set[Expr] = {s for r in records for e in r.attrs.values() if isinstance(e, Expr) for s in e.symbols}
         for op in self.ops:
             dims = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
             if op.name not in AROUND or op.attrs.get("lookups") or op.attrs.get("bounds"):
                 stuck |= dims
-            if op.name == "iterate" and op not in self.given.free:
+            if op.name == "iterate" and op not in self.sized.free:
                 stuck.add(op.attrs["axis"])
             stuck |= {s for d in dims if not isinstance(d, Symbol) for s in d.symbols}
-            stuck |= {d for d in dims if d not in self.given.sizes}
+            stuck |= {d for d in dims if d not in self.sized.sizes}
         return stuck
 
     def _acts_as_one(self, run: Run) -> bool:
-        """Whether all tiles have all of a run or none, it is reduced at once, and at most one loop goes over it."""
+        """True if each tile has all of a run (neighbouring dimensions) or none of it, it is reduced at once, and at
+        most one loop goes over it.
+
+        The run must also be M, N or K of an MMA; without MMAs, reduced or beside a reduction.
+        """
         chains = [chain for chain in self.chains if not {op.attrs["dim"] for op in chain}.isdisjoint(run)]
         at_once = all({op.attrs["dim"] for op in chain} == set(run) for chain in chains)
         between = {op.result for chain in chains for op in chain[:-1]}
@@ -108,51 +121,60 @@ class _Runs:
         return is_wanted and at_once and len(loops) <= 1 and all(len({d in dims for d in run}) == 1 for dims in tiles)
 
     def _is_part_of_products(self, run: Run) -> bool:
-        """Whether products have it, and none as a batch: tasks have one of that, however many dimensions it has."""
+        """True if an MMA has the run (neighbouring dimensions) as M, N or K, and none has it as a batch, of which a
+        task has one element anyway.
+        """
         parts = {self._part(op, run[0]) for op in self.products}
         return BATCH not in parts and parts != {NONE}
 
     def _is_beside_reduction(self, run: Run) -> bool:
-        """Whether results of reductions lie along a run; what is done element by element takes as long with several."""
+        """True if results of reductions are contiguous along a run (neighbouring dimensions); elementwise programs gain
+        nothing from merging.
+        """
         return bool(self.chains) and any(
-            run_place(self.given, op, run) == len(places(op)[2]) - len(run) for op in self.accesses
+            run_place(self.sized, op, run) == len(places(op)[2]) - len(run) for op in self.accesses
         )
 
     def _part(self, product: Op, dim: Expr) -> str:
+        """Return the part of a dimension in an MMA: SIDE (M or N), SUMMED (K), BATCH or NONE."""
         a, b, acc = (dim in v.type.dims for v in product.operands)
         if a and b:
             return BATCH if acc else SUMMED
         return SIDE if a or b else NONE
 
     def _sides(self, product: Op) -> list[set[Expr]]:
-        """The dimensions of a result that only one operand has, for each operand."""
+        """Return the dimensions of an MMA's result that only A has, and those that only B has."""
         a, b, acc = (set(v.type.dims) for v in product.operands)
         return [(a - b) & acc, (b - a) & acc]
 
     def _can_be_viewed(self, run: Run) -> bool:
-        """Whether all memories that a run is of can be seen with one dimension for it."""
+        """True if all memories with this run can be viewed with one dimension for it."""
         memories = {accessed(op)[0] for op in self.accesses if run[0] in accessed(op)[1].dims}
         return all(self._is_viewed(memory, run) for memory in memories)
 
     def _is_viewed(self, memory: Value, run: Run) -> bool:
+        """True if a memory is a plain argument, all its users are accesses, and all have the run (neighbouring
+        dimensions) at the same coordinate.
+        """
         kind: MemoryType = memory.type
         users = [op for op in self.ops if memory in op.operands]
-        places_of = {run_place(self.given, op, run) for op in users if op in self.accesses}
-        is_plain = memory in self.given.program.args and kind.strides is None and kind.extents is None
+        places_of = {run_place(self.sized, op, run) for op in users if op in self.accesses}
+        is_plain = memory in self.sized.program.args and kind.strides is None and kind.extents is None
         return is_plain and all(op in self.accesses for op in users) and len(places_of) == 1 and None not in places_of
 
     def _can_be_divided(self, run: Run) -> bool:
-        """Whether a run is one side of the only product, results lie along it, and reads have it in order.
+        """True if a run (neighbouring dimensions) is all of M or N of the only MMA, results are contiguous along it,
+        and reads have it in order.
 
-        Copies walk several dimensions as one number where none of them is contiguous.
+        Bulk copies walk several dimensions as one index if none of them is contiguous.
         """
         if len(self.products) != 1 or set(run) not in self._sides(self.products[0]):
             return False
         for op in (x for x in self.accesses if run[0] in accessed(x)[1].dims):
             kind, over, at = places(op)
-            own = dict(zip(kind.dims, over, strict=True))
-            users = [[n for n, e in enumerate(at) if own[d] in e.symbols] for d in run]
-            if op.name == "write" and run_place(self.given, op, run) is None:
+            index_of = dict(zip(kind.dims, over, strict=True))
+            users = [[n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in run]
+            if op.name == "write" and run_place(self.sized, op, run) is None:
                 return False
             if not all(users) or any(max(a) >= min(b) for a, b in pairwise(users)) or max(users[-1]) == len(at) - 1:
                 return False
@@ -160,8 +182,11 @@ class _Runs:
 
 
 def reduction_chains(ops: list[Op]) -> list[list[Op]]:
-    """Reductions, each with those of one kind before it whose results nothing else uses: the same reduction of several
-    dimensions, one after the other. One that rounds what it gives is not followed by another."""
+    """Return lists of reductions that are one reduction over several dimensions, one after the other.
+
+    All in a list have the same function, and nothing else uses the results between. A reduction that rounds its result
+    ends a list.
+    """
     makers = {r: op for op in ops for r in op.results}
     users: dict[Value, int] = {}
     for v in (v for op in ops for v in op.operands):
@@ -176,29 +201,34 @@ def reduction_chains(ops: list[Op]) -> list[list[Op]]:
     return list(chains.values())
 
 
-def run_place(given: Sized, op: Op, run: Run) -> int | None:
-    """The first coordinate of a run in an access that has all of it, one dimension after the other; None: none does."""
+def run_place(sized: Sized, op: Op, run: Run) -> int | None:
+    """Return the number of the first memory coordinate of a run (neighbouring dimensions) in an access.
+
+    None if the access does not have all of the run as neighbouring plain coordinates.
+    """
     memory = accessed(op)[0]
     kind, over, at = places(op)
-    own = dict(zip(kind.dims, over, strict=True))
-    if any(d not in own for d in run):
+    index_of = dict(zip(kind.dims, over, strict=True))
+    if any(d not in index_of for d in run):
         return None
-    users = [n for n, e in enumerate(at) if not e.symbols.isdisjoint(own[d] for d in run)]
+    users = [n for n, e in enumerate(at) if not e.symbols.isdisjoint(index_of[d] for d in run)]
     start = users[0] if users else 0
-    if users != list(range(start, start + len(run))) or at[start : start + len(run)] != tuple(own[d] for d in run):
+    if users != list(range(start, start + len(run))) or at[start : start + len(run)] != tuple(index_of[d] for d in run):
         return None
-    extents = given.shapes[memory][start + 1 : start + len(run)]
-    return start if extents == tuple(given.sizes[d] for d in run[1:]) else None
+    extents = sized.shapes[memory][start + 1 : start + len(run)]
+    return start if extents == tuple(sized.sizes[d] for d in run[1:]) else None
 
 
-def _merge(given: Sized, run: Run, views: bool) -> Sized:
-    """The program with one dimension for a run; with `views`, memories have it too."""
-    program, sizes, shapes = given.program, dict(given.sizes), dict(given.shapes)
-    made = _name(given, run)
+def _merge(sized: Sized, run: Run, views: bool) -> Sized:
+    """Return the program with one dimension for a run (neighbouring dimensions); with `views`, memories have this
+    dimension too.
+    """
+    program, sizes, shapes = sized.program, dict(sized.sizes), dict(sized.shapes)
+    merged_dim = _name(sized, run)
     extents = [sizes[d] for d in run]
-    sizes[made] = prod(extents)
+    sizes[merged_dim] = prod(extents)
     with building():
-        f, at = symbol(f"at_{made}", 0, sizes[made] - 1), dict[Expr, Expr]()
+        f, at = symbol(f"at_{merged_dim}", 0, sizes[merged_dim] - 1), dict[Expr, Expr]()
         for n, d in enumerate(run):
             inner = prod(extents[n + 1 :])
             at[d] = f // inner % extents[n] if n else f // inner
@@ -206,43 +236,43 @@ def _merge(given: Sized, run: Run, views: bool) -> Sized:
         for op in (
             x for x in program.walk() if views and x.name in ("read", "write") and run[0] in accessed(x)[1].dims
         ):
-            memory, place = accessed(op)[0], run_place(given, op, run)
+            memory, place = accessed(op)[0], run_place(sized, op, run)
             if memory not in seen and place is not None:
-                seen[memory] = _view(memory, run, made, place), place
+                seen[memory] = _view(memory, run, merged_dim, place), place
                 shape = shapes[memory]
                 shapes[seen[memory][0]] = (*shape[:place], prod(shape[place:][: len(run)]), *shape[place + len(run) :])
-        rewrite = _Merging(DimensionGroup(run, (made,), (f,), at), seen, sizes)
+        rewrite = _Merging(DimensionGroup(run, (merged_dim,), (f,), at), seen, sizes)
         args = tuple(seen[a][0] if a in seen else a for a in program.args)
         rewritten = replace(program, args=args, body=rewrite.body(program.body))
         verify(rewritten)
     return Sized(
-        rewritten, sizes, {a: shapes[a] for a in args}, {rewrite.kept[op] for op in given.free if op in rewrite.kept}
+        rewritten, sizes, {a: shapes[a] for a in args}, {rewrite.kept[op] for op in sized.free if op in rewrite.kept}
     )
 
 
-def _view(memory: Value, run: Run, made: Symbol, place: int) -> Value:
-    """A memory with one dimension for a run."""
+def _view(memory: Value, run: Run, merged_dim: Symbol, place: int) -> Value:
+    """Return a memory with one dimension for a run (neighbouring dimensions), at coordinate `place`."""
     kind: MemoryType = memory.type
-    own = kind.dims[place : place + len(run)]
-    one = made if own == run else prod(own[1:], start=own[0])
+    dims = kind.dims[place : place + len(run)]
+    one = merged_dim if dims == run else prod(dims[1:], start=dims[0])
     return Value(
         MemoryType(kind.dtype, (*kind.dims[:place], one, *kind.dims[place + len(run) :]), kind.space), memory.name
     )
 
 
-def _name(given: Sized, run: Run) -> Symbol:
-    """The dimension that stands for a run: the one with more than one element, where all others have one."""
-    longer = [d for d in run if given.sizes[d] > 1]
+def _name(sized: Sized, run: Run) -> Symbol:
+    """Return the symbol of a merged dimension: the only one with several elements, or a new one."""
+    longer = [d for d in run if sized.sizes[d] > 1]
     if len(longer) < 2:
         return longer[0] if longer else run[-1]
-    taken, name = {s.name for s in (*program_symbols(given.program), *given.sizes)}, "_".join(map(str, run))
+    taken, name = {s.name for s in (*program_symbols(sized.program), *sized.sizes)}, "_".join(map(str, run))
     while name in taken:
         name += "_"
     return symbol(name, 0)
 
 
 class _Merging(Regrouped):
-    """The program with one dimension for a group; `seen` has memories that have it too, and where."""
+    """The program rewritten with one dimension for a group; `seen` maps memories to (view with it, its coordinate)."""
 
     def __init__(self, group: DimensionGroup, seen: Mapping[Value, tuple[Value, int]], sizes: Mapping[Symbol, int]):
         super().__init__([group], sizes=sizes)
@@ -260,12 +290,12 @@ class _Merging(Regrouped):
         _, place = self.seen[memory]
         kind, over, at = places(op)
         (f,), outer, *inner = self.group.over, *self.group.dims
-        own = zip(kind.dims, over, strict=True)
-        along = tuple(f if d is outer else s for d, s in own if d not in inner)
+        indices = zip(kind.dims, over, strict=True)
+        along = tuple(f if d is outer else s for d, s in indices if d not in inner)
         return {"over": along, "at": (*at[:place], f, *at[place + len(self.group.dims) :])}
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Operations, appended; of reductions of the group, one after the other, the last one does all."""
+        """Append the rewritten operations to `ops`; of a chain of reductions over the group only the last one stays."""
         for chain in reduction_chains(given):
             if chain[0].attrs["dim"] in self.groups:
                 self.inner |= {op.result: op.operands[0] for op in chain[:-1]}
@@ -276,9 +306,9 @@ class _Merging(Regrouped):
         return self.of(self.inner[value]) if value in self.inner else super().of(value)
 
     def op(self, op: Op) -> Op:
-        """An operation; a loop over part of the group goes over all of it, and a reduction reduces all of it."""
-        made = super().op(op)
+        """Return the rewritten operation; a loop over, or reduction of, part of the group is one of the whole group."""
+        rewritten = super().op(op)
         for name in ("axis", "dim"):
-            if made.attrs.get(name) in self.groups:
-                made.attrs[name] = self.group.made[0]
-        return made
+            if rewritten.attrs.get(name) in self.groups:
+                rewritten.attrs[name] = self.group.made[0]
+        return rewritten

@@ -37,7 +37,10 @@ from tilewright.passes.tile.values import Load, Tile, loads, only_load, rewritte
 
 
 def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
-    """A dimension's coordinate in memory; where a loop walks by data, from the loop's base on, which is added."""
+    """Return a dimension's coordinate in memory; in a loop with a data-dependent start, the loaded base is added.
+
+    The load of the base is added to `data`.
+    """
     walked = dim in storage.scope.walking
     base = storage.scope.bound[dim] if walked and isinstance(dim, Symbol) else storage.scope.bases.get(dim)
     if base is None:
@@ -48,23 +51,23 @@ def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
 
 
 def place(scope: TileScope, dim: Expr) -> Formula:
-    """A dimension's coordinate as a formula of i64."""
+    """Return a dimension's coordinate as a formula of type i64."""
     relative = formulas.index(scope.coordinate(dim), dtypes.i64)
     base = scope.bases.get(dim)
     return relative if base is None else call("add", relative, base.formula)
 
 
 def counts(scope: TileScope, dim: Expr) -> Formula | None:
-    """The formula that tells whether an element along a dimension counts; None: all do."""
+    """Return the predicate that an element lies before a data-dependent end of `dim`; None if there is no such end."""
     end = scope.ends.get(dim)
     return None if end is None else call("lt", place(scope, dim), end.formula)
 
 
 def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) -> Tile:
-    """The tile with a number for elements that do not count along these dimensions."""
+    """Return the tile with `number` for elements past the end of `dims`, so that they do not count."""
     for d in dims:
         if d in low.scope.past and d not in low.scope.unseen:
-            tile = _ended(low, tile, d, number)
+            tile = _masked_end(low, tile, d, number)
         inside = counts(low.scope, d)
         if inside is not None:
             other = formulas.number(number, tile.dtype)
@@ -72,29 +75,28 @@ def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) ->
     return tile
 
 
-def _ended(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
-    """The tile with a number past the end of a dimension, where a tile of a loop may go past it.
+def _masked_end(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
+    """Return the tile with `number` past the end of `dim`, if a tile of a loop may go past it.
 
-    It is put where the tile is held, since nobody else looks at what lies there; only the last round does it. Arguments
-    are zero there: whoever brings them sees to it.
+    It is stored where the tile is held, only in the last iteration. Arguments are zero there already.
     """
     (first, width), end = tile.parts[dim], low.scope.past[dim]
-    found = only_load(tile.formula)
-    argument = found is not None and found.is_given
+    load = only_load(tile.formula)
+    argument = load is not None and load.is_given
     if low.scope.holds(end - first - width) or tile.filled or (argument and number == 0):
         return tile
-    tile, found = low.storage.load_of(tile)
+    tile, load = low.storage.load_of(tile)
     inside = call("lt", place(low.scope, dim), formulas.index(as_expr(end), dtypes.i64))
     formula = call("select", inside, tile.formula, formulas.number(number, tile.dtype))
-    if found.tensor not in low.storage.sums:
+    if load.tensor not in low.storage.sums:
         return replace(tile, formula=formula, wide=None)
     with low.branch(first + width >= end + 1):
-        low.storage.put(found.tensor, tile.dims, tile.parts, formula)
+        low.storage.put(load.tensor, tile.dims, tile.parts, formula)
     return tile
 
 
 def identity(how: str, dtype: DType) -> float:
-    """What changes nothing when it is combined."""
+    """Return the neutral element of `how` (sum, prod, max or min) in the type `dtype`."""
     if how in ("sum", "prod"):
         return 0 if how == "sum" else 1
     if dtype is dtypes.bool_:
@@ -106,7 +108,9 @@ def identity(how: str, dtype: DType) -> float:
 
 
 def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: Op) -> Tile:
-    """A tile without the dimensions that others have not: its first element there, which all must be like."""
+    """Return a tile without the dimensions not in `dims`: its first element along them; a check reports other
+    elements.
+    """
     gone = [d for d in tile.dims if d not in dims]
     if any(tile.parts[d][1] == 0 for d in gone):
         raise ProgramError(f"{op_text(op)}: {what} must have one value here, but has none", op.loc)
@@ -120,26 +124,26 @@ def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: O
 
 
 def value(low: Lowering, e: Expr, op: Op) -> Formula:
-    """An expression of sizes and of symbols that set_symbol bound, as one number of i64."""
-    found = low.scope.expr(e)
+    """Return an expression of sizes and of symbols that set_symbol bound, as a formula of type i64."""
+    known = low.scope.expr(e)
     data: dict[Symbol, Formula] = {}
-    for s in sorted(found.symbols, key=lambda s: s.name):
+    for s in sorted(known.symbols, key=lambda s: s.name):
         if s in low.scope.bound:
             low.reports.require_range(s, op)
             tile = squeezed(low, low.scope.bound[s], (), str(s), op)
             data[s] = converted(tile.formula, tile.dtype, dtypes.i64)
-    return formulas.of_expr(found, data)
+    return formulas.of_expr(known, data)
 
 
 def is_moved(scope: TileScope, op: Op, limits: dict[str, Expr]) -> bool:
-    """Whether data say where a loop starts, how often it goes or where it ends."""
+    """True if data decide where a loop starts, how often it runs or where it ends."""
     return op.attrs["axis"] in scope.ends or any(not e.symbols.isdisjoint(scope.bound) for e in limits.values())
 
 
 def single(low: Lowering, value: Value, op: Op, tile: Tile | None = None) -> Tile:
-    """The one value of a tile whose elements are all alike, as i64 without dimensions."""
+    """Return the only value of a tile whose elements are all equal, as i64 without dimensions."""
     tile = low.storage.env[value] if tile is None else tile
     if prod(tile.sizes) > 1 and any(loads(tile.formula)):
         tile = low.storage.stored(tile)
-    found = squeezed(low, tile, (), value.name or "a value", op)
-    return low.storage.stored(Tile(dtypes.i64, (), {}, formulas.converted(found.formula, tile.dtype, dtypes.i64)))
+    element = squeezed(low, tile, (), value.name or "a value", op)
+    return low.storage.stored(Tile(dtypes.i64, (), {}, formulas.converted(element.formula, tile.dtype, dtypes.i64)))

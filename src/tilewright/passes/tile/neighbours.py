@@ -22,8 +22,9 @@ from tilewright.plan.microkernel import axes_in
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Products side by side: the dimension along which they lie, and what becomes longer, N and K, as one of them has
-    it; the reads of A and B."""
+    """Adjacent GEMMs that can be one: the dimension `d` along which they lie, N and K of one of them, and the reads of
+    A and B.
+    """
 
     product: Op
     d: Expr
@@ -34,17 +35,17 @@ class Neighbours:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of GEMMs."""
         return self.a.extent(self.d)
 
     @property
     def size(self) -> tuple[int, int]:
-        """The extents of N and K."""
+        """(extent of N, extent of K) of one GEMM."""
         return self.b.extent(self.n), self.b.extent(self.k)
 
 
 def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]) -> Neighbours | str:
-    """The products that may be one; or why there are none."""
+    """Return the adjacent GEMMs that can share one block-diagonal MMA; or text: why there are none."""
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
         return f"it has {len(products)} products"
@@ -66,16 +67,20 @@ def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Va
 
 
 def has_run(access: Numbered, outer: Expr, inner: Expr) -> bool:
-    """Whether neighbours along `inner` are those of the last coordinate, and those along `outer` lie behind each other
-    there."""
+    """True if the last coordinate is `inner` plus `outer` times the extent of `inner`, and no other coordinate has
+    them.
+    """
     d, k = access.over[outer], access.over[inner]
     *others, last = access.at
     return _is_run(last, d, k) and not any({d, k} & e.symbols for e in others)
 
 
 def as_run(access: Numbered, outer: Expr, inner: Expr) -> tuple[Symbol, ...] | None:
-    """The symbols of an access as coordinates of its tensor in another shape, the last ones `outer` and `inner`; None
-    where that has no such shape."""
+    """Return the symbols of an access as coordinates of its tensor in another packed shape, the last ones `outer`,
+    `inner`.
+
+    None if the tensor has no such shape, or if the access may be out of bounds.
+    """
     d, k = access.over[outer], access.over[inner]
     kind: MemoryType = access.source.type
     inside = all(is_inside(e, n) for e, n in zip(access.at, access.shape, strict=True))
@@ -94,12 +99,12 @@ def as_run(access: Numbered, outer: Expr, inner: Expr) -> tuple[Symbol, ...] | N
 
 
 def _is_run(e: Expr, d: Symbol, k: Symbol) -> bool:
-    """Whether an expression counts k, and d in steps of as many as there are of k."""
+    """True if an expression has k with factor 1, and d with the extent of k as factor."""
     weights = dict(linear(e)[1])
-    own = weights.pop(d, 0), weights.pop(k, 0)
-    return own == (int(k.hi) + 1, 1) and not any({d, k} & term.symbols for term in weights)
+    steps = weights.pop(d, 0), weights.pop(k, 0)
+    return steps == (int(k.hi) + 1, 1) and not any({d, k} & term.symbols for term in weights)
 
 
 def is_inside(e: Expr, extent: int) -> bool:
-    """Whether a coordinate lies within its tensor."""
+    """True if a coordinate is known to lie in 0..extent-1."""
     return isinstance(e.lo, int) and isinstance(e.hi, int) and e.lo >= 0 and e.hi < extent

@@ -24,13 +24,17 @@ from tilewright.plan.contraction import Contraction, Operand, dimension
 def over_digits(
     c: Contraction, order: tuple[Symbol, ...]
 ) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
-    """The program of a contraction, whose tiles have their digits in this order, the sizes of its dimensions, and the
-    shapes of its arguments."""
+    """Return (the program of a contraction over its digits, sizes of its dimensions, shapes of its arguments).
+
+    Tiles have their digits (mixed-radix parts) in the given order.
+    """
     with building():
         return _Normal(c, order).run()
 
 
 class _Normal(Rewriter):
+    """Rewrites the program of a contraction over its digits, without its loop."""
+
     def __init__(self, c: Contraction, order: tuple[Symbol, ...]):
         super().__init__()
         assert c.program is not None
@@ -40,21 +44,21 @@ class _Normal(Rewriter):
         self.arguments: dict[tuple[str, bool], Value] = {}
         self.shapes: dict[Value, tuple[Size, ...]] = {}
         self.digits = {d: tuple(map(dimension, digits)) for dims, digits in c.over for d in dims}
-        """For each dimension, what it is replaced by, perhaps together with others."""
+        """By dimension: the digits that replace it, perhaps together with other dimensions."""
         self.order: dict[Expr, Symbol] = {dimension(s): s for s in order}
 
     def run(self) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
-        """The program, its sizes, its arguments' shapes."""
+        """Return (the program, sizes of its dimensions, shapes of its arguments)."""
         for operand in self.operands.values():
             self._argument(operand)
         body = Block(())
         self.block(self.program.body.ops, body.ops)
         sizes = {dimension(s): number_or(s.upper + 1) for s in self.order.values() if s.upper is not None}
-        made = replace(self.program, args=tuple(self.arguments.values()), body=body, records=[])
-        return made, sizes, self.shapes
+        rewritten = replace(self.program, args=tuple(self.arguments.values()), body=body, records=[])
+        return rewritten, sizes, self.shapes
 
     def _argument(self, operand: Operand) -> Value:
-        """The argument that is an operand; B is one of its own: it is packed, whatever else reads the same tensor."""
+        """Return the argument of an operand; B always has an argument of its own, as it is packed."""
         key = operand.name, operand is self.c.b
         if key not in self.arguments:
             self.arguments[key] = Value(MemoryType(operand.dtype, tuple(map(as_expr, operand.shape))), operand.name)
@@ -62,32 +66,32 @@ class _Normal(Rewriter):
         return self.arguments[key]
 
     def goes(self, op: Op) -> bool:
-        """Whether a loop goes: the one there is does."""
+        """Return True: the only loop is deleted."""
         return True
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Those operations that what is written depends on."""
+        """Append the rewritten operations that the written result depends on."""
         super().block([op for op in given if op in self.used], ops)
 
     def op(self, op: Op) -> Op:
-        """An operation on what stands for its operands: those of an access, and A before B."""
+        """Return the rewritten operation; accesses take the operands' arguments, and A comes before B."""
         operand = self.operands.get(op)
-        made = super().op(op)
+        rewritten = super().op(op)
         if op.name == "mma":
-            made.operands = (*(self.of(self.c.accesses[n].result) for n in (0, 1)), made.operands[2])
+            rewritten.operands = (*(self.of(self.c.accesses[n].result) for n in (0, 1)), rewritten.operands[2])
         if operand is None:
-            return made
-        value = made.operands[:-1] if op.name == "write" else ()
-        results = tuple(Value(TileType(operand.dtype, r.type.dims), r.name) for r in made.results)
+            return rewritten
+        value = rewritten.operands[:-1] if op.name == "write" else ()
+        results = tuple(Value(TileType(operand.dtype, r.type.dims), r.name) for r in rewritten.results)
         self.values |= dict(zip(op.results, results, strict=True))
-        return Op(op.spec, (*value, self._argument(operand)), made.attrs, results, (), op.loc)
+        return Op(op.spec, (*value, self._argument(operand)), rewritten.attrs, results, (), op.loc)
 
     def access(self, op: Op) -> dict[str, object]:
-        """Where a read or write goes, over digits."""
+        """Return the coordinates of a read or write over digits (mixed-radix parts)."""
         dims = self.over(op.results[0].type.dims) if op.name == "read" else self.of(op.operands[0]).type.dims
         return {"over": tuple(self.order[d] for d in dims), "at": self.operands[op].coordinates}
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Dimensions as digits, in their order."""
-        found = {s for d in dims for s in self.digits[d]}
-        return tuple(s for s in self.order if s in found)
+        """Return dimensions as digits (mixed-radix parts), in the program's order."""
+        digits = {s for d in dims for s in self.digits[d]}
+        return tuple(s for s in self.order if s in digits)

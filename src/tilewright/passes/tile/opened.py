@@ -26,28 +26,28 @@ LEAST = 1 << 12
 
 @dataclass(frozen=True)
 class OpenSizes:
-    """The parameters of a program, and the symbols that `let` defines by them."""
+    """The sizes that a call tells: the parameters of a program, and the symbols that `let` defines by them."""
 
     parameters: tuple[Symbol, ...] = ()
     lets: tuple[Symbol, ...] = ()
 
     @property
     def symbols(self) -> frozenset[Symbol]:
-        """All of them."""
+        """The parameters and the defined symbols."""
         return frozenset((*self.parameters, *self.lets))
 
     def __bool__(self) -> bool:
         return bool(self.parameters)
 
     def records(self) -> list[Op]:
-        """The records that declare them."""
+        """Return the `param` and `let` records that declare the symbols."""
         if not self.parameters:
             return []
-        made = [Op(BLOCK.records["param"], (), {"parameters": tuple((s, None) for s in self.parameters)})]
-        return made + [Op(BLOCK.records["let"], (), {"symbol": s}) for s in self.lets]
+        records = [Op(BLOCK.records["param"], (), {"parameters": tuple((s, None) for s in self.parameters)})]
+        return records + [Op(BLOCK.records["let"], (), {"symbol": s}) for s in self.lets]
 
     def written_out(self, e: Expr) -> Expr:
-        """An expression of the parameters alone."""
+        """Return an expression of the parameters alone: defined symbols are replaced by their definitions."""
         images: dict[Symbol, Expr] = {}
         for s in self.lets:
             assert s.definition is not None
@@ -61,10 +61,10 @@ CLOSED = OpenSizes()
 def opened(
     sizes: Mapping[Symbol, int], bindings: Mapping[Any, Any], dynamic: Collection[Symbol]
 ) -> tuple[dict[Symbol, Size], OpenSizes]:
-    """What each size of a program is: a number, or an expression of those that are dynamic.
+    """Return ({size: a number, or an expression of dynamic sizes}, the OpenSizes).
 
-    `bindings` say how sizes follow from others. A size that is computed from dynamic ones gets a name, so that what
-    it divides is seen to divide.
+    `bindings` say how sizes follow from others. A size that is computed from dynamic ones gets a symbol of its own, so
+    that divisions by it can be simplified.
 
     >>> n, h, p, m = (symbol(name, 0) for name in ("N", "H", "P", "M"))
     >>> found, names = opened({n: 1, h: 9, p: 7, m: 7}, {p: h - 2, m: n * p}, [n, h])
@@ -75,30 +75,30 @@ def opened(
     least = dict.fromkeys(dynamic, 1)
     for _ in range(len(bindings) + 1):
         parameters = {s: symbol(names[s], least[s], MOST - 1) for s in names}
-        found, lets = _follow(sizes, bindings, parameters)
+        size_of, lets = _follow(sizes, bindings, parameters)
         short = {s for e in lets if e.lo < 1 for s in e.background}
-        grown = {s for s, own in parameters.items() if own in short and least[s] < LEAST}
+        grown = {s for s, parameter in parameters.items() if parameter in short and least[s] < LEAST}
         if not grown:
             break
         for s in grown:
             least[s] = _least(s, least[s], [e for e in lets if parameters[s] in e.background], parameters)
-    return found, OpenSizes(tuple(parameters.values()), tuple(lets))
+    return size_of, OpenSizes(tuple(parameters.values()), tuple(lets))
 
 
 def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
-    """What open sizes are called in a block program, whose other names are in small letters.
+    """Return {open size: its name in the block program}, whose other names are in lower case.
 
     >>> list(parameter_names([symbol("N"), symbol("m"), symbol("M")]).values())
     ['N', 'OPEN_m', 'M']
     """
-    found: dict[Symbol, str] = {}
+    names: dict[Symbol, str] = {}
     for s in sorted(sizes, key=lambda s: s.name.islower()):
-        found[s] = fresh_name(s.name, found.values())
-    return {s: found[s] for s in sizes}
+        names[s] = fresh_name(s.name, names.values())
+    return {s: names[s] for s in sizes}
 
 
 def fresh_name(name: str, taken: Collection[str]) -> str:
-    """A name for an open size that no other has."""
+    """Return a name for an open size that is not taken and not in lower case."""
     name = name if name != name.lower() else f"OPEN_{name}"
     while name in taken:
         name = f"OPEN_{name}"
@@ -106,7 +106,7 @@ def fresh_name(name: str, taken: Collection[str]) -> str:
 
 
 def _least(s: Symbol, now: int, lets: list[Symbol], parameters: Mapping[Symbol, Symbol]) -> int:
-    """The least value of a size from which on all that follows from it is at least one."""
+    """Return the least value of a size from which on all sizes that follow from it are at least one; at most LEAST."""
     for n in range(now, LEAST):
         images = Substitution({parameters[s]: symbol(parameters[s].name, n, MOST - 1)})
         if all(e.definition is not None and images(e.definition).lo >= 1 for e in lets):
@@ -117,13 +117,16 @@ def _least(s: Symbol, now: int, lets: list[Symbol], parameters: Mapping[Symbol, 
 def _follow(
     sizes: Mapping[Symbol, int], bindings: Mapping[Any, Any], parameters: Mapping[Symbol, Symbol]
 ) -> tuple[dict[Symbol, Size], list[Symbol]]:
-    found: dict[Symbol, Size] = {}
+    """Return ({size: a number, or an expression of parameters and lets}, the lets), with a let for each computed
+    size.
+    """
+    size_of: dict[Symbol, Size] = {}
     lets: list[Symbol] = []
 
     def value(s: Symbol) -> Size:
         if s in parameters:
             return parameters[s]
-        if s not in found:
+        if s not in size_of:
             e = as_expr(bindings[s]) if s in bindings else as_expr(sizes[s])
             known = {each: value(each) for each in e.symbols if each in sizes and each is not s}
             now = number_or(Substitution(known)(e))
@@ -132,16 +135,16 @@ def _follow(
             if isinstance(now, Expr) and not isinstance(now, Symbol) and not _is_product(now):
                 lets.append(symbol(fresh_name(s.name, {x.name for x in (*parameters.values(), *lets)}), definition=now))
                 now = lets[-1]
-            found[s] = now
-        return found[s]
+            size_of[s] = now
+        return size_of[s]
 
     for s in sizes:
-        found[s] = value(s)
-    return found, lets
+        size_of[s] = value(s)
+    return size_of, lets
 
 
 def _is_product(e: Expr) -> bool:
-    """Whether an expression is a product of names and a number."""
+    """True if an expression is a product of symbols and a number."""
     constant, terms = linear(e)
     (term, _), *others = terms
     factors = term.parts if isinstance(term, Product) else (term,)

@@ -25,7 +25,7 @@ NAMING = ("alloc", "view", "bitcast", "let")
 
 
 def in_order(program: Program) -> None:
-    """Puts barriers between operations of waves that touch the same elements of an argument.
+    """Insert barriers between operations of waves that touch the same elements of an argument.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (64), %y: out global f32 (64))
@@ -53,6 +53,8 @@ class _Touched:
 
 
 class _Ordering:
+    """Inserts barriers into a program, and tracks what each argument's operations have read and written."""
+
     def __init__(self, program: Program):
         self._chain = Places(program, program.makers())
         arguments = {a for a in program.args if isinstance(a.type, TensorType)}
@@ -62,11 +64,12 @@ class _Ordering:
         self._touched: dict[Value, _Touched] = {}
 
     def run(self, block: Block) -> None:
-        """A block that is done once."""
+        """Insert barriers into a block that runs once, if the program writes an argument."""
         if self._shared:
             self._block(block, ())
 
     def _block(self, block: Block, loops: tuple[Range, ...]) -> None:
+        """Insert barriers into a block; `loops` are the loops around it that run again."""
         place = 0
         while place < len(block.ops):
             op = block.ops[place]
@@ -81,7 +84,7 @@ class _Ordering:
             place += 1
 
     def _inner(self, op: Op, loops: tuple[Range, ...]) -> None:
-        """The blocks of an operation, which may be left out, and, of a loop, done again."""
+        """Process the blocks of an operation, which may not run at all, or, for a loop, run again."""
         before = dict(self._touched)
         rounds = tuple(op.attrs.get("ranges", ()))
         repeated = op.name in ("for", "while")
@@ -95,24 +98,26 @@ class _Ordering:
         if op.blocks:
             self._touched = _copied(before)
             for end in ends:
-                for tensor, found in end.items():
+                for tensor, touched in end.items():
                     mine = self._touched.setdefault(tensor, _Touched())
-                    mine.read |= found.read
-                    mine.written |= found.written
+                    mine.read |= touched.read
+                    mine.written |= touched.written
 
     def _must_follow(self, op: Op, loops: tuple[Range, ...]) -> bool:
-        """Whether it touches what another operation, or itself in another round, wrote, or writes what one read."""
+        """True if an operation reads what another one (or itself in another iteration) wrote, or writes what one
+        read.
+        """
         changed = {self._chain.root(v) for v in written(op)}
         for tensor in {self._chain.root(v) for v in op.operands} & self._shared:
-            found = self._touched.get(tensor, _Touched())
-            if found.written - {op} or (tensor in changed and found.read - {op}):
+            touched = self._touched.get(tensor, _Touched())
+            if touched.written - {op} or (tensor in changed and touched.read - {op}):
                 return True
-            if op in found.written and not self._own_in_every_round(op, tensor, loops):
+            if op in touched.written and not self._own_in_every_round(op, tensor, loops):
                 return True
         return False
 
     def _own_in_every_round(self, op: Op, tensor: Value, loops: tuple[Range, ...]) -> bool:
-        """Whether an operation does not meet elements that it wrote in another round, or is the same in all rounds."""
+        """True if an operation never touches elements that it wrote in another iteration of `loops`."""
         if "where" in op.attrs:
             return False
         views = [v for v in op.operands if self._chain.root(v) is tensor]
@@ -128,7 +133,7 @@ class _Ordering:
         return True
 
     def _coordinates(self, value: Value) -> tuple[tuple[Symbol, ...], tuple[Expr, ...]]:
-        """The axes of a view, and which element of the tensor at the bottom they name."""
+        """Return (axes of a view, coordinates of the tensor at the bottom of all views, in these axes)."""
         op = self._chain.made.get(value)
         if op is None or op.name not in ("view", "bitcast"):
             return (), ()
@@ -142,13 +147,15 @@ class _Ordering:
         return over, tuple(map(images, below))
 
     def _note(self, op: Op) -> None:
+        """Note what an operation reads and writes."""
         if op.name in NAMING or op.blocks:
             return
         changed = {self._chain.root(v) for v in written(op)}
         for tensor in {self._chain.root(v) for v in op.operands} & self._shared:
-            found = self._touched.setdefault(tensor, _Touched())
-            (found.written if tensor in changed else found.read).add(op)
+            touched = self._touched.setdefault(tensor, _Touched())
+            (touched.written if tensor in changed else touched.read).add(op)
 
 
 def _copied(touched: dict[Value, _Touched]) -> dict[Value, _Touched]:
-    return {tensor: _Touched(set(found.read), set(found.written)) for tensor, found in touched.items()}
+    """Return a copy of the notes on all tensors."""
+    return {tensor: _Touched(set(operations.read), set(operations.written)) for tensor, operations in touched.items()}

@@ -22,7 +22,8 @@ class BlockOrder:
     """[around][block of N][deep][K / depth][tiles of a block][rows of a tile][N of a tile][group], with zeros past the
     ends.
 
-    What a block of sums reads lies side by side, step by step; `group` neighbours along K belong to one of N.
+    The elements that a block of the accumulator reads are contiguous, step by step; `group` neighbours along K belong
+    to one of N.
     """
 
     how: Microkernel
@@ -32,7 +33,7 @@ class BlockOrder:
     """The extents of what is summed beside K: taps."""
     wide: Size
     long: Size
-    """How far N and K go."""
+    """The extents of N and K."""
 
     @property
     def dtype(self) -> DType:
@@ -49,12 +50,14 @@ class BlockOrder:
 
     @property
     def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """How far dimensions around, deep, K and N go, and whether there are zeros past their ends."""
+        """(extent, True if zeros are padded after it) of the dimensions around, deep, K and N."""
         last = (self.long, self.long % self.how.atom.shape[2] != 0), (self.wide, self.wide % self.how.columns != 0)
         return (*((n, False) for n in (*self.around, *self.deep)), *last)
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """(places around and deep, along K, along N) of what lies at coordinates of the packed tensor."""
+        """Return the source coordinates (around and deep, K, N) of the element at coordinates `at` of the packed
+        tensor.
+        """
         _, n, k = self.how.atom.shape
         before = len(self.around)
         f, (e, t, r, j, g) = at[before], at[-5:]
@@ -62,8 +65,10 @@ class BlockOrder:
         return (*outer, k * e + self.how.group * r + g, self.how.columns * f + n * t + j)
 
     def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
-        """The coordinates in the packed tensor of places around and deep, along K, and of `inner` within a block from
-        `column`."""
+        """Return the packed coordinates of the element at `outer` (around and deep), `k`, and column `column + inner`.
+
+        `column` is the first column of a block.
+        """
         _, n, depth = self.how.atom.shape
         place, along, before = column % self.how.columns + inner, k % depth, len(self.around)
         group = self.how.group
@@ -73,13 +78,13 @@ class BlockOrder:
 
 @dataclass(frozen=True)
 class LaneOrder:
-    """[group of neighbours][other dimensions][neighbours], with zeros past the last neighbour."""
+    """The packed order [group of neighbours][other dimensions][neighbours], with zeros past the last neighbour."""
 
     dtype: DType
     others: tuple[Size, ...]
     wide: int
     width: int
-    """How many neighbours there are, and how many a group has."""
+    """The number of elements of the vectorised dimension, and of a group of them."""
     around: tuple[Size, ...] = ()
 
     @property
@@ -89,21 +94,25 @@ class LaneOrder:
 
     @property
     def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """How far other dimensions and the neighbours go, and whether there are zeros past them."""
+        """(extent, True if zeros are padded after it) of the other dimensions, then of the neighbours."""
         return (*((n, False) for n in self.others), (self.wide, self.wide % self.width > 0))
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """(places along other dimensions, among the neighbours) of what lies at coordinates of the packed tensor."""
+        """Return the source coordinates (other dimensions, neighbour) of the element at coordinates `at` of the packed
+        tensor.
+        """
         return (*at[1:-1], self.width * at[0] + at[-1])
 
 
 Order: TypeAlias = BlockOrder | LaneOrder
-"""In which order B is packed: [around][block][...], a task of the program that packs for each block."""
+"""The order in which B is packed: [around][block][...]; the packing program has a task for each block."""
 
 
 @dataclass(frozen=True)
 class Pack:
-    """A program that packs an argument, the argument, and what the main program takes in its place."""
+    """A program that packs an argument, the argument, and the packed tensor that the main program takes in its
+    place.
+    """
 
     program: Program
     source: Value

@@ -26,14 +26,14 @@ from tilewright.passes.tile.writer import BlockWriter, extent
 from tilewright.plan.microkernel import Axes, Microkernel
 
 Images = Callable[[Sequence[Expr]], Substitution]
-"""What coordinates are at places along (outer, K, N)."""
+"""A function from indices along (outer, K, N) to the substitution of the coordinates."""
 
 
 def pack_here(
     storage: Storage, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
 ) -> tuple[Value, BlockOrder]:
-    """The current part of B, packed in memory of the worker's own."""
-    tile, there = storage.load_of(b, how.atom.b.dtype)
+    """Emit the packing of the current part of B in the worker's memory; return (the packed tensor, its order)."""
+    tile, source = storage.load_of(b, how.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
     order = _order(how, axes, outer, lambda d: parts[d][1])
     held = storage.writer.part(storage.writer.alloc(tile.dtype, order.shape, "packed"), order.shape)
@@ -41,14 +41,16 @@ def pack_here(
     def images(places: Sequence[Expr]) -> Substitution:
         return Substitution({storage.scope.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
 
-    _copy(storage.writer, there, images, order, storage.writer.axes(order.shape), (), held)
+    _copy(storage.writer, source, images, order, storage.writer.axes(order.shape), (), held)
     return held, order
 
 
 def pack_before(
     low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
 ) -> tuple[Value, BlockOrder] | None:
-    """All of B, packed before the program runs; None where that is not possible, or nothing is read twice."""
+    """Return (all of B packed before the program runs, its order); None if that is impossible or B is not read
+    twice.
+    """
     if any(d in low.scope.bases or not d.symbols.isdisjoint(low.scope.bound) for d in (*outer, axes.k, axes.n)):
         return None  # only data tell how much there is of it
     first, width = parts[axes.k]
@@ -62,33 +64,36 @@ def pack_before(
 
 
 def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) -> Value | None:
-    """All of B over these dimensions in an order, packed before the program runs; None as above."""
-    there = only_load(b.formula)
-    source = None if there is None else low.arguments.source(there.tensor)
-    if there is None or source is None or there.tensor.type.role != "in" or not _is_shared(low, b):
+    """Return B over `dims` packed in `order` before the program runs; None if it is no argument that tasks share."""
+    load = only_load(b.formula)
+    source = None if load is None else low.arguments.source(load.tensor)
+    if load is None or source is None or load.tensor.type.role != "in" or not _is_read_again(low, b):
         return None
     scope = low.scope
     coordinates = [scope.coordinate(d) for d in dims]
-    if not all(e.symbols <= set(coordinates) for e in there.at) or any(
+    if not all(e.symbols <= set(coordinates) for e in load.at) or any(
         d in scope.bases or d in scope.reach for d in dims
     ):
         return None
     shape = low.arguments.shapes[source]
-    if not all(scope.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
+    if not all(scope.is_inside(e, n) for e, n in zip(load.at, shape, strict=True)):
         return None
-    key = (there, dims, order)
+    key = (load, dims, order)
     if key not in low.arguments.packs:
-        low.arguments.packs[key] = _program(low, there, source, coordinates, order)
+        low.arguments.packs[key] = _program(low, load, source, coordinates, order)
     return low.arguments.packs[key].packed
 
 
 def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> BlockOrder:
+    """Return the BlockOrder of B with the extents that `width` gives."""
     around, deep = (tuple(width(d) for d in dims if d in outer) for dims in (axes.around, axes.deep))
     return BlockOrder(how, around, deep, width(axes.n), width(axes.k))
 
 
-def _is_shared(low: Lowering, b: Tile) -> bool:
-    """Whether tasks or loops go over something that B does not depend on, or memory of their own is scarce."""
+def _is_read_again(low: Lowering, b: Tile) -> bool:
+    """True if tasks or loops go over a dimension that B lacks, so that B is read again; or if shared memory is
+    scarce.
+    """
     if low.cuts.packed or low.machine.spaces["shared"].bytes is not None:
         return True
     moving = [d for d, (first, _) in low.scope.parts.items() if not isinstance(first, Const)]
@@ -96,10 +101,10 @@ def _is_shared(low: Lowering, b: Tile) -> bool:
 
 
 def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol], order: Order) -> Pack:
-    """The program that packs an argument: a task for each block of N."""
+    """Return the program that packs an argument, with a task for each block of N."""
     name, kind = low.writer.fresh(f"packed_{source.name}"), there.tensor.type
     extents = tuple(map(as_expr, order.shape))
-    given = Value(kind, source.name)
+    argument = Value(kind, source.name)
     target = Value(TensorType("global", order.dtype, extents, role="out"), name)
     w = BlockWriter(low.machine.lanes, low.scope.opened.symbols, low.machine.limits)  # one wave
     for taken in (source.name or "argument", name, *(s.name for s in low.scope.opened.symbols)):
@@ -115,14 +120,14 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     with w.inside(inner):
         over = w.axes(order.shape[len(tasks) :])
         goal = w.view(target, over, [(e, False) for e in (*tasks, *over)])
-        _copy(w, Load(given, there.at), images, order, over, tasks, goal)
+        _copy(w, Load(argument, there.at), images, order, over, tasks, goal)
     with w.inside(body):
         w.emit("tasks", ranges=ranges, blocks=(inner,))
     used = {s for e in (*extents, *kind.shape) for s in e.symbols}
     records = low.scope.opened.records() if used else []
-    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body, records)
-    verify(made)
-    return Pack(made, source, Value(replace(target.type, role="in"), name))
+    program = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (argument, target), body, records)
+    verify(program)
+    return Pack(program, source, Value(replace(target.type, role="in"), name))
 
 
 def _copy(
@@ -134,18 +139,20 @@ def _copy(
     fixed: tuple[Expr, ...],
     held: Value,
 ) -> None:
-    """Elements of a load in packed order; the first coordinates there are `fixed`, the others go over axes."""
+    """Emit the copy of a load in packed order; the first packed coordinates are `fixed`, the others go over axes."""
     places, padded = order.source((*fixed, *over)), any(zeros for _, zeros in order.ends)
     if not padded:
         view = w.viewed(there, over, images(places))
     else:  # a view of the part alone comes first: what lies past its ends may be others' elements
         walked = [bool(e.symbols & set(over)) or zeros for e, (_, zeros) in zip(places, order.ends, strict=True)]
-        exact = w.axes([n for (n, _), own in zip(order.ends, walked, strict=True) if own])
+        exact = w.axes([n for (n, _), is_walked in zip(order.ends, walked, strict=True) if is_walked])
         numbers = iter(exact)
         whole = w.viewed(
-            there, exact, images([next(numbers) if own else e for e, own in zip(places, walked, strict=True)])
+            there,
+            exact,
+            images([next(numbers) if is_walked else e for e, is_walked in zip(places, walked, strict=True)]),
         )
-        marked = [(e, zeros) for e, (_, zeros), own in zip(places, order.ends, walked, strict=True) if own]
+        marked = [(e, zeros) for e, (_, zeros), is_walked in zip(places, order.ends, walked, strict=True) if is_walked]
         view = w.view(whole, over, marked)
     otherwise = 0 if padded else None
     if held.type.dtype is there.tensor.type.dtype:

@@ -27,16 +27,16 @@ _ALIKE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "cast", "select", "re
 
 
 def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine) -> Halves | str:
-    """The program in two halves: the dimension that it reduces in so many parts; or why it stays whole."""
-    found = [op for op in program.walk() if op.name in REDUCTIONS]
-    if len(found) != 1 or found[0] not in program.body.ops or program.records:
+    """Return the program as two: partial reductions of `count` parts, then their combination; or text: why not."""
+    reductions = [op for op in program.walk() if op.name in REDUCTIONS]
+    if len(reductions) != 1 or reductions[0] not in program.body.ops or program.records:
         return "it is not one reduction without constraints"
-    (last,) = found
+    (last,) = reductions
     axis, kind = last.attrs["dim"], last.result.type
     if len(last.operands) != 1 or kind.dtype.accumulator is not kind.dtype:
         return f"what {last.name} gives is rounded, or goes on from something"
-    made = {r: op for op in program.body.ops for r in op.results}
-    before = [op for op in program.body.ops if op is not last and op in needed(last, made)]
+    maker = {r: op for op in program.body.ops for r in op.results}
+    before = [op for op in program.body.ops if op is not last and op in needed(last, maker)]
     if any(op.name not in _ALIKE for op in before):
         return "what is reduced is not computed element by element from what is read"
     inner_values = {r for op in before for r in op.results}
@@ -54,20 +54,24 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: M
     outer, inner, left = (symbol(f"{axis}_{name}", 1) for name in ("split", "part", "left"))
     begin, new = count * width, {outer: count, inner: width}
     with building():
-        part, ops = _reduced(last, before, Parted(axis, {outer: (width, count), inner: (1, width)}, zeros=False), inner)
+        part, ops = _part_reduction(
+            last, before, Parted(axis, {outer: (width, count), inner: (1, width)}, zeros=False), inner
+        )
         memory = between(program, NAME, part)
         combined = combining(last, memory, outer, last.name)
         if begin < extent:
             over = Parted(axis, {left: (1, extent - begin)}, zeros=False, first=begin)
-            rest, more = _reduced(last, before, over, left)
+            rest, more = _part_reduction(last, before, over, left)
             both = (combined[-1].result, rest)
             new[left] = extent - begin
             combined += [*more, Op(TILE.ops[STEPS[last.name]], both, {}, (Value(kind),), loc=last.loc)]
         return halved(program, ("parts", ops), memory, last, combined, sizes, new, count)
 
 
-def _reduced(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Value, list[Op]]:
-    """(a reduction's result over a part of its dimension, the operations that make it)."""
+def _part_reduction(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Value, list[Op]]:
+    """Return (a reduction's result over the dimension `dim` of the rewriting `over`, the operations that compute
+    it).
+    """
     over.block(before, ops := list[Op]())
     source = over.of(last.operands[0])
     total = TileType(last.result.type.dtype, tuple(d for d in source.type.dims if d is not dim))
@@ -76,7 +80,7 @@ def _reduced(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Val
 
 
 def _width(reads: list[Op], axis: Expr, extent: int, count: int, line_bytes: int) -> int:
-    """How much a part has: where it lies side by side in memory, whole lines, unless that leaves much over."""
+    """Return the number of elements of a part; whole cache lines if it is long and contiguous in memory."""
     width = extent // count
     sides = [element_bytes(op.operands[0].type.dtype) for op in reads if axis in contiguous_dims(op)]
     line = max((line_bytes // n for n in sides), default=1)

@@ -3,9 +3,9 @@
     %3 = read %x over=[n, p, q, r, s, c] at=[n, p + r - 1, q + s - 1, c] : bf16[M_2, M_1, M_0, K_2, K_1, K_0]
     %3 = read %x over=[t, i, r, s, c] at=[2*(t//49) + i//64, ..., 8*(t%7) + i%8 + s - 1, c] : bf16[M_box, M_in, ...]
 
-The digits become two dimensions: which patch, and which element of it; or as many within a patch as it has. Where a box
-does not divide a digit, patches at the end go past it: what is read there is zero, and nothing is stored. Elements of a
-patch lie close together along all digits, so what a product reads around them overlaps most.
+The digits become two dimensions: which patch, and which element of it; or as many within a patch as it has. If a box
+does not divide a digit, patches at the end go past it: zeros are read there, and nothing is stored. Elements of a patch
+lie close together along all digits, so what a product reads around them overlaps most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped
 
 @dataclass(frozen=True)
 class Patched:
-    """A program over patches: the dimension that counts them, those within, the sizes of all, and its free loops."""
+    """A program over patches (boxes): the dimension that counts patches, those within a patch, sizes, and free
+    loops.
+    """
 
     program: Program
     outer: Symbol
@@ -42,11 +44,12 @@ def in_patches(
     apart: bool = False,
     free: Collection[Op] = (),
 ) -> Patched:
-    """The program whose dimension `name` is counted by these digits, which stand side by side, cut into such boxes.
+    """Return the program with the neighbouring dimensions `digits` replaced by patches (boxes) of extents `box`.
 
-    With `apart`, what lies within a patch is as many dimensions as the box is longer than 1 along. `lines` are how many
-    elements the last two digits take together, and how far lines lie apart there: elements run on from line to line,
-    and those between lines, and behind the last, are no digits'. `free` are loops that give the same for every tile.
+    With `apart`, a patch has one dimension for each digit along which `box` is longer than 1; else one flat dimension.
+    `lines` is (elements that the last two digits (mixed-radix parts) take together, pitch of a line): elements run on
+    from line to line, and those between lines, and behind the last, are padding. `free` are loops with the same result
+    for every tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])
@@ -67,20 +70,20 @@ def in_patches(
     places: dict[Expr, Expr] = {d: n * a + b for d, n, a, b in numbers}
     ragged = lines is not None or any(sizes[d] % n for d, n in zip(digits, box, strict=True))
     with building():
-        made = Regrouped([DimensionGroup(tuple(digits), dims, (t, *inside.axes), places)], zeros=ragged)
-        found = replace(program, body=made.body(program.body))
-        verify(found)
+        rewrite = Regrouped([DimensionGroup(tuple(digits), dims, (t, *inside.axes), places)], zeros=ragged)
+        rewritten = replace(program, body=rewrite.body(program.body))
+        verify(rewritten)
     extents = dict(zip(dims, (prod(counts), *(int(s.hi) + 1 for s in inside.axes)), strict=True))
-    return Patched(found, dims[0], dims[1:], extents, frozenset(made.kept[op] for op in free))
+    return Patched(rewritten, dims[0], dims[1:], extents, frozenset(rewrite.kept[op] for op in free))
 
 
 def outer_of(name: str) -> Symbol:
-    """The dimension that counts the patches of one."""
+    """Return the dimension that counts the patches of the dimension `name`."""
     return symbol(f"{name}_box", 1)
 
 
 def inner_of(digits: Sequence[Symbol], box: Sequence[int]) -> dict[Symbol, int]:
-    """The dimensions within a patch, where there is one for each digit along which it is longer than 1: how long."""
+    """Return {dimension within a patch: its extent}, one for each digit along which the box is longer than 1."""
     return {symbol(f"{d}_in", 1): n for d, n in zip(digits, box, strict=True) if n > 1}
 
 
@@ -94,7 +97,9 @@ class _Inside:
 
     @classmethod
     def flat(cls, name: str, box: Sequence[int], lines: tuple[int, int] | None) -> _Inside:
-        """One dimension, which counts all digits, or runs on from line to line."""
+        """Return one flat dimension within a patch (box of indices), which counts all digits (mixed-radix parts), or
+        runs on from line to line.
+        """
         count = prod(box) if lines is None else prod(box[:-2]) * lines[0]
         i = symbol("at_in", 0, count - 1)
         within = _digits(i, box)
@@ -106,13 +111,13 @@ class _Inside:
 
     @classmethod
     def apart(cls, digits: Sequence[Symbol], box: Sequence[int]) -> _Inside:
-        """One for each digit along which the box is longer than 1."""
+        """Return one dimension for each digit along which the box is longer than 1."""
         long = {d: symbol(f"at_in_{d}", 0, n - 1) for d, n in zip(digits, box, strict=True) if n > 1}
         within = [long[d] if d in long else as_expr(0) for d in digits]
         return cls(tuple(inner_of(digits, box)), tuple(long.values()), within)
 
 
 def _digits(flat: Symbol, extents: Sequence[int]) -> list[Expr]:
-    """The digits of a number, the last fastest."""
+    """Return the digits of a flat index, the last fastest."""
     after = [prod(extents[n + 1 :]) for n in range(len(extents))]
     return [flat // a % n if k else flat // a for k, (a, n) in enumerate(zip(after, extents, strict=True))]

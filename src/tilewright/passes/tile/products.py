@@ -53,9 +53,9 @@ STEPS = 4
 
 @dataclass(frozen=True)
 class Span:
-    """Blocks of equal size along M or N: how many, how large, where the first starts; `ragged`: past the end.
+    """Blocks of equal size along M or N: their number, size, and first index; `ragged`: the last one goes past the end.
 
-    `there` says when there are any.
+    `there` is the condition under which there are any.
     """
 
     count: Size
@@ -66,7 +66,7 @@ class Span:
 
 
 def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
-    """Whole blocks, then what is left, in whole units: as many as that may be, where only a call tells.
+    """Yield whole blocks, then the rest in whole units; if the width is open, the rest is as large as it may be.
 
     >>> [(s.count, s.size, s.first, s.ragged) for s in spans(70, 32, 16)]
     [(2, 32, 0, False), (1, 16, 64, True)]
@@ -83,20 +83,20 @@ def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
 
 
 class BlockedProduct(AtomProduct):
-    """One product, written block by block of C."""
+    """An MMA, emitted block by block of C."""
 
     def write(self, a: Tile, b: Tile) -> None:
-        """All of it."""
-        how, axes = self.how, self.axes
-        m, n, _ = how.atom.shape
+        """Emit the MMA of `a` and `b`, over all blocks of C."""
+        kernel, axes = self.how, self.axes
+        m, n, _ = kernel.atom.shape
         if self.low.cuts.halo is not None:
             AroundHalo(self, a, b, self.low.cuts.halo).write()
             return
-        if how.slab is not None:
+        if kernel.slab is not None:
             left: Factor
-            if not how.held_a or _is_given(a, how.atom.a.dtype):
+            if not kernel.held_a or _is_given(a, kernel.atom.a.dtype):
                 left = Staged.of(self, a, axes.m)
-            elif not how.at_once and all(x.is_given for x in loads(a.formula)):
+            elif not kernel.at_once and all(x.is_given for x in loads(a.formula)):
                 left = Computed.of(self, a)
             else:
                 left = InRegisters.of(self, a)
@@ -106,50 +106,54 @@ class BlockedProduct(AtomProduct):
         with ExitStack() as loops:
             for d in axes.around:
                 self.at[d] = loops.enter_context(self.w.loop(f"o_{word(d)}", self.width(d)))
-            for across in spans(self.width(axes.n), how.columns, n):
-                for down in spans(self.width(axes.m), how.rows, m):
-                    there = self.low.branch(across.there * down.there)
-                    with there, self.over("f", across) as f, self.over("m", down, left.skips) as i:
+            for across in spans(self.width(axes.n), kernel.columns, n):
+                for down in spans(self.width(axes.m), kernel.rows, m):
+                    in_range = self.low.branch(across.there * down.there)
+                    with in_range, self.over("f", across) as f, self.over("m", down, left.skips) as i:
                         self.block(left, right, down, across, i, f)
 
     @contextmanager
     def over(self, name: str, span: Span, apart: bool = False) -> Iterator[Expr]:
-        """A loop over blocks; gives where a block starts. The first and the last may be written apart."""
+        """Emit a loop over blocks and yield the first index of a block; with `apart`, the first and last block are
+        peeled.
+        """
         with self.w.loop(name, span.count, peel=(1, 1) if apart and span.count != 1 else None) as number:
             yield span.first + span.size * number
 
     # -- factors ------------------------------------------------------------------------------------------
 
     def left(self, a: Tile) -> Factor:
-        """A, where it lies or from a panel of rows: K side by side, both in whole steps of the atom."""
-        how, axes = self.how, self.axes
-        m, _, k = how.atom.shape
-        found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
-        whole = found is not None and self.width(axes.k) % k in (0, ZERO) and self.has_rows(found, a.dims, m)
-        if found is not None and whole and (k == 1 or apart_along(self.low.scope, found, axes.k) == 1):
-            return InPlace(self, found)
+        """Return operand A, read in place, or copied to a panel with K contiguous and padded to whole atoms."""
+        kernel, axes = self.how, self.axes
+        m, _, k = kernel.atom.shape
+        source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
+        whole = source is not None and self.width(axes.k) % k in (0, ZERO) and self.has_rows(source, a.dims, m)
+        if source is not None and whole and (k == 1 or apart_along(self.low.scope, source, axes.k) == 1):
+            return InPlace(self, source)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
         tall = self.width(axes.m)
-        unit = m if isinstance(tall, int) else how.rows  # where only a call tells, the last block is as large as others
+        unit = (
+            m if isinstance(tall, int) else kernel.rows
+        )  # where only a call tells, the last block is as large as others
         deep, rows = pieces(self.width(axes.k), k) * k, pieces(tall, unit) * unit
-        panel = self.panel(a, how.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
+        panel = self.panel(a, kernel.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
         return FactorPanel(self, panel, outer)
 
-    def has_rows(self, found: Load, dims: tuple[Expr, ...], unit: int) -> bool:
-        """Whether a load's tensor has all rows that whole atoms read, also those past the end of the current part."""
+    def has_rows(self, source: Load, dims: tuple[Expr, ...], unit: int) -> bool:
+        """True if a load's tensor has all rows that whole atoms read, also those past the end of the current part."""
         rows = self.width(self.axes.m)
         if rows % unit in (0, ZERO) or not isinstance(rows, int):
             return rows % unit in (0, ZERO)
         past = {self.axes.m: -(-rows // unit) * unit}
         over = self.w.axes([past.get(d) or self.width(d) for d in dims])
         images = self.low.scope.images(dims, self.parts, over)
-        places = marked([images(e) for e in found.at], found.tensor.type.shape)
-        return found.tensor.type.space == "shared" and not any(mark for _, mark in places)
+        places = marked([images(e) for e in source.at], source.tensor.type.shape)
+        return source.tensor.type.space == "shared" and not any(mark for _, mark in places)
 
     def panel(
         self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr, Size], deep: tuple[Expr, Size]
     ) -> Value:
-        """A copied: [outer][rows][deep], with zeros past its ends."""
+        """Return operand A copied to [outer][rows][deep], with zeros past its ends."""
         sizes = [*(self.width(d) for d in outer), rows[1], deep[1]]
         held = self.w.alloc(dtype, sizes, "panel")
         dims = (*outer, rows[0], deep[0])
@@ -162,50 +166,55 @@ class BlockedProduct(AtomProduct):
         return held
 
     def right(self, b: Tile) -> Factor:
-        """B, where it lies, or packed: before the program where others read it as well, otherwise here."""
-        how, axes = self.how, self.axes
-        n = how.atom.shape[1]
-        found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
-        whole = how.group == 1 and not self.low.cuts.packed
-        there = whole and found is not None and self._lies_along_n(found) and self.is_readable(found, n)
-        if there and found is not None and self.is_near(found):
-            return InPlace(self, found)
+        """Return operand B, read in place, packed before the program if other tasks read it too, or packed here."""
+        kernel, axes = self.how, self.axes
+        n = kernel.atom.shape[1]
+        source = only_load(b.formula) if b.dtype is kernel.atom.b.dtype else None
+        whole = kernel.group == 1 and not self.low.cuts.packed
+        is_direct = whole and source is not None and self._lies_along_n(source) and self.is_readable(source, n)
+        if is_direct and source is not None and self.is_near(source):
+            return InPlace(self, source)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
-        before = pack_before(self.low, b, self.parts, axes, outer, how)
+        before = pack_before(self.low, b, self.parts, axes, outer, kernel)
         if before is not None:
             return Packed(self, *before, outer, {d: self.parts[d][0] for d in (*outer, axes.k, axes.n)})
-        if there and found is not None:
-            return InPlace(self, found)
-        held, order = pack_here(self.low.storage, b, self.parts, axes, outer, how)
+        if is_direct and source is not None:
+            return InPlace(self, source)
+        held, order = pack_here(self.low.storage, b, self.parts, axes, outer, kernel)
         return Packed(self, held, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
 
-    def _lies_along_n(self, found: Load) -> bool:
-        """Whether neighbours along N lie side by side."""
-        return apart_along(self.low.scope, found, self.axes.n) == 1
+    def _lies_along_n(self, source: Load) -> bool:
+        """True if elements along N are contiguous."""
+        return apart_along(self.low.scope, source, self.axes.n) == 1
 
-    def is_readable(self, found: Load, n: int) -> bool:
-        """Whether B's vectors can be read: all are there, or they may end where their argument does."""
+    def is_readable(self, source: Load, n: int) -> bool:
+        """True if B's vectors of `n` columns can be read in place: N is a multiple of `n`.
+
+        If N is known only at the call, True if B is an argument that is only read: it may end within a vector.
+        """
         wide = self.width(self.axes.n)
         if isinstance(wide, Expr):
-            return found.tensor.type.role == "in" and self.low.arguments.source(found.tensor) is not None
+            return source.tensor.type.role == "in" and self.low.arguments.source(source.tensor) is not None
         return wide % n == 0
 
-    def is_near(self, found: Load) -> bool:
-        """Whether what a block reads of B, row by row of K, lies close enough together for a part of the second cache,
-        and the first one keeps it if it would keep it packed; or is read for one block of rows only: it is then not
-        worth packing."""
+    def is_near(self, source: Load) -> bool:
+        """True if B need not be packed: what a block reads of it fits in a part of L2, and L1 keeps it as well as
+        packed.
+
+        Also True if there is only one block of rows, so that B is read once, or if a call or data decide the sizes.
+        """
         low, m = self.low, self.axes.m
         if not m.symbols.isdisjoint(low.scope.bound):
             return True
         if most(low.scope.size(m)) <= self.how.rows:
             return True
         stride, between = 1, 0
-        for e, n in reversed(list(zip(found.at, found.tensor.type.shape, strict=True))):
+        for e, n in reversed(list(zip(source.at, source.tensor.type.shape, strict=True))):
             between += stride * (linear_step(e, low.scope.coordinate(self.axes.k)) or 0)
             if not isinstance(n, Const):  # how far apart, only a call tells
                 return True
             stride *= n.value
-        limits, each, rows = low.machine.limits, element_bytes(found.tensor.type.dtype), most(self.width(self.axes.k))
+        limits, each, rows = low.machine.limits, element_bytes(source.tensor.type.dtype), most(self.width(self.axes.k))
         if between * rows * each > l2(limits) / NEAR:
             return False
         row = self.how.columns * each
@@ -214,9 +223,9 @@ class BlockedProduct(AtomProduct):
     # -- blocks -------------------------------------------------------------------------------------------
 
     def block(self, left: Factor, right: Factor, down: Span, across: Span, row: Expr, column: Expr) -> None:
-        """One block of C: its sums in registers while K is gone over."""
-        w, how = self.w, self.how
-        c, kind = how.atom.c.dtype, how.atom.name
+        """Emit one block of C, with its accumulator in registers over the K loop."""
+        w, kernel = self.w, self.how
+        c, kind = kernel.atom.c.dtype, kernel.atom.name
         if self.total in self.low.storage.sums:  # all of C is there
             self.summed(left, right, down, across, row, column, self.total)
             return
@@ -239,10 +248,10 @@ class BlockedProduct(AtomProduct):
     def summed(
         self, left: Factor, right: Factor, down: Span, across: Span, row: Expr, column: Expr, sums: Value
     ) -> None:
-        """All that is summed: the dimensions beside K, then K.
+        """Emit the loops over all summed dimensions: those beside K, then K.
 
-        What is written out only because rows of an edge differ is outermost: taps that share elements of A would keep
-        them in registers.
+        Dimensions that are unrolled only because rows at an edge differ are outermost: otherwise elements of A that
+        taps share would be kept in registers.
         """
         left.begin()
         for d in self.axes.deep:  # where another block's loops were
@@ -250,44 +259,48 @@ class BlockedProduct(AtomProduct):
         cuts = self.low.cuts
         order = [s.dim for s in cuts.depth if s.dim in self.axes.deep] or self.axes.deep
         written = {d for d, loop in cuts.summed.items() if loop.unrolled}
-        apart = [d for d in order if cuts.depth and d not in written and self.low.task.edge and left.slides(d)]
+        peeled = [d for d in order if cuts.depth and d not in written and self.low.task.edge and left.slides(d)]
         with ExitStack() as loops:
-            for d in (*apart, *(d for d in order if d not in apart)):
-                first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in apart
+            for d in (*peeled, *(d for d in order if d not in peeled)):
+                first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in peeled
                 if not out:
                     first, end, out = left.limits(d)
                 taps = self.taps.get(d, 1)
-                found = self.w.loop(f"k_{word(d)}", end if taps == 1 else end // taps, first, unroll=out)
-                self.at[d] = taps * loops.enter_context(found)
+                tap_loop = self.w.loop(f"k_{word(d)}", end if taps == 1 else end // taps, first, unroll=out)
+                self.at[d] = taps * loops.enter_context(tap_loop)
             self.steps(left, right, down, across, row, column, sums)
 
     def steps(
         self, left: Factor, right: Factor, down: Span, across: Span, row: Expr, column: Expr, sums: Value
     ) -> None:
-        """Products along K: one atom's depth at a time in tile registers, a few by vectors."""
-        w, how = self.w, self.how
-        depth = how.atom.shape[2]
+        """Emit the MMAs along K: one atom's depth per step in tile registers, several by vectors, a K step from shared
+        memory.
+        """
+        w, kernel = self.w, self.how
+        depth = kernel.atom.shape[2]
         deep, last = self.width(self.axes.k), self._last(down)
         chunks = pieces(deep, depth)
         right.ragged = across.ragged
-        if how.slab is not None:
-            step = how.k_step_elements(most(deep))
-            with w.loop("e", pieces(deep, step), unroll=isinstance(left, InRegisters) or how.blocks > 1) as e:
+        if kernel.slab is not None:
+            step = kernel.k_step_elements(most(deep))
+            with w.loop("e", pieces(deep, step), unroll=isinstance(left, InRegisters) or kernel.blocks > 1) as e:
                 taps = prod(self.taps.values())
                 a = left.rows(down.size, taps * step, row, step * e, last)
                 b = right.columns(taps * step, across.size, step * e, column)
                 self.multiply(sums, a, b, e)
             return
-        if how.whole:
-            a = w.registers(how.atom.a.dtype, (down.size, depth), f"{how.atom.name}.a", "left")
-            b = w.registers(how.atom.b.dtype, (depth, across.size), f"{how.atom.name}.b", "right")
+        if kernel.whole:
+            a = w.registers(kernel.atom.a.dtype, (down.size, depth), f"{kernel.atom.name}.a", "left")
+            b = w.registers(kernel.atom.b.dtype, (depth, across.size), f"{kernel.atom.name}.b", "right")
             with w.loop("e", chunks) as e:
                 w.emit("copy", (left.rows(down.size, depth, row, depth * e, last), a))
                 w.emit("copy", (right.columns(depth, across.size, depth * e, column), b))
-                w.emit("mma", (sums, a, b), atom=how.atom.name)
+                w.emit("mma", (sums, a, b), atom=kernel.atom.name)
             return
-        said = self.low.cuts.summed.get(self.axes.k)
-        most_at_once = max(STEPS, how.atom.picks) if said is None else said.size // depth  # at least one load of A
+        k_loop = self.low.cuts.summed.get(self.axes.k)
+        most_at_once = (
+            max(STEPS, kernel.atom.picks) if k_loop is None else k_loop.size // depth
+        )  # at least one load of A
         full, tail = divided(chunks, most_at_once)
         rest = (1, tail) if isinstance(tail, int) else (tail, 1)
         for (count, at_once), first in (((full, most_at_once), 0), (rest, full * most_at_once)):
@@ -298,17 +311,17 @@ class BlockedProduct(AtomProduct):
                 k = first * depth + wide * e
                 factors = left.rows(down.size, wide, row, k, last), right.columns(wide, across.size, k, column)
                 skip = left.skips or right.skips
-                w.emit("mma", (sums, *factors), atom=how.atom.name, skip=skip or None)
+                w.emit("mma", (sums, *factors), atom=kernel.atom.name, skip=skip or None)
 
     def _last(self, down: Span) -> Expr | None:
-        """The last row that there is, where a block may have rows past it: those are any, and never stored."""
+        """Return the last row if a block may have rows past it, which may be any and are not stored; else None."""
         width = self.width(self.axes.m)
         return width - 1 if down.ragged and isinstance(width, Expr) else None
 
 
 @dataclass
 class InPlace(Factor):
-    """A factor where it lies."""
+    """An operand that is read where it lies in memory."""
 
     found: Load
 
@@ -316,16 +329,20 @@ class InPlace(Factor):
         self.begin()
 
     def begin(self) -> None:
-        """Another block begins: coordinates may be out of bounds until loops see to it."""
+        """Begin another block: coordinates may be out of bounds until loops are limited."""
         self.marks = self.product.low.storage.loose.get(self.found, (False,) * len(self.found.at))
 
     @property
     def skips(self) -> bool:
-        """Whether some of it may be out of bounds, and is left out."""
+        """True if elements may be out of bounds, and their products are left out."""
         return self.ragged or any(self.marks)
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
-        """A loop over taps runs where the tensor is; one that slides along the rows is written out."""
+        """Return (first, end, True if it is unrolled) of a loop over a filter tap, limited to indices that are in
+        bounds.
+
+        A tap along which rows differ in what is in bounds is unrolled.
+        """
         p, whole = self.product, super().limits(dim)
         if not self.skips:
             return whole
@@ -341,12 +358,13 @@ class InPlace(Factor):
         return first, end, self.slides(dim)
 
     def slides(self, dim: Expr) -> bool:
-        """Whether a row may be out of bounds at some places along a dimension that is summed, and not at others."""
+        """True if the row decides which elements are in bounds at an index of the summed dimension `dim`."""
         p = self.product
         both = {p.low.scope.coordinate(dim), p.low.scope.coordinate(p.axes.m)}
         return any(m and both <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
+        """Return a view of the operand over the axes, at the given indices and the current ones of other loops."""
         p = self.product
         known = {**p.at, **at}
         images = Substitution({p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in known.items()})
@@ -355,26 +373,26 @@ class InPlace(Factor):
         return p.w.view(self.found.tensor, over, list(zip(places, marks, strict=True)))
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's block."""
+        """Return a view of A's block."""
         i, e = self.product.w.axes((rows, deep))
         place = row + i if last is None else minimum(row + i, last)
         return self._view((i, e), {self.product.axes.m: place, self.product.axes.k: k + e})
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """B's block."""
+        """Return a view of B's block."""
         e, j = self.product.w.axes((deep, columns))
         return self._view((e, j), {self.product.axes.k: k + e, self.product.axes.n: column + j})
 
 
 @dataclass
 class FactorPanel(Factor):
-    """A, copied: [outer][rows][K]."""
+    """Operand A, copied to a panel [outer][rows][K]."""
 
     tensor: Value
     outer: list[Expr]
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's block."""
+        """Return a view of A's block."""
         p = self.product
         i, e = p.w.axes((rows, deep))
         return p.w.view(self.tensor, (i, e), [(x, False) for x in (*(p.at[d] for d in self.outer), row + i, k + e)])
@@ -382,7 +400,7 @@ class FactorPanel(Factor):
 
 @dataclass
 class Packed(Factor):
-    """B, copied in the order in which it is read; `starts` says where the current parts begin in it."""
+    """Operand B, packed in the order in which it is read; `starts` are the first indices of the current parts in it."""
 
     tensor: Value
     order: BlockOrder
@@ -390,7 +408,7 @@ class Packed(Factor):
     starts: dict[Expr, Expr]
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """B's block."""
+        """Return a view of B's block."""
         p = self.product
         e, j = p.w.axes((deep, columns))
         k, column = self.starts[p.axes.k] + k, self.starts[p.axes.n] + column
@@ -401,26 +419,26 @@ class Packed(Factor):
 
 @dataclass
 class InRegisters(Factor):
-    """A, where the atom has it in registers: all of K, zero past its end."""
+    """Operand A in registers, as the atom takes it: all of K, zero past its end."""
 
     tensor: Value
 
     @classmethod
     def of(cls, product: AtomProduct, a: Tile) -> InRegisters:
-        """A factor that was computed, put into registers."""
-        how, axes, low = product.how, product.axes, product.low
+        """Return the computed operand A, stored in registers once for all blocks of columns."""
+        kernel, axes, low = product.how, product.axes, product.low
         deep = most(product.width(axes.k))
-        shape = how.rows, -(-deep // how.k_step_elements(deep)) * how.k_step_elements(deep)
+        shape = kernel.rows, -(-deep // kernel.k_step_elements(deep)) * kernel.k_step_elements(deep)
         with low.writer.before([product.parts[d][0] for d in a.dims]):  # once for all blocks of columns
-            held = low.writer.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.waves)
+            held = low.writer.registers(kernel.atom.a.dtype, shape, f"{kernel.atom.name}.a", "left", kernel.waves)
             low.storage.sums[held] = axes.m, axes.k
-            low.storage.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
-            if not how.at_once or low.cuts.blocks:  # before the first step: what it is made of takes more registers
+            low.storage.put(held, a.dims, product.parts, converted(a.formula, a.dtype, kernel.atom.a.dtype))
+            if not kernel.at_once or low.cuts.blocks:  # before the first step: what it is made of takes more registers
                 low.writer.emit("edge", (held,))
         return cls(product, held)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's block: all of it, or a step of K."""
+        """Return A's block: all of it, or the registers of a K step."""
         if self.product.how.at_once:
             return self.tensor
         i, c = self.product.w.axes((rows, deep))
@@ -429,42 +447,46 @@ class InRegisters(Factor):
 
 @dataclass
 class Staged(Factor):
-    """A factor of an atom that reads shared memory: each step of K is copied there first, with zeros past its ends."""
+    """An operand whose K steps are copied to shared memory, from which the atom reads, with zeros past its ends."""
 
     found: Load
-    """What is copied: the argument itself, or a view of the current part, [outer][M or N][K]."""
+    """The source of copies: the argument itself, or a view of the current part, [outer][M or N][K]."""
     outer: list[Expr]
     dim: Expr | None
     held: Value
-    """Where a step lies: [M or N][K], or in slabs; with all of K at once a number of these."""
+    """The shared tile of a K step: [M or N][K], or in slabs; with all of K at once several of these."""
     whole: bool
-    """Whether it is the argument itself."""
+    """True if the source is the argument itself."""
     along_k: bool
-    """Whether a row of shared memory goes along K; otherwise along M or N, in slabs: [slabs][K][row]."""
+    """True if a row of shared memory goes along K; otherwise along M or N, in slabs: [slabs][K][row]."""
     step: int
-    """How much of K lies there before the next slab along K begins."""
+    """The number of K elements of a slab."""
     registers: Value | None = None
     """Of an atom that has A in registers: those, which it is read to once."""
     several: bool = False
-    """Whether several slabs lie one behind the other along K."""
+    """True if several slabs follow each other along K."""
 
     @classmethod
     def of(cls, product: AtomProduct, tile: Tile, dim: Expr | None) -> Staged:
-        """A factor, whose rows or columns lie along a dimension. What goes on to registers lies as B does."""
+        """Return the operand whose rows or columns lie along `dim`, with its shared tile; if K is done at once, it is
+        copied here.
+
+        An operand that goes on to registers lies in shared memory as B does.
+        """
         wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
-        given = _is_given(tile, wanted.dtype)
-        tile, there = product.low.storage.load_of(tile, wanted.dtype)
+        is_argument = _is_given(tile, wanted.dtype)
+        tile, source = product.low.storage.load_of(tile, wanted.dtype)
         on = isinstance(wanted, RegisterOperand)
         wanted = product.how.atom.b if on else wanted
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
-        whole = given and product.ends_in_zeros(there)
+        whole = is_argument and product.ends_in_zeros(source)
         if not whole and product.axes.k in product.low.scope.past:
             raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
         if not whole:
             over, images = product.low.storage.axes(dims, product.parts)
-            view = product.w.view(there.tensor, over, marked([images(e) for e in there.at], there.tensor.type.shape))
-            there = Load(view, ())
+            view = product.w.view(source.tensor, over, marked([images(e) for e in source.at], source.tensor.type.shape))
+            source = Load(view, ())
         assert isinstance(wanted, MemoryOperand)
         swizzle = wanted.layout.outer if isinstance(wanted.layout, ComposedLayout) else None
         count = product.how.rows if dim is product.axes.m else product.how.columns
@@ -478,36 +500,36 @@ class Staged(Factor):
             count_of_slabs = prod(product.taps.values()) * deep // step
             several = [] if count_of_slabs == 1 else [count_of_slabs]
             held = product.w.alloc(wanted.dtype, (*several, *sizes), "slabs" if several else "slab", swizzle)
-            return cls(product, there, outer, dim, held, whole, along_k, step, several=bool(several))
+            return cls(product, source, outer, dim, held, whole, along_k, step, several=bool(several))
         places = [product.parts[d][0] for d in dims]
         with product.w.before(places if whole else [symbol_ for symbol_, _ in product.w.loops]):
             held = product.w.alloc(wanted.dtype, (-(-deep // step), *sizes), "slabs", swizzle)
-            found = cls(product, there, outer, dim, held, whole, along_k, step, several=True)
+            staged = cls(product, source, outer, dim, held, whole, along_k, step, several=True)
             for d in outer:
                 product.at.setdefault(d, as_expr(0))
             with product.w.loop("s", deep // step, unroll=True) as s:
-                found._bring(count, step, as_expr(0), step * s, s)
+                staged._copy_slab(count, step, as_expr(0), step * s, s)
             if deep % step:
-                found._bring(count, deep % step, as_expr(0), as_expr(deep // step * step), as_expr(deep // step))
+                staged._copy_slab(count, deep % step, as_expr(0), as_expr(deep // step * step), as_expr(deep // step))
             if on:
-                found.registers = found._read(count, deep)
-        return found
+                staged.registers = staged._read(count, deep)
+        return staged
 
     def _read(self, rows: int, deep: int) -> Value:
-        """Registers with all of it, as the atom has A."""
+        """Return registers with all of the operand, as the atom takes A."""
         p = self.product
         i, c = p.w.axes((rows, deep))
-        there = p.w.view(self.held, (i, c), self._lies(i, c))
+        view = p.w.view(self.held, (i, c), self._slab_place(i, c))
         kind = f"{p.how.atom.name}.a"
-        found = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.waves)
-        p.w.emit("copy", (there, found))
-        return found
+        registers = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.waves)
+        p.w.emit("copy", (view, registers))
+        return registers
 
-    def _bring_step(self, count: int, deep: int, first: Expr, k: Expr) -> None:
-        """Copies a step of K, place by place beside K and slab by slab where it has several."""
+    def _copy_step(self, count: int, deep: int, first: Expr, k: Expr) -> None:
+        """Emit the copies of a K step: one for each filter tap of the step, and one for each slab."""
         p = self.product
         if not self.several:
-            self._bring(count, deep, first, k)
+            self._copy_slab(count, deep, first, k)
             return
         slabs, begin, number = deep // self.step // prod(p.taps.values()), dict(p.at), as_expr(0)
         with ExitStack() as loops:
@@ -515,11 +537,13 @@ class Staged(Factor):
                 tap = loops.enter_context(p.w.loop(f"k_{word(d)}", taps, unroll=True))
                 p.at[d], number = begin[d] + tap, taps * number + tap
             s = loops.enter_context(p.w.loop("s", slabs, unroll=True))
-            self._bring(count, self.step, first, k + self.step * s, slabs * number + s)
+            self._copy_slab(count, self.step, first, k + self.step * s, slabs * number + s)
         p.at.update(begin)
 
-    def _bring(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
-        """Copies a step to where it lies, which is the only one, or one of several."""
+    def _copy_slab(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
+        """Emit the copy of K elements from `k` on to the shared tile; `step` is the number of the slab if there are
+        several.
+        """
         p = self.product
         place = [] if step is None else [(step, False)]
         if self.along_k:
@@ -536,7 +560,7 @@ class Staged(Factor):
             self._copy((c, i), first + wide * s + i, k + c, target)
 
     def _copy(self, over: tuple[Symbol, ...], row: Expr, k: Expr, target: Value) -> None:
-        """Elements at these places along M or N and K."""
+        """Emit the copy of elements at these indices along M or N (`row`) and K to `target`."""
         p = self.product
         at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
         if self.whole:
@@ -548,23 +572,23 @@ class Staged(Factor):
         p.low.storage.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's block."""
+        """Return A's block: registers, or a view of the shared tile, after the copy of the K step."""
         if self.registers is not None:
             return self.registers
         if not self.product.how.at_once:
-            self._bring_step(rows, deep, row, k)
+            self._copy_step(rows, deep, row, k)
         i, c = self.product.w.axes((rows, deep))
-        return self.product.w.view(self.held, (i, c), self._lies(i, c))
+        return self.product.w.view(self.held, (i, c), self._slab_place(i, c))
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """B's block: rows of shared memory along K are columns of it."""
+        """Return a view of B's block in the shared tile, after the copy of the K step."""
         if not self.product.how.at_once:
-            self._bring_step(columns, deep, column, k)
+            self._copy_step(columns, deep, column, k)
         e, j = self.product.w.axes((deep, columns))
-        return self.product.w.view(self.held, (e, j), self._lies(j, e))
+        return self.product.w.view(self.held, (e, j), self._slab_place(j, e))
 
-    def _lies(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
-        """Where an element at a place along M or N and K lies."""
+    def _slab_place(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
+        """Return the coordinates in the shared tile of the element at index `i` along M or N and `c` along K."""
         row = self.product.how.slab or 1
         step, c = ([(c // self.step, False)], c % self.step) if self.several else ([], c)
         return (
@@ -575,6 +599,6 @@ class Staged(Factor):
 
 
 def _is_given(tile: Tile, dtype: DType) -> bool:
-    """Whether a tile is elements of an argument as they are, of this type."""
-    there = only_load(tile.formula) if tile.dtype is dtype else None
-    return there is not None and there.is_given
+    """True if a tile is elements of an argument that is only read, without change, of this type."""
+    load = only_load(tile.formula) if tile.dtype is dtype else None
+    return load is not None and load.is_given

@@ -1,4 +1,4 @@
-"""What a program tells of its run: faults that it met, and tensors that debug_log keeps."""
+"""Reports of a block program: faults that it may meet at run time, and tensors that debug_log keeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from tilewright.passes.tile.values import Tile
 
 @dataclass(frozen=True)
 class Fault:
-    """What a number other than 0 among the program's faults means."""
+    """A fault that the program may meet: its text, and the operation; its number among the faults is not 0 if it was
+    met.
+    """
 
     what: str
     op: Op
@@ -27,7 +29,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Log:
-    """A tensor that a debug_log keeps, and the names of its first dimensions where these are iterations."""
+    """A tensor that a debug_log keeps; `names` are those of its first dimensions if these are loop iterations."""
 
     label: str
     shape: tuple[int, ...]
@@ -36,7 +38,7 @@ class Log:
 
 
 class Reports:
-    """What a program tells of its run: the faults that it may meet, and what debug_log keeps, where `logged`.
+    """The faults that a program may meet, and, if `logged`, the tensors that debug_log keeps.
 
     If `lenient`, symbols that set_symbol sets may have values outside their range.
     """
@@ -46,7 +48,7 @@ class Reports:
         self.scope, self.writer = storage.scope, storage.writer
         self.logs: dict[str, tuple[Log, Value]] | None = {} if logged else None
         self.iteration: dict[Expr, Expr] = {}
-        """How many tiles of each loop around have been done before: a log keeps those of each."""
+        """By axis of the loops around: the number of tiles done before; a log has a slot for each."""
         self.faults: list[Fault] = []
         self.required: set[tuple[Symbol, Tile]] = set()
         """Symbols whose range is looked after already, with what they stand for."""
@@ -54,25 +56,27 @@ class Reports:
         """The tensor that faults are noted in."""
 
     def report(self, wrong: Tile, what: str, op: Op) -> None:
-        """Notes at run time that a tile of bools holds somewhere; the call then raises."""
+        """Emit a check: if the tile of bools `wrong` is true anywhere, the fault is noted, and the call raises
+        `what`.
+        """
         wrong = Tile(dtypes.i32, wrong.dims, wrong.parts, Formula.cast(dtypes.i32, wrong.formula))
         if 0 in wrong.sizes:
             return
         faults, place = self._fault(what, op)
-        made, found = self.storage.load_of(wrong)
-        view = self.storage.viewed(found, made.dims, made.parts)
-        if all(isinstance(n, int) for n in made.sizes):
-            (flat,) = self.writer.axes([prod(made.sizes)])
-            view = self.writer.viewed(found, (flat,), Substitution(self.scope.digits(made, flat)))
+        tile, load = self.storage.load_of(wrong)
+        view = self.storage.viewed(load, tile.dims, tile.parts)
+        if all(isinstance(n, int) for n in tile.sizes):
+            (flat,) = self.writer.axes([prod(tile.sizes)])
+            view = self.writer.viewed(load, (flat,), Substitution(self.scope.digits(tile, flat)))
         while view.type.shape:
-            left = self.writer.alloc(dtypes.i32, made.sizes[: len(view.type.shape) - 1], "wrong")
-            goal = self.writer.part(left, made.sizes[: len(view.type.shape) - 1])
+            left = self.writer.alloc(dtypes.i32, tile.sizes[: len(view.type.shape) - 1], "wrong")
+            goal = self.writer.part(left, tile.sizes[: len(view.type.shape) - 1])
             self.writer.combine("reduce", view, goal, len(view.type.shape) - 1, "max")
             view = goal
         self.writer.emit("atomic", (view, faults), how="max", over=(), at=((as_expr(place), False),))
 
     def require_range(self, s: Symbol, op: Op) -> None:
-        """Notes at run time that a symbol stands for a number that it cannot be."""
+        """Emit a check that a symbol's value lies in its range; nothing if `lenient`, or if it is checked already."""
         tile = self.scope.bound[s]
         if self.lenient or (s, tile) in self.required or (s.lo == -inf and s.hi == inf):
             return
@@ -88,7 +92,7 @@ class Reports:
         )
 
     def _fault(self, what: str, op: Op) -> tuple[Value, int]:
-        """The tensor of faults, and the place of a new one."""
+        """Return (the tensor of faults, the number of a new one)."""
         if self._faults is None:
             kind = TensorType("global", dtypes.i32, (as_expr(1 << 16),), role="inout")
             self._faults = Value(kind, self.writer.fresh("faults"))
@@ -96,10 +100,10 @@ class Reports:
         return self._faults, len(self.faults) - 1
 
     def arguments(self) -> list[Value]:
-        """The arguments that a block program has for its logs, then for its faults, if there are any."""
-        found = [value for _, value in (self.logs or {}).values()]
+        """Return the arguments that a block program has for its logs, then for its faults, if there are any."""
+        arguments = [value for _, value in (self.logs or {}).values()]
         if self._faults is not None:
             kind = TensorType("global", dtypes.i32, (as_expr(len(self.faults)),), role="inout")
             self._faults.type = kind
-            found.append(self._faults)
-        return found
+            arguments.append(self._faults)
+        return arguments

@@ -1,4 +1,4 @@
-"""Tile programs written again: over other dimensions, or as two programs with memory between them."""
+"""Rewriting of tile programs: over other dimensions, or as two programs with memory between them."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from tilewright.plan.boxes import WRITES
 
 
 class Rewriter:
-    """A program written again, operation by operation, over other dimensions."""
+    """Rewrites a program, operation by operation, over other dimensions."""
 
     def __init__(self) -> None:
         self.values: dict[Value, Value] = {}
-        """What stands for each value; arguments stand for themselves."""
+        """{value: its replacement}; arguments are not replaced."""
         self.kept: dict[Op, Op] = {}
-        """What each operation became."""
+        """{operation: its rewritten form}."""
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """What stands for these dimensions."""
+        """Return the dimensions that replace `dims`."""
         raise NotImplementedError
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Where a read or write goes: its attributes that are others now."""
+        """Return the changed attributes (iterators, coordinates) of a read or write."""
         raise NotImplementedError
 
     def goes(self, op: Op) -> bool:
-        """Whether a loop goes, and its body stands in its place."""
+        """True if a loop is deleted, so that its body takes its place."""
         return False
 
     def body(self, block: Block) -> Block:
-        """A program's body."""
-        made = Block(block.args)
-        self.block(block.ops, made.ops)
-        return made
+        """Return the rewritten block."""
+        rewritten = Block(block.args)
+        self.block(block.ops, rewritten.ops)
+        return rewritten
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Operations, appended."""
+        """Append the rewritten operations of `given` to `ops`."""
         for op in given:
             if op.name == "iterate" and self.goes(op):
                 (inner,) = op.blocks
@@ -54,7 +54,7 @@ class Rewriter:
                 ops.append(self.kept[op])
 
     def op(self, op: Op) -> Op:
-        """An operation on what stands for its operands."""
+        """Return the rewritten operation."""
         blocks = []
         for block in op.blocks:
             args = tuple(Value(self.type(a.type), a.name) for a in block.args)
@@ -71,28 +71,28 @@ class Rewriter:
         return Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
 
     def of(self, value: Value) -> Value:
-        """What stands for a value."""
+        """Return the replacement of a value; the value itself if it has none."""
         return self.values.get(value, value)
 
     def type(self, kind: object) -> object:
-        """The type of what stands for a value."""
+        """Return the type of a value's replacement."""
         return TileType(kind.dtype, self.over(kind.dims)) if isinstance(kind, TileType) else kind
 
 
 @dataclass(frozen=True)
 class DimensionGroup:
-    """Dimensions, side by side wherever a tile has them, and those that count their elements instead."""
+    """Dimensions that are neighbours in every tile, and the new dimensions `made` that replace them."""
 
     dims: tuple[Expr, ...]
     made: tuple[Symbol, ...]
     over: tuple[Symbol, ...]
-    """Iterators along what is made."""
+    """Iterators along the new dimensions."""
     at: Mapping[Expr, Expr]
     """The coordinate of each of the dimensions, in these iterators."""
 
 
 class Regrouped(Rewriter):
-    """A program in which other dimensions stand for groups of them; with `zeros`, such are read past the ends."""
+    """Rewrites a program with other dimensions in place of groups; with `zeros`, reads past the ends give zero."""
 
     def __init__(
         self, groups: Iterable[DimensionGroup], *, zeros: bool = False, sizes: Mapping[Symbol, Size] | None = None
@@ -103,57 +103,62 @@ class Regrouped(Rewriter):
         self.zeros, self.numbers = zeros, Substitution(sizes or {})
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Dimensions, groups as what stands for them."""
+        """Return the dimensions, with groups replaced."""
         return tuple(x for d in dims for x in (self.groups[d].made if d in self.groups else (d,)) if self._is_first(d))
 
     def _is_first(self, dim: Expr) -> bool:
+        """True if a dimension is in no group, or is the first of its group."""
         return dim not in self.groups or self.groups[dim].dims[0] is dim
 
     def access(self, op: Op) -> dict[str, object]:
-        """Where a read or write goes."""
+        """Return the iterators and coordinates of a read or write over the new dimensions."""
         kind, before, at = places(op)
-        own = dict(zip(kind.dims, before, strict=True))
-        found = {d: self.groups[d] for d in own if d in self.groups}
-        if not found:
+        index_of = dict(zip(kind.dims, before, strict=True))
+        group_of = {d: self.groups[d] for d in index_of if d in self.groups}
+        if not group_of:
             return {}
-        over = (x for d, s in own.items() for x in (found[d].over if d in found else (s,)) if self._is_first(d))
-        images = Substitution({own[d]: group.at[d] for d, group in found.items()})
+        over = (
+            x for d, s in index_of.items() for x in (group_of[d].over if d in group_of else (s,)) if self._is_first(d)
+        )
+        images = Substitution({index_of[d]: group.at[d] for d, group in group_of.items()})
         zero = {"otherwise": 0} if self.zeros and op.name == "read" and "otherwise" not in op.attrs else {}
         return {"over": tuple(over), "at": tuple(images(self.numbers(e)) for e in at), **zero}
 
 
 def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:
-    """(what is read or written, its iterators, the coordinates in memory), also where the access says none."""
+    """Return (tile type, iterators, memory coordinates) of a read or write, also if the access states none."""
     memory, kind, _ = accessed(op)
     over = op.attrs.get("over") or tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
     at = op.attrs.get("at") or tuple(dict(zip(kind.dims, over, strict=True))[d] for d in memory.type.dims)
     return kind, over, at
 
 
-def needed(op: Op, made: Mapping[Value, Op]) -> set[Op]:
-    """An operation, and all that it depends on."""
-    found: set[Op] = set()
+def needed(op: Op, makers: Mapping[Value, Op]) -> set[Op]:
+    """Return an operation and all operations that it depends on; `makers` maps values to the operations that compute
+    them.
+    """
+    ops: set[Op] = set()
     left = [op]
     while left:
         now = left.pop()
-        if now not in found:
-            found.add(now)
+        if now not in ops:
+            ops.add(now)
             left += [inner for block in now.blocks for inner in block.ops]
-            left += [made[v] for v in now.operands if v in made]
-    return found
+            left += [makers[v] for v in now.operands if v in makers]
+    return ops
 
 
 def acts(op: Op) -> bool:
-    """Whether an operation does more than to give values, or ends a block."""
+    """True if an operation has an effect beside its results, or ends a block."""
     if op.blocks:
         return any(acts(x) for x in within(op) if x.name != "yield")
     return op.name in WRITES or not op.results
 
 
 def without_unused(block: Block, acts: Callable[[Op], bool] = acts) -> Block:
-    """The block without operations that nothing needs: `acts` says which do more than to give values.
+    """Return the block without operations whose results nothing uses; `acts` tells which ones have effects.
 
-    Blocks within are changed in place.
+    Blocks inside are changed in place.
     """
     used: set[Value] = set()
     kept: list[Op] = []
@@ -171,7 +176,7 @@ def without_unused(block: Block, acts: Callable[[Op], bool] = acts) -> Block:
 
 @dataclass(frozen=True)
 class Halves:
-    """The two programs, the memory between them, which is an argument of both, and the sizes of what is new."""
+    """Two programs, the memory between them (an argument of both), and the sizes of new dimensions."""
 
     first: Program
     second: Program
@@ -179,11 +184,11 @@ class Halves:
     sizes: dict[Symbol, int]
     shape: tuple[int, ...]
     parts: int = 1
-    """How many parts of a sum there are."""
+    """The number of parts of a sum."""
 
 
 def own_name(program: Program, name: str) -> str:
-    """A name that no argument of a program has: what lies between two programs may be an argument of a third."""
+    """Return a name that no argument of a program has, made from `name`."""
     taken = {a.name for a in program.args}
     while name in taken:
         name += "_"
@@ -191,7 +196,7 @@ def own_name(program: Program, name: str) -> str:
 
 
 def between(program: Program, name: str, value: Value) -> Value:
-    """Memory for a value that goes from one program to another."""
+    """Return memory for a value that goes from one program to another."""
     return Value(MemoryType(value.type.dtype, value.type.dims), own_name(program, name))
 
 
@@ -205,14 +210,15 @@ def halved(
     new: dict[Symbol, int],
     parts: int = 1,
 ) -> Halves:
-    """Two programs: operations, whose last result goes to memory, and the program with others in place of `cut`.
+    """Return two programs: the operations of `first`, whose last result goes to `memory`, and the rest of the program.
 
-    What is new has sizes beside the program's.
+    In the rest, `combined` (operations that read `memory`) replace the operation `cut`. `new` are sizes of new
+    dimensions.
     """
     name, ops = first
     write = Op(TILE.ops["write"], (ops[-1].result, memory), {}, loc=cut.loc)
     one = _of(program, f"{program.name}_{name}", [*ops, write], memory)
-    two = _of(program, program.name, _rest(program.body.ops, cut, combined), memory)
+    two = _of(program, program.name, _with_combined(program.body.ops, cut, combined), memory)
     verify(one)
     verify(two)
     numbers = Substitution({**sizes, **new})
@@ -220,30 +226,30 @@ def halved(
 
 
 def _of(program: Program, name: str, ops: list[Op], memory: Value) -> Program:
-    """A program of some operations of another."""
+    """Return a program with the operations `ops`, the arguments that they use, and `memory`."""
     used = {v for op in ops for x in (op, *within(op)) for v in x.operands}
     args = (*(a for a in program.args if a in used), memory)
     return replace(program, name=name, args=args, body=Block((), ops))
 
 
 def within(op: Op) -> list[Op]:
-    """The operations of an operation's blocks."""
+    """Return the operations inside an operation's blocks."""
     return [x for block in op.blocks for x in walk_block(block)]
 
 
-def _rest(ops: list[Op], cut: Op, combined: list[Op]) -> list[Op]:
-    """The operations with others in place of one, wherever it stands, and without those that nothing needs."""
+def _with_combined(ops: list[Op], cut: Op, combined: list[Op]) -> list[Op]:
+    """Return the operations with `combined` in place of `cut`, and without those whose results nothing uses."""
     values = {cut.result: combined[-1].result}
-    found: list[Op] = []
+    rewritten: list[Op] = []
     for op in ops:
         if op is cut:
-            found += combined
+            rewritten += combined
             continue
-        blocks = tuple(Block(b.args, _rest(b.ops, cut, combined)) for b in op.blocks)
+        blocks = tuple(Block(b.args, _with_combined(b.ops, cut, combined)) for b in op.blocks)
         operands = tuple(values.get(v, v) for v in op.operands)
-        found.append(Op(op.spec, operands, op.attrs, op.results, blocks, op.loc))
+        rewritten.append(Op(op.spec, operands, op.attrs, op.results, blocks, op.loc))
     used: set[Value] = set()
-    for op in reversed(found):
+    for op in reversed(rewritten):
         if not op.results or not used.isdisjoint(op.results):
             used |= {v for x in (op, *within(op)) for v in x.operands}
-    return [op for op in found if not op.results or not used.isdisjoint(op.results)]
+    return [op for op in rewritten if not op.results or not used.isdisjoint(op.results)]

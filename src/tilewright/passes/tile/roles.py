@@ -1,4 +1,4 @@
-"""What a program does with an argument: whether it reads it, and whether it writes all of it."""
+"""The role of an argument in a program: read only, written completely, or neither."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> str:
-    """`in` for what is only read, `out` for what is written completely, `inout` for the rest.
+    """Return "in" for an argument that is only read, "out" for one that is written completely, else "inout".
 
-    `walks` are dimensions that go along lines; `number` gives an expression of sizes as far as these are known.
+    `walks` are dimensions that run along image lines; `number(e)` replaces the known sizes in an expression e.
     """
     ops = list(program.walk())
     if not any(op.name in WRITES and op.operands[1] is arg for op in ops):
@@ -31,7 +31,7 @@ def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Ca
 def _covers(
     ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]
 ) -> bool:
-    """Whether one of the operations writes all of an argument, whatever happens."""
+    """True if one of the operations writes all of an argument in every run."""
     for op in ops:
         if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:
             if ("at" not in op.attrs or _everywhere(op, walks, number)) and all(
@@ -46,8 +46,10 @@ def _covers(
 
 
 def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
-    """Whether a write with a mapping reaches every element: each coordinate counts through iterators of its own, or
-    neighbouring ones are the digits of one iterator.
+    """True if a write with coordinates reaches every element of its argument.
+
+    Each coordinate must count through iterators of its own; neighbouring coordinates may be the digits (mixed-radix
+    parts) of one iterator.
     """
     over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
     lines = Substitution({over[d]: walk.valid_position() for d, walk in walks.items() if d in over})
@@ -71,11 +73,11 @@ def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Exp
 
 
 def _without_digits(places: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
-    """(coordinate, extent) pairs, where neighbours that are the digits of one number are this number."""
-    found: list[tuple[Expr, Expr]] = []
+    """Return (coordinate, extent) pairs, with neighbours that are the digits of one number merged to this number."""
+    merged: list[tuple[Expr, Expr]] = []
     for e, extent in places:
-        if found and found[-1][0].symbols == e.symbols and (e.lo, e.hi) == (0, extent.hi - 1):
-            found[-1] = found[-1][0] * extent + e, found[-1][1] * extent
+        if merged and merged[-1][0].symbols == e.symbols and (e.lo, e.hi) == (0, extent.hi - 1):
+            merged[-1] = merged[-1][0] * extent + e, merged[-1][1] * extent
         else:
-            found.append((e, extent))
-    return found
+            merged.append((e, extent))
+    return merged

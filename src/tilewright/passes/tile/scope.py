@@ -1,4 +1,4 @@
-"""Which part of each dimension is current at a place of a program, and what symbols mean there.
+"""The current part of each dimension at a point of a program, and the meaning of symbols there.
 
 tasks t_M in 0..4 {                     M is 1250*t_M to 1250*t_M + 1249
   for k in 0..8 { ... }                 K is 64*k to 64*k + 63
@@ -25,9 +25,9 @@ _LINES = ("reshape", "extract", "debug_log")
 
 
 class TileScope:
-    """The current part of each dimension, and what symbols stand for: numbers, expressions, or what data say.
+    """The current part of each dimension, and the meaning of symbols: numbers, expressions, or tiles (set_symbol).
 
-    `symbols` say what sizes are: numbers, or expressions of those that are `opened`.
+    `symbols` maps sizes to numbers, or to expressions of those that are `opened`.
 
     >>> m = symbol("M", 0, None)
     >>> scope = TileScope({m: 5000})
@@ -42,20 +42,20 @@ class TileScope:
         self.opened = opened
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.numbers = Substitution(self.symbols)
-        """Gives an expression of sizes as far as these are known."""
+        """Replaces the sizes in an expression by what is known of them."""
         self.parts: Parts = {}
         self.bound: dict[Symbol, Tile] = {}
         """Symbols that set_symbol gave a value."""
         self.masks: list[Tile] = []
         """The conditions of the conditionals around."""
         self.facts: list[Expr] = []
-        """What is never negative here: the conditions of the branches around say so."""
+        """Expressions that the conditions of the branches around prove to be >= 0."""
         self.walking: set[Symbol] = set()
         """The axes of the while loops around."""
         self.ends: dict[Expr, Tile] = {}
-        """Dimensions that end where data say: a number of i64."""
+        """{dimension whose end is data: its end, as i64}."""
         self.bases: dict[Expr, Tile] = {}
-        """Axes of loops that data move: where the current tile starts, a number of i64."""
+        """{axis of a loop with a data-dependent start: start of the current tile, as i64}."""
         self.past: dict[Expr, Size] = {}
         """Axes of loops whose last tile goes past the end, and where that is: all tiles have the same width; and
         dimensions of which a task in roles has all, and more."""
@@ -65,13 +65,13 @@ class TileScope:
         self.reach: dict[Expr, int] = {}
         """Dimensions whose parts lie outside them in some workgroups: one past the last coordinate."""
         self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
-        """By dimension, and how wide its tiles are in a loop that data move."""
+        """Coordinate symbols, by dimension and by its tile's extent in a loop with a data-dependent start (else 0)."""
 
     # -- what holds inside of something -------------------------------------------------------------------
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Within it, what set_symbol says stays inside."""
+        """Restore what set_symbol changes at the end of this context."""
         bound, ends = dict(self.bound), dict(self.ends)
         try:
             yield
@@ -80,7 +80,7 @@ class TileScope:
 
     @contextmanager
     def at(self, dim: Expr, part: Part) -> Iterator[None]:
-        """Within it, this part of a dimension is current."""
+        """Make `part` the current part of a dimension within this context."""
         before = self.parts.get(dim)
         self.parts[dim] = part
         yield
@@ -91,45 +91,48 @@ class TileScope:
 
     @contextmanager
     def given(self, condition: Expr) -> Iterator[None]:
-        """Within it, a condition on loops and workgroups is known to hold."""
+        """Assume a condition on loops and workgroups within this context."""
         facts = self.facts
         self.facts = [*facts, *holds(condition)]
         yield
         self.facts = facts
 
     def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
-        """Makes symbols stand for numbers, or for expressions of workgroup ids."""
+        """Set the meaning of symbols: numbers, or expressions of workgroup ids."""
         self.symbols = dict(symbols)
         self.numbers = Substitution(self.symbols)
 
     # -- sizes --------------------------------------------------------------------------------------------
 
     def is_inside(self, e: Expr, size: Size) -> bool:
-        """Whether a coordinate is shown to lie in 0..size-1."""
+        """True if a coordinate is proved to lie in 0..size-1."""
         return self.holds(e) and self.holds(size - 1 - e)
 
     def holds(self, e: Expr) -> bool:
-        """Whether an expression is shown to be never negative, by ranges or by the branches around."""
+        """True if an expression is proved to be >= 0, by ranges or by the branches around."""
         return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and shown(e, self.facts))
 
     def size(self, e: Expr) -> Size:
-        """An expression of sizes: a number, or an expression of those that a call tells."""
-        found = self.numbers(e)
-        known = isinstance(found, Const) or found.symbols <= self.opened.symbols
+        """Return the value of an expression of sizes: an int, or an expression of open sizes.
+
+        Raise a ProgramError if it is known only when the program runs.
+        """
+        value = self.numbers(e)
+        known = isinstance(value, Const) or value.symbols <= self.opened.symbols
         if not known or not e.symbols.isdisjoint(self.bound):
             raise ProgramError(f"{e} has no value before the program runs; natively it must have one")
-        return number_or(found)
+        return number_or(value)
 
     def number(self, e: Expr) -> int:
-        """An expression of sizes that must be a number."""
-        found = self.size(e)
-        if isinstance(found, Expr):
+        """Return the value of an expression of sizes as an int; raise a ProgramError if it is open."""
+        value = self.size(e)
+        if isinstance(value, Expr):
             named = ", ".join(sorted(s.name for s in e.symbols if self.numbers(s).symbols)) or str(e)
             raise ProgramError(f"{e} must be a number here; {named} is dynamic, and only a call tells it")
-        return found
+        return value
 
     def expr(self, e: Expr) -> Expr:
-        """The expression with sizes as numbers; symbols that set_symbol bound stay."""
+        """Return the expression with sizes replaced by their values; symbols that set_symbol bound stay."""
         if not self.bound:
             return self.numbers(e)
         return Substitution({s: n for s, n in self.symbols.items() if s not in self.bound})(e)
@@ -137,31 +140,31 @@ class TileScope:
     # -- parts and coordinates ----------------------------------------------------------------------------
 
     def coordinate(self, dim: Expr) -> Symbol:
-        """The symbol of a dimension's coordinate."""
+        """Return the symbol of a dimension's coordinate."""
         walked = 1 if dim in self.walking else self.parts[dim][1] if dim in self.bases else 0
-        found = self._coordinates.get((dim, walked))
-        if found is None:
+        coordinate = self._coordinates.get((dim, walked))
+        if coordinate is None:
             if walked:
-                found = self._coordinates[dim, walked] = symbol(f"at_{len(self._coordinates)}", 0, walked - 1)
-                return found
+                coordinate = self._coordinates[dim, walked] = symbol(f"at_{len(self._coordinates)}", 0, walked - 1)
+                return coordinate
             if isinstance(dim, Symbol) and dim in self.bound and dim not in self.reach:
                 raise ProgramError(f"set_symbol gives the dimension {dim} a size at run time, which is not native yet")
             name = f"at_{len(self._coordinates)}"
             if dim in self.reach or not dim.symbols.isdisjoint(self.reach):
-                found = symbol(name, 0, self.reach[dim] - 1 if dim in self.reach else None)
+                coordinate = symbol(name, 0, self.reach[dim] - 1 if dim in self.reach else None)
             else:
                 size = self.size(dim)
-                found = symbol(name, 0, max(1, size) - 1 if isinstance(size, int) else size - 1)
-            self._coordinates[dim, walked] = found
-        return found
+                coordinate = symbol(name, 0, max(1, size) - 1 if isinstance(size, int) else size - 1)
+            self._coordinates[dim, walked] = coordinate
+        return coordinate
 
     def part(self, dim: Expr) -> Part:
-        """The current part of a dimension."""
+        """Return (first index, extent) of the current part of a dimension."""
         if dim in self.walking:  # one coordinate; which one, only data tell
             return as_expr(0), 1
-        found = self.parts.get(dim)
-        if found is not None:
-            return found
+        part = self.parts.get(dim)
+        if part is not None:
+            return part
         cut = [s for s in dim.symbols if s in self.parts]
         if not cut:
             return as_expr(0), self.size(dim)
@@ -175,22 +178,22 @@ class TileScope:
         return begin, number_or(size)
 
     def is_known(self, dim: Expr) -> bool:
-        """Whether the current part of a dimension has a width before the program runs."""
+        """True if the extent of the current part of a dimension is known before the program runs."""
         if dim in self.walking or dim in self.parts:
             return True
-        found = self.numbers(dim)
-        return dim.symbols.isdisjoint(self.bound) and (isinstance(found, Const) or found.symbols <= self.opened.symbols)
+        value = self.numbers(dim)
+        return dim.symbols.isdisjoint(self.bound) and (isinstance(value, Const) or value.symbols <= self.opened.symbols)
 
     def width(self, dim: Expr) -> int:
-        """How wide the current part of a dimension is at most."""
+        """Return the largest extent that the current part of a dimension may have."""
         return most(self.part(dim)[1])
 
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
-        """Coordinates as expressions of the axes of an operation over these parts."""
+        """Return the substitution of coordinates by the axes `over` of an operation over these parts."""
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
 
     def digits(self, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
-        """The coordinates of an element, from its number within the tile."""
+        """Return {coordinate: its value} of an element from its flat number within the tile."""
         images: dict[Symbol, Expr] = {}
         step = prod(tile.sizes)
         for place, d in enumerate(tile.dims):
@@ -201,7 +204,7 @@ class TileScope:
         return images
 
     def conform(self, tile: Tile, dims: tuple[Expr, ...], op: Op) -> Tile:
-        """The tile over other dimensions: those left out or added must be one coordinate wide here."""
+        """Return the tile over `dims`; dimensions that are dropped or added must have one element here."""
         if set(tile.dims) == set(dims):
             return tile
         gone = [d for d in tile.dims if d not in dims]
@@ -210,15 +213,17 @@ class TileScope:
         for d in (*gone, *(d for d in dims if d not in tile.dims)):
             width = tile.parts[d][1] if d in gone else parts[d][1]
             if width != 1:
-                how = "left out" if d in gone else "added"
-                raise ExecutionError(f"{op.name}: {d} is {how}, but is {width} wide here", op.loc)
+                change = "left out" if d in gone else "added"
+                raise ExecutionError(f"{op.name}: {d} is {change}, but is {width} wide here", op.loc)
         images = Substitution({self.coordinate(d): tile.parts[d][0] for d in gone})
         wide = None if tile.wide is None else (tile.wide[0], rewritten(tile.wide[1], images))
-        found = tuple(d for d in tile.dims if d in dims) + tuple(d for d in dims if d not in tile.dims)
-        return Tile(tile.dtype, found, parts, rewritten(tile.formula, images), wide)
+        conformed = tuple(d for d in tile.dims if d in dims) + tuple(d for d in dims if d not in tile.dims)
+        return Tile(tile.dtype, conformed, parts, rewritten(tile.formula, images), wide)
 
     def refuse_moved(self, op: Op) -> None:
-        """Raises for operations along a dimension that data end, which would see elements that do not count."""
+        """Raise a ProgramError for an operation along a dimension with a data-dependent end that needs all elements to
+        count.
+        """
         moved = {*self.ends, *self.bases}
         if not moved:
             return

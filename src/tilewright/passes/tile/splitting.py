@@ -33,8 +33,11 @@ WRITTEN_OUT = 16
 
 @dataclass(frozen=True)
 class WholeSum:
-    """A sum of products that may be taken apart: what has its result, what it starts from, what makes its factors, and
-    the dimensions that are summed; whether what is read past their ends may be zeros."""
+    """A sum of products that may be split (split K).
+
+    `cut` has the result, `start` is the zero it starts from, `made` are the operations that compute the operands of
+    `product`, `axes` the summed dimensions that may be split. `ends`: True if reads past their ends may give zeros.
+    """
 
     cut: Op
     start: Op
@@ -45,7 +48,7 @@ class WholeSum:
 
 
 def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
-    """The sum of a program with one product; or why it stays whole."""
+    """Return the WholeSum of a program with one MMA; or text: why it stays whole."""
     loops = [op for op in program.body.ops if op.name == "iterate"]
     if program.records:
         return "its constraints say how it is cut"
@@ -62,37 +65,47 @@ def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
     if product.attrs.get("blocks", 1) > 1:  # the last of what is summed has a block for each of the result's
         axes = axes[:-1]
     if loops:
-        found = _looped(program, cut)
-        if isinstance(found, str) or cut.attrs["axis"] not in axes:
-            return found if isinstance(found, str) else f"{cut.attrs['axis']} is in blocks"
-        axis, reads = cut.attrs["axis"], [op for op in found if op.name == "read" and op.result in product.operands]
-        return WholeSum(cut, start, found, product, (axis,), all(is_plain(op, axis) for op in reads))
-    made = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
-    if len(made) != 2 or product not in program.body.ops:
+        factor_ops = _operand_ops(program, cut)
+        if isinstance(factor_ops, str) or cut.attrs["axis"] not in axes:
+            return factor_ops if isinstance(factor_ops, str) else f"{cut.attrs['axis']} is in blocks"
+        axis, reads = (
+            cut.attrs["axis"],
+            [op for op in factor_ops if op.name == "read" and op.result in product.operands],
+        )
+        return WholeSum(cut, start, factor_ops, product, (axis,), all(is_plain(op, axis) for op in reads))
+    operand_reads = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
+    if len(operand_reads) != 2 or product not in program.body.ops:
         return "an operand is not read from memory"
-    return WholeSum(cut, start, made, product, axes, False)
+    return WholeSum(cut, start, operand_reads, product, axes, False)
 
 
-def _looped(program: Program, loop: Op) -> list[Op] | str:
-    """What makes the factors in a loop that adds their products; or that it does more."""
+def _operand_ops(program: Program, loop: Op) -> list[Op] | str:
+    """Return the operations that compute the operands in a loop that only adds MMAs; or text: why it is no such
+    loop.
+    """
     (body,) = loop.blocks
-    *made, product, last = body.ops
+    *factor_ops, product, last = body.ops
     if product.name != "mma" or last.operands != (product.result,) or product.operands[2] is not body.args[0]:
         return "its loop does more than multiply two tensors"
     factors = [computed_factor(program, v) for v in product.operands[:2]]
-    if any(isinstance(x, str) for x in factors) or any(body.args[0] in op.operands for op in made):
+    if any(isinstance(x, str) for x in factors) or any(body.args[0] in op.operands for op in factor_ops):
         return "its loop does more than multiply two tensors, or what is computed of such"
-    if any(set(op.attrs) & {"lookups", "bounds", "otherwise"} for op in made):
+    if any(set(op.attrs) & {"lookups", "bounds", "otherwise"} for op in factor_ops):
         return "its reads are not plain"
-    return made
+    return factor_ops
 
 
-def ways(found: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int) -> Iterator[tuple[Expr, int]]:
-    """How a sum may be taken apart: a dimension, and in how many parts: equal ones, unless they may end in zeros."""
+def ways(
+    whole_sum: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int
+) -> Iterator[tuple[Expr, int]]:
+    """Yield (dimension, number of parts) of the ways to split a sum; parts are equal unless they may end in zeros.
+
+    `counts` are the numbers to try in that case; K is split at multiples of `step`.
+    """
     numbers = Substitution(dict(sizes))
-    k = axes_in(found.product, lambda d: int(numbers(d)))
-    for axis in found.axes:
-        if found.ends:
+    k = axes_in(whole_sum.product, lambda d: int(numbers(d)))
+    for axis in whole_sum.axes:
+        if whole_sum.ends:
             yield from ((axis, n) for n in counts)
             continue
         whole, rest = divmod(int(numbers(axis)), step if not isinstance(k, str) and axis is k.k else 1)
@@ -102,25 +115,25 @@ def ways(found: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], st
 def halves(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
 ) -> Halves | str:
-    """The program in two halves: a dimension in so many parts, each whole steps; or why it stays whole."""
-    found = sum_of(program, free)
-    if isinstance(found, str):
-        return found
-    if axis not in found.axes or (not found.ends and (axis, count) not in ways(found, sizes, (), step)):
+    """Return the program as two, with `axis` split into `count` parts of whole steps; or text: why it stays whole."""
+    whole = sum_of(program, free)
+    if isinstance(whole, str):
+        return whole
+    if axis not in whole.axes or (not whole.ends and (axis, count) not in ways(whole, sizes, (), step)):
         return f"{axis} is not summed, or has no {count} equal parts"
     extent = int(Substitution(dict(sizes))(axis))
-    width = -(-extent // count // step) * step if found.ends else extent // count
+    width = -(-extent // count // step) * step if whole.ends else extent // count
     parts = -(-extent // width)
     if parts < 2:
         return f"{axis} is too short"
     ends = parts * width != extent
-    if ends and any(computed_factor(program, v) is not None for v in found.product.operands[:2]):
+    if ends and any(computed_factor(program, v) is not None for v in whole.product.operands[:2]):
         return f"{axis} ends within a part, and an operand is computed"  # of zeros, which may give anything
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
-    cut, start, product = found.cut, found.start, found.product
+    cut, start, product = whole.cut, whole.start, whole.product
     with building():
-        parted = Parted(axis, {outer: (width, parts), inner: (1, width)}, zeros=found.ends)
-        parted.block(found.made, ops := list[Op]())
+        parted = Parted(axis, {outer: (width, parts), inner: (1, width)}, zeros=whole.ends)
+        parted.block(whole.made, ops := list[Op]())
         kind: TileType = product.result.type
         total = TileType(kind.dtype, (outer, *kind.dims))
         zero = Op(start.spec, (), dict(start.attrs), (Value(total),), loc=start.loc)
@@ -128,20 +141,22 @@ def halves(
         mma = Op(product.spec, (*taken, zero.result), dict(product.attrs), (Value(total),), loc=product.loc)
         ops = [zero, *ops, mma]
         memory = between(program, NAME, mma.result)
-        combined = _written_out(cut, memory, parts) if parts <= WRITTEN_OUT else combining(cut, memory, outer, "sum")
+        combined = _sum_of_reads(cut, memory, parts) if parts <= WRITTEN_OUT else combining(cut, memory, outer, "sum")
         return halved(program, ("parts", ops), memory, cut, combined, sizes, {outer: parts, inner: width}, parts)
 
 
 def is_plain(read: Op, axis: Expr) -> bool:
-    """Whether a read goes along a dimension of its memory as it lies."""
+    """True if a read has `axis` as a memory dimension, indexed by its own iterator alone."""
     kind, over, at = places(read)
     dims = read.operands[0].type.dims
     return axis in kind.dims and axis in dims and at[dims.index(axis)] is dict(zip(kind.dims, over, strict=True))[axis]
 
 
 class Parted(Regrouped):
-    """Operations over other dimensions that count a part of one: so many steps of such a width along each, from a first
-    coordinate on; with `zeros`, past its end are such."""
+    """Rewrites operations over new dimensions that count a part of `axis`: index = first + sum of width * new index.
+
+    With `zeros`, reads past the end of `axis` give zero.
+    """
 
     def __init__(self, axis: Expr, steps: Mapping[Symbol, tuple[int, int]], *, zeros: bool, first: int = 0):
         """`steps` are the width and how many, by dimension."""
@@ -151,56 +166,60 @@ class Parted(Regrouped):
         super().__init__([DimensionGroup((axis,), tuple(steps), over, {axis: at})], zeros=zeros)
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Operations, appended; a place along the dimension is what the steps to it come to."""
+        """Append the rewritten operations to `ops`; a `self_index` of the axis is computed from the new dimensions'
+        indices.
+        """
         for op in given:
             if op.name != "self_index" or op.attrs["dim"] is not self.axis:
                 super().block([op], ops)
                 continue
-            found = self._number(op, self.first, ops)
+            index = self._number(op, self.first, ops)
             for d, (width, _) in self.steps.items():
                 kind = TileType(op.result.type.dtype, (d,))
                 place = Op(op.spec, (), {**op.attrs, "dim": d}, (Value(kind),), loc=op.loc)
                 ops.append(place)
                 step = self._by("mul", place.result, self._number(op, width, ops), op, ops)
-                found = self._by("add", found, step, op, ops)
-            self.values[op.result] = found
+                index = self._by("add", index, step, op, ops)
+            self.values[op.result] = index
 
     def _number(self, op: Op, number: int, ops: list[Op]) -> Value:
+        """Append a fill with a number of the type of `op`, and return its result."""
         kind = TileType(op.result.type.dtype, ())
         ops.append(Op(TILE.ops["fill"], (), {"value": number}, (Value(kind),), loc=op.loc))
         return ops[-1].result
 
     def _by(self, name: str, one: Value, two: Value, op: Op, ops: list[Op]) -> Value:
+        """Append the operation `name` on two values of the type of `op`, and return its result."""
         dims = (*one.type.dims, *(d for d in two.type.dims if d not in one.type.dims))
         ops.append(Op(TILE.ops[name], (one, two), {}, (Value(TileType(op.result.type.dtype, dims)),), loc=op.loc))
         return ops[-1].result
 
 
 def combining(cut: Op, memory: Value, outer: Symbol, how: str) -> list[Op]:
-    """All parts, and what they give together in place of an operation."""
+    """Return a read of all parts, and their combination by `how` along `outer`, in place of `cut`."""
     read = Op(TILE.ops["read"], (memory,), {}, (Value(TileType(memory.type.dtype, memory.type.dims)),), loc=cut.loc)
     return [read, Op(TILE.ops[how], (read.result,), {"dim": outer}, (Value(cut.result.type),), loc=cut.loc)]
 
 
-def _written_out(loop: Op, memory: Value, parts: int) -> list[Op]:
-    """Reads of all parts, and their sum in order: a function of elements, which needs no memory between."""
+def _sum_of_reads(loop: Op, memory: Value, parts: int) -> list[Op]:
+    """Return reads of all parts and their sum in order, as additions: an elementwise program."""
     kind: TileType = loop.result.type
     over = tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
-    made: list[Op] = []
+    ops: list[Op] = []
     total: Value | None = None
     for n in range(parts):
         attrs = {"over": over, "at": (as_expr(n), *over)}
-        made.append(Op(TILE.ops["read"], (memory,), attrs, (Value(kind),), loc=loop.loc))
+        ops.append(Op(TILE.ops["read"], (memory,), attrs, (Value(kind),), loc=loop.loc))
         if total is None:
-            total = made[-1].result
+            total = ops[-1].result
             continue
-        made.append(Op(TILE.ops["add"], (total, made[-1].result), {}, (Value(kind),), loc=loop.loc))
-        total = made[-1].result
-    return made
+        ops.append(Op(TILE.ops["add"], (total, ops[-1].result), {}, (Value(kind),), loc=loop.loc))
+        total = ops[-1].result
+    return ops
 
 
 def step_of(program: Program, machine: Machine) -> int:
-    """The unit of parts of K: whole rows of shared memory, past which lies the next part."""
+    """Return the unit of parts of K: the elements of a row of shared memory (slab) of the machine's atoms."""
     types = {v.type.dtype for op in names_of(program).values() for v in op.operands[:2]}
     slabs = {x.a.dtype: x.slab for x in machine.multiply.values() if x.slab is not None}
     return max((slab for dtype, slab in slabs.items() if dtype in types), default=max(slabs.values(), default=1))

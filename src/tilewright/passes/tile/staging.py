@@ -22,16 +22,16 @@ from tilewright.plan.tiled import Tiled, Walk
 
 
 def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -> Load:
-    """Copies the rows of a task, with zeros for what is not there; gives where an element of them then lies."""
+    """Emit the copy of a task's rows of A, with zeros out of bounds; return the Load of an element in the copy."""
     scope = low.scope
     w, kind, depth, axes = low.writer, read.results[0].type, how.atom.shape[2], plan.axes
-    own = [d for d in kind.dims if d in axes.deep and d not in plan.shifts]
+    taps_apart = [d for d in kind.dims if d in axes.deep and d not in plan.shifts]
     last = {d: scope.number(d) - 1 for d in plan.shifts}
     lines = walk.lines + sum(last[d] * down for d, (down, _) in plan.shifts.items())
     along = sum(last[d] * further for d, (_, further) in plan.shifts.items())
     count = lines * walk.pitch
     past = how.rows + along - (walk.pitch - walk.length) if plan.shifts else -count % how.rows
-    outer = [*map(scope.number, own), int(pieces(scope.number(axes.k), depth))]
+    outer = [*map(scope.number, taps_apart), int(pieces(scope.number(axes.k), depth))]
     held = w.alloc(kind.dtype, (*outer, count + past, depth), "staged")
     if past:  # rows that blocks read behind the last line
         *before, i, c = w.axes((*outer, past, depth))
@@ -41,7 +41,7 @@ def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -
     line, place, *taps, chunk, c = over
     first, row = scope.part(axes.m)[0], walk.pitch * line + place
     known: dict[Expr, Expr] = {d: scope.part(d)[0] for d in kind.dims} | dict.fromkeys(plan.shifts, as_expr(0))
-    known |= {axes.m: first + row, **dict(zip(own, taps, strict=True))}
+    known |= {axes.m: first + row, **dict(zip(taps_apart, taps, strict=True))}
     access = access_of(low, read, read.operands[0], kind.dims, ())
     source = _in_chunks(low, access, known, axes.k, over, depth * chunk + c)
     goal = w.view(held, over, [(e, False) for e in (*taps, chunk, row, c)])
@@ -50,21 +50,21 @@ def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -
     for d, (down, further) in plan.shifts.items():
         at = at + (down * walk.pitch + further) * scope.coordinate(d)
     k = scope.coordinate(axes.k)
-    return Load(held, (*map(scope.coordinate, own), k // depth, at, k % depth))
+    return Load(held, (*map(scope.coordinate, taps_apart), k // depth, at, k % depth))
 
 
 def _in_chunks(
     low: Lowering, access: TileAccess, known: dict[Expr, Expr], k: Expr, over: tuple[Symbol, ...], at: Expr
 ) -> Value:
-    """The view of what is copied, K in chunks of an atom's: `at` says where in K.
+    """Return the view of A that is copied, with K in chunks of an atom's depth; `at` is the index in K.
 
-    Where K shares a dimension with others, a group or a tap, or is a part of one, other elements lie past its end: a
-    view of K alone comes first, which they are outside of.
+    If other elements lie past the end of K in memory (another group or tap), a view of K alone comes first, so that
+    they are out of bounds.
     """
-    w, deep, own = low.writer, low.scope.number(k), low.scope.coordinate(k)
+    w, deep, coordinate = low.writer, low.scope.number(k), low.scope.coordinate(k)
     chunk, c = over[-2:]
     count, depth = (int(s.hi) + 1 for s in (chunk, c))
-    alone = any(e is own and n == deep for e, n in zip(access.at, access.shape, strict=True))
+    alone = any(e is coordinate and n == deep for e, n in zip(access.at, access.shape, strict=True))
     whole = count * depth == deep or alone
     *rest, t = w.axes([*(int(s.hi) + 1 for s in over[:-2]), deep])
     images = Substitution({low.scope.coordinate(d): e for d, e in {**known, k: at if whole else t}.items()})

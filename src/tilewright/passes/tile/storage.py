@@ -1,4 +1,4 @@
-"""Where the values of a program live: formulas of what lies in memory, registers, arguments."""
+"""Storage of a program's values: formulas over memory, registers, arguments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tilewright.passes.tile.writer import BlockWriter
 
 
 class Storage:
-    """What the values of a tile program became, and which tensors hold them."""
+    """The Tiles of a tile program's values, and the tensors that hold them."""
 
     def __init__(self, scope: TileScope, writer: BlockWriter):
         self.scope, self.writer = scope, writer
         self.env: ChainMap[Value, Tile] = ChainMap()
-        """What each value of the tile program is."""
+        """The Tile of each value of the tile program."""
         self.sums: dict[Value, tuple[Expr, ...]] = {}
         """Tensors in registers, and the dimensions they hold: a block of a product's sum has M and N; of others the
         current part is one wide."""
@@ -43,7 +43,7 @@ class Storage:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Within it, values that are defined stay inside."""
+        """Forget values defined within this context at its end."""
         before, self.env = self.env, self.env.new_child()
         try:
             yield
@@ -53,28 +53,28 @@ class Storage:
     def axes(
         self, dims: tuple[Expr, ...], parts: Parts, tensor: Value | None = None
     ) -> tuple[tuple[Symbol, ...], Substitution]:
-        """The axes of an operation over these parts, and coordinates as expressions of them.
+        """Return (axes of an operation over these parts, the substitution of coordinates by them).
 
-        Sums in registers, if the tensor is such, have two dimensions; the others are one coordinate wide.
+        If `tensor` is in registers, the axes are those it holds; its other dimensions have one element.
         """
         held = dims if tensor is None else self.sums.get(tensor, dims)
         over = self.writer.axes([parts[d][1] for d in held])
         along = dict(zip(held, over, strict=True))
         return over, Substitution({self.scope.coordinate(d): parts[d][0] + along.get(d, as_expr(0)) for d in dims})
 
-    def viewed(self, found: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
-        """The elements of a load over these parts."""
-        return self.writer.viewed(found, *self.axes(dims, parts))
+    def viewed(self, source: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
+        """Return a view of a load's elements over these parts."""
+        return self.writer.viewed(source, *self.axes(dims, parts))
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
-        """What a tensor over these parts holds."""
+        """Return the Tile that a tensor over these parts holds."""
         at = tuple(self.scope.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
         return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
 
     def put(
         self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula, whole: Parts | None = None
     ) -> None:
-        """Makes a tensor over these parts, or the `whole` of which they are parts, hold what the formula computes."""
+        """Emit the computation of a formula into a tensor over these parts; `whole`: the parts that the tensor has."""
         over, images = self.axes(dims, parts, tensor)
         first = {d: parts[d][0] - whole[d][0] for d in dims} if whole is not None else {}
         held = zip(self.sums.get(tensor, dims), over, strict=True)
@@ -88,7 +88,9 @@ class Storage:
         as_type: tuple[DType, Formula] | None = None,
         name: str | None = None,
     ) -> Tile:
-        """The tile in memory of the worker's own: its dimensions in an order, its elements of a type."""
+        """Return the tile stored in memory or registers, with its dimensions in the order `dims`, as type and formula
+        `as_type`.
+        """
         dims = tile.dims if dims is None else dims
         dtype, formula = (tile.dtype, tile.formula) if as_type is None else as_type
         parts = {d: tile.parts[d] for d in dims}
@@ -100,25 +102,29 @@ class Storage:
         return self.held(tensor, dims, parts)
 
     def room(self, dtype: DType, dims: tuple[Expr, ...], parts: Parts, name: str) -> Value:
-        """Room for a value over these parts: in registers, where it is dealt out to lanes, or in memory."""
+        """Return a new tensor for a value over these parts: registers if the value is distributed over lanes, else
+        memory.
+        """
         axes = None if self.writer.home is None else self.writer.home.axes(dims, parts)
         if axes is None:
             return self.writer.alloc(dtype, [parts[d][1] for d in dims], name)
-        found = self.writer.dealt(dtype, [most(parts[d][1]) for d in axes], name)
-        self.sums[found] = axes
-        return found
+        registers = self.writer.dealt(dtype, [most(parts[d][1]) for d in axes], name)
+        self.sums[registers] = axes
+        return registers
 
     def room_of(self, tensor: Value) -> tuple[Expr, ...]:
-        """How wide what a tensor holds may be along each dimension."""
+        """Return the extents that a tensor may hold along each dimension, without padding."""
         return self.padded.get(tensor) or tensor.type.shape
 
     def load_of(self, tile: Tile, dtype: DType | None = None) -> tuple[Tile, Load]:
-        """The tile as it lies in memory, put there if it is not; perhaps as another type."""
-        found = only_load(tile.formula)
-        if found is not None and dtype in (None, tile.dtype):
-            return tile, found
+        """Return (the tile as one load, this Load), stored first if it is computed, or has another type than
+        `dtype`.
+        """
+        source = only_load(tile.formula)
+        if source is not None and dtype in (None, tile.dtype):
+            return tile, source
         kind = dtype or tile.dtype
-        made = self.stored(tile, as_type=(kind, formulas.converted(tile.formula, tile.dtype, kind)))
-        there = only_load(made.formula)
-        assert there is not None
-        return made, there
+        stored = self.stored(tile, as_type=(kind, formulas.converted(tile.formula, tile.dtype, kind)))
+        stored_load = only_load(stored.formula)
+        assert stored_load is not None
+        return stored, stored_load

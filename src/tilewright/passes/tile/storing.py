@@ -22,50 +22,54 @@ from tilewright.plan.halo_windows import image_rows
 from tilewright.plan.model import element_bytes
 
 
-def _leaving(machine: Machine) -> CopyAtom | None:
-    """The copy of the machine's own that brings results from shared memory to arguments."""
+def _store_atom(machine: Machine) -> CopyAtom | None:
+    """Return the machine's bulk copy from shared memory to global memory; None if it has none."""
     return next((a for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
 
 
 def through_shared(low: Lowering, to: Write) -> bool:
-    """Writes a result of sums in registers, some columns at a time; False where it is none."""
-    _need_outside(low.scope, to)
+    """Emit the store of an accumulator in registers through shared memory, some columns at a time; False if it
+    cannot.
+    """
+    _check_overhang(low.scope, to)
     sums = {each.tensor for each in loads(to.formula) if each.tensor in low.storage.sums}
     if not sums:
         return False
     if len(sums) > 1:  # such as a sum that is divided by what its row has
-        made = low.storage.stored(Tile(to.dtype, to.dims, to.parts, to.formula), name="made")
-        to.formula = made.formula
-        sums = {each.tensor for each in loads(made.formula) if each.tensor in low.storage.sums}
+        stored = low.storage.stored(Tile(to.dtype, to.dims, to.parts, to.formula), name="made")
+        to.formula = stored.formula
+        sums = {each.tensor for each in loads(stored.formula) if each.tensor in low.storage.sums}
     if len(sums) != 1:
         return False
     (held,) = sums
     if len(low.storage.sums[held]) != 2:
         return False
     m, n = low.storage.sums[held]
-    atom = _leaving(low.machine)
+    atom = _store_atom(low.machine)
     if atom is None or any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n}):
         return False
     last = to.access.at[-1].symbols if to.access.at else frozenset()
     if low.scope.coordinate(m) in last and low.scope.coordinate(n) not in last:
-        return _turned(low, to, atom, held)
+        return _transposed(low, to, atom, held)
     return _in_rows(low, to, atom, held)
 
 
 def _row(atom: CopyAtom, bytes_along: int) -> int | None:
-    """Bytes of a row of a tile in shared memory, of which so many bytes are whole rows."""
+    """Return the widest row of a shared tile, in bytes, of which `bytes_along` is a multiple; None if there is none."""
     return next((n for n in atom.rows if bytes_along % n == 0), None)
 
 
 def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle:
-    """How rows of so many bytes lie in shared memory, of elements of a size."""
+    """Return the swizzle of rows of `row` bytes in shared memory, for elements of `size` bytes."""
     bits = (row // atom.chunk).bit_length() - 1
     return Swizzle(bits, (atom.chunk // size).bit_length() - 1, machine.shared_memory.swizzle_bits)
 
 
 def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
-    """Writes sums whose rows are rows of the argument: tiles have all rows, and some columns of each, where several
-    groups of waves have columns some of each group's."""
+    """Emit the store of an accumulator whose rows are rows of the argument; False if no row of shared memory fits.
+
+    A shared tile has all rows and some columns; if several groups of waves split the columns, some of each group's.
+    """
     w = low.writer
     m, n = low.storage.sums[held]
     across = 1 if w.home is None else w.home.waves[1]
@@ -84,13 +88,15 @@ def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
         with w.loop("g", across, unroll=True) as side:
             i, c = w.axes((rows, wide))
             images = _images(low.scope, to, {m: i, n: columns * side + wide * j + c})
-            _leave(low, to, (i, c), images, tile, [*([side] if group else []), i, c])
+            _copy_out(low, to, (i, c), images, tile, [*([side] if group else []), i, c])
     return True
 
 
-def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
-    """Writes sums whose columns are rows of the argument: tiles have some of these, and all that the sums have along
-    them, in slabs as wide as a row of shared memory may be."""
+def _transposed(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
+    """Emit the store of an accumulator whose columns are rows of the argument (transposed); False if no tile fits.
+
+    A shared tile has some columns, and all rows in slabs of one row of shared memory.
+    """
     w = low.writer
     m, n = low.storage.sums[held]
     rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]), element_bytes(to.dtype)
@@ -111,30 +117,32 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
         w.map(goal, (i, c), _looking_at(to.formula, held, part), images)
         with w.loop("s", rows // wide, unroll=True) as s:
             c, i = w.axes((count, wide))
-            _leave(low, to, (c, i), _images(low.scope, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
+            _copy_out(low, to, (c, i), _images(low.scope, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
     return True
 
 
 def _images(scope: TileScope, to: Write, moved: Mapping[Expr, Expr]) -> Substitution:
-    """Where a write's dimensions are: so far from the start of its parts."""
+    """Return the substitution of a write's coordinates: the start of each part plus `moved` (0 if missing)."""
     return Substitution({scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
 
 
-def _leave(
+def _copy_out(
     low: Lowering, to: Write, over: tuple[Symbol, Symbol], images: Substitution, tile: Value, at: Sequence[Expr]
 ) -> None:
-    """Copies a box of a tile to where it belongs, but for what lies outside: rows that are a box of positions as one,
-    those that run on from line to line image by image, without what lies behind the last line."""
+    """Emit the bulk copy of a shared tile to the argument; elements out of bounds are not stored.
+
+    If rows run on from image line to image line, each image is copied separately, without what lies past its last line.
+    """
     coordinates = [images(e) for e in to.access.at]
     walk, w = low.cuts.walk, low.writer
-    (how,) = low.cuts.products.values() if walk is not None else (None,)
+    (kernel,) = low.cuts.products.values() if walk is not None else (None,)
     with ExitStack() as loops:
         axes: tuple[Symbol, ...] = over
         moved = Substitution({})
-        if walk is not None and how is not None:
+        if walk is not None and kernel is not None:
             i, c = over
-            each = image_rows(walk, how)
-            image = loops.enter_context(w.loop("g", how.rows // each, unroll=True))
+            each = image_rows(walk, kernel)
+            image = loops.enter_context(w.loop("g", kernel.rows // each, unroll=True))
             line, place, column = w.axes((walk.lines, walk.pitch, extent(c)))
             axes = line, place, column
             moved = Substitution({i: each * image + walk.pitch * line + place, c: column})
@@ -146,12 +154,14 @@ def _leave(
 
 
 def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
-    """The formula with another operand for what it takes from a tensor."""
+    """Return the formula with `other` in place of all loads from `tensor`."""
     return rewritten(formula, lambda e: e, lambda each: other if each.tensor is tensor else load(each.tensor, *each.at))
 
 
-def _need_outside(scope: TileScope, to: Write) -> None:
-    """That what tasks at the edges compute too much lies outside the argument, where it is not stored."""
+def _check_overhang(scope: TileScope, to: Write) -> None:
+    """Raise a ProgramError unless the overhang of edge tasks is out of bounds of the argument, where it is not
+    stored.
+    """
     for d in to.dims:
         width, extent = to.parts[d][1], scope.size(d)
         if as_expr(extent % width) is as_expr(0):

@@ -27,11 +27,11 @@ from tilewright.plan.boxes import WRITES
 from tilewright.plan.schedule import REVERSED
 
 Case = tuple[Expr, Part, Expr]
-"""A dimension, the part of it that a task has, and when that is so."""
+"""(dimension, the part of it that a task has, the condition under which it has it)."""
 
 
 class Tasks:
-    """What tasks there are, what each has of every dimension, and how it goes over that."""
+    """The tasks of a program: the part of every dimension that each has, and the pieces by which it goes over it."""
 
     def __init__(self, low: Lowering, workgroups: Workgroups | None = None, tiled: TiledTask | None = None):
         """`workgroups` are those of a grid program, `tiled` is the task of one product in tile registers."""
@@ -40,12 +40,12 @@ class Tasks:
         self.ranges: list[Range] = []
 
     def write(self) -> Block:
-        """The program's body: its tasks, and what is done before them."""
+        """Return the program's body: operations before the first task, then the tasks."""
         body, inner = Block(()), Block(())
         cases, counts = self._cut()
         with self.w.inside(inner):
             if self.cuts.roles is not None:
-                self.ranges = self._alike(counts)
+                self.ranges = self._equal_tasks(counts)
             if self.workgroups is None:
                 for chosen in product(*cases):
                     self._task(list(chosen))
@@ -62,8 +62,12 @@ class Tasks:
     # -- which part each has ------------------------------------------------------------------------------
 
     def _cut(self) -> tuple[list[list[Case]], dict[Expr, Size]]:
-        """Gives every task its part of each dimension; (the cases that there are of some, and of tasks that are all
-        alike how many there are along each)."""
+        """Set each task's part of every dimension; return (cases of parts by dimension, number of equal tasks by
+        dimension).
+
+        A dimension that tasks do not divide evenly has two cases: full tasks, and the last one. In a program in roles
+        (warp-specialised) all tasks are equal, and counted instead.
+        """
         scope, cases, counts = self.low.scope, list[list[Case]](), dict[Expr, Size]()
         if self.workgroups is not None:
             self.ranges = list(self.workgroups.tasks())
@@ -101,22 +105,22 @@ class Tasks:
         return cases, counts
 
     def _number(self, dim: Expr, count: Expr | Size) -> Symbol:
-        """A task's number along a dimension, of so many."""
+        """Return a task's index along a dimension, of `count`."""
         self.ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
         self.low.task.shared.append(dim)
         return self.ranges[-1].symbol
 
-    def _alike(self, counts: Mapping[Expr, Size]) -> list[Range]:
-        """Tasks of equal width. Where each begins is a name: what is one number with digits to whoever copies stays so.
+    def _equal_tasks(self, counts: Mapping[Expr, Size]) -> list[Range]:
+        """Return the ranges of tasks of equal extent, and set where each begins, as a named symbol.
 
-        Those of the last two dimensions may be one number: some along the first of them together, then on along the
-        other, so that what is read stays in the cache that cores share.
+        With a raster group, the last two dimensions are one number: `group` tasks along the first of them, then on
+        along the other, so that operands stay in the shared cache.
         """
         places: dict[Expr, Expr] = {}
         group = self.cuts.group
         if self.cuts.schedule == "dynamic":
-            found = self._longest_first(counts, places)
-            return self._begun(counts, places, found)
+            ranges_of_rows = self._longest_first(counts, places)
+            return self._set_begins(counts, places, ranges_of_rows)
         ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
         places |= {d: r.symbol for d, r in ranges.items()}
         if group > 1:
@@ -131,10 +135,12 @@ class Tasks:
                 here = maximum(here, 1)
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
-        return self._begun(counts, places, ranges.values())
+        return self._set_begins(counts, places, ranges.values())
 
-    def _begun(self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]) -> list[Range]:
-        """Names where a task begins along each dimension, by its number there; gives the ranges that have several."""
+    def _set_begins(
+        self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]
+    ) -> list[Range]:
+        """Set named first indices of a task along each dimension; return the ranges with more than one task."""
         for d, place in places.items():
             width, count = most(self.low.scope.parts[d][1]), counts[d]
             begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
@@ -142,10 +148,14 @@ class Tasks:
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
-        """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of so many
-        at a time that the dimensions before them have, the last of these fastest."""
+        """Return the ranges of tasks that are taken one by one, rows from last to first, as their loops are the longest
+        first.
+
+        `places` gets {dimension: index of the task along it}. Of the dimensions before the rows, `group` tasks in all
+        run together, the last dimension fastest.
+        """
         assert self.w.home is not None
-        row, dims, found = self.w.home.row, list(counts), list[Range]()
+        row, dims, ranges = self.w.home.row, list(counts), list[Range]()
         around, behind = dims[: dims.index(row)], dims[dims.index(row) + 1 :]
         inner, left = dict.fromkeys(around, 1), self.cuts.group
         for d in reversed(around):
@@ -154,8 +164,8 @@ class Tasks:
         assert left == 1, "binding has refused groups that are no whole tasks of these"
 
         def counted(name: str, count: Size) -> Expr:
-            found.append(Range.of(self.w.fresh(name), 0, count))
-            return found[-1].symbol if count != 1 else as_expr(0)
+            ranges.append(Range.of(self.w.fresh(name), 0, count))
+            return ranges[-1].symbol if count != 1 else as_expr(0)
 
         for d in around:
             whole = inner[d] == 1
@@ -166,16 +176,16 @@ class Tasks:
                 places[d] = places[d] + counted(f"t_{d}", inner[d])
         for d in behind:
             places[d] = counted(f"t_{d}", counts[d])
-        return found
+        return ranges
 
     def _named(self, name: str, e: Expr) -> Symbol:
-        """A name for a number."""
-        found = symbol(self.w.fresh(name), definition=e)
-        self.w.emit("let", symbol=found)
-        return found
+        """Emit `let name = e`, and return the symbol."""
+        name_symbol = symbol(self.w.fresh(name), definition=e)
+        self.w.emit("let", symbol=name_symbol)
+        return name_symbol
 
     def _task(self, chosen: list[Case]) -> None:
-        """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""
+        """Emit a task for one combination of cases of dimensions that tasks do not divide evenly."""
         if chosen:
             (dim, part, condition), *rest = chosen
             with self.low.scope.at(dim, part), self.low.branch(condition):
@@ -186,27 +196,32 @@ class Tasks:
     # -- piece by piece -----------------------------------------------------------------------------------
 
     def _deal(self, dim: Expr, per: int) -> None:
-        """Gives every task so many pieces of a dimension; a smaller one at the end goes to the last of them."""
+        """Give every task `per` pieces (blocks) of a dimension; a smaller piece at the end goes to the last task."""
         full, tail = self._counted(dim, self.low.scope.size(dim))
-        count = number_or(maximum(as_expr(pieces(full + self._last_apart(dim, tail), per)), 1))
+        count = number_or(maximum(as_expr(pieces(full + self._rest_is_piece(dim, tail), per)), 1))
         if count != 1:
             self.task.dealt[dim] = self._number(dim, count), per, count
 
     def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
-        """(whole pieces, what is left) of so much of a dimension."""
+        """Return (whole pieces, rest) of `length` elements of a dimension; a piece is a block that a task goes over.
+
+        The length is first rounded up to the unit that the plan says.
+        """
         width, unit = self.cuts.blocks[dim], self.cuts.extended.get(dim, 1)
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
-    def _last_apart(self, dim: Expr, tail: Size) -> int:
-        """1 where what is left of a dimension is dealt out as a piece is; else the last task does it besides."""
+    def _rest_is_piece(self, dim: Expr, tail: Size) -> int:
+        """Return 1 if the rest of a dimension is dealt out as a piece (block of a task); 0 if the last task does it
+        besides.
+        """
         return int(tail != 0 and dim in self.cuts.extended)
 
     def pieces(self, dims: list[Expr], ops: list[Op] | None = None) -> None:
-        """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
+        """Emit what a task does, piece by piece along `dims`; the last pieces may be smaller.
 
-        Where it depends on the place which elements of a factor are in bounds, the first and the last piece, and what
-        is left, are written apart; the loop has them peeled off where they are the same operations. In roles, whose
-        values stay in registers, what does not depend on the pieces is done before them.
+        If the index decides which elements of an operand are in bounds, the first and the last piece (block of a task),
+        and the rest, are emitted separately; they are peeled off the loop if they have the same operations. In roles,
+        whose values stay in registers, operations that do not depend on the pieces come before them.
         """
         low = self.low
         left = low.program.body.ops if ops is None else ops
@@ -246,7 +261,7 @@ class Tasks:
             task, per, count = self.task.dealt[dim]
             last, end = task >= count - 1, per * (task + 1)
             behind = 0 if slides else behind
-            even = full % per == 0 == behind + self._last_apart(dim, tail)
+            even = full % per == 0 == behind + self._rest_is_piece(dim, tail)
             loop(per * task, end if even else minimum(end, as_expr(full) - behind), True)
             if behind:
                 with low.branch(last):
@@ -254,7 +269,7 @@ class Tasks:
         elif slides and isinstance(full, int) and full > 1 and inplace.are_alike(low, dim):
             loop(0, full, True, (ahead, behind))
         else:
-            for start, stop, at_edge in _rounds(full, ahead, behind):
+            for start, stop, at_edge in _peeled_loops(full, ahead, behind):
                 if isinstance(full, Expr) and at_edge and ahead == 1 and start == 0:
                     with low.branch(full >= 1):
                         one(0, True)
@@ -269,8 +284,8 @@ class Tasks:
 
 
 def _independent(ops: list[Op], dim: Expr) -> list[Op]:
-    """The operations that do not depend on the place along a dimension, up to those that write."""
-    found: list[Op] = []
+    """Return the operations that do not depend on the index along a dimension, and do not write."""
+    independent: list[Op] = []
     dependent: set[Value] = set()
     for op in ops:
         values = [v for x in (op, *within(op)) for v in (*x.operands, *x.results)]
@@ -278,14 +293,15 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
         if along or op.name in WRITES or not dependent.isdisjoint(values):
             dependent |= set(op.results)
         else:
-            found.append(op)
-    return found
+            independent.append(op)
+    return independent
 
 
-def _rounds(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
-    """Loops over so many pieces, (from, to, whether at an end): those at the ends, at most, are written apart.
+def _peeled_loops(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
+    """Return loops over `full` pieces as (from, to, True if at an edge): `ahead` and `behind` pieces at the ends are
+    peeled.
 
-    >>> _rounds(5, 1, 1), _rounds(2, 1, 1), _rounds(4, 0, 0)
+    >>> _peeled_loops(5, 1, 1), _peeled_loops(2, 1, 1), _peeled_loops(4, 0, 0)
     ([(0, 1, True), (1, 4, False), (4, 5, True)], [(0, 1, True), (1, 2, True)], [(0, 4, True)])
     """
     if isinstance(full, Expr):
@@ -293,5 +309,5 @@ def _rounds(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr 
         last = [(maximum(ahead, full - behind), full, True)] if behind else []
         return [*first, (ahead, full - behind, not (ahead or behind)), *last]
     between = [(ahead, full - behind, not (ahead or behind))] if full > ahead + behind else []
-    apart = [*range(min(ahead, full))], [*range(max(ahead, full - behind), full)]
-    return [*((n, n + 1, True) for n in apart[0]), *between, *((n, n + 1, True) for n in apart[1])]
+    peeled = [*range(min(ahead, full))], [*range(max(ahead, full - behind), full)]
+    return [*((n, n + 1, True) for n in peeled[0]), *between, *((n, n + 1, True) for n in peeled[1])]

@@ -38,9 +38,9 @@ STREAM = as_expr(1)
 
 @dataclass(frozen=True)
 class Rounds:
-    """Blocks along a dimension, by number: from `first` up to `end`, where a condition holds.
+    """Blocks along a dimension, from number `first` up to `end`, under the condition `when`.
 
-    `past`: it is the last one, of which some lies behind the end of the dimension.
+    `past`: it is the last block, which goes past the end of the dimension.
     """
 
     first: Expr | int
@@ -50,25 +50,27 @@ class Rounds:
 
 
 class TiledTask:
-    """What a task does: it stages A, goes over its blocks of sums, and stores what they become."""
+    """A task with one MMA in tile registers: it stages A, goes over blocks of the accumulator, and stores their
+    results.
+    """
 
     def __init__(self, low: Lowering, plan: Tiled):
-        ((product, how),) = low.cuts.products.items()
-        assert how is not None
-        self.low, self.plan, self.how = low, plan, how
-        made = {r: op for op in low.program.body.ops for r in op.results}
-        self.read_of_a = made[product.operands[0]]
-        self.summing = needed(product, made)
+        ((product, kernel),) = low.cuts.products.items()
+        assert kernel is not None
+        self.low, self.plan, self.how = low, plan, kernel
+        maker = {r: op for op in low.program.body.ops for r in op.results}
+        self.read_of_a = maker[product.operands[0]]
+        self.summing = needed(product, maker)
         """The operations that a block's sums take; all others are done with what has become of them."""
         self.lines: Load | None = None
-        """Where an element of A lies, if it was staged."""
+        """The Load of an element of A, if A was staged."""
         self.one_by_one = [d for d in low.cuts.blocks if d in low.cuts.widths and d not in (plan.axes.m, plan.axes.n)]
         """Dimensions of a batch of which a task has several: what follows is done for each."""
         self.late = False
-        """Whether the results of the current blocks are stored a round later."""
+        """True if the results of the current blocks are stored an iteration later."""
 
     def write(self) -> None:
-        """All of it."""
+        """Emit the whole task."""
         low, axes = self.low, self.plan.axes
         if low.cuts.walk is not None:
             self.lines = staged(low, self.plan, low.cuts.walk, self.read_of_a, self.how)
@@ -87,8 +89,7 @@ class TiledTask:
                 self._blocks(dict(zip(dims, chosen, strict=True)))
 
     def _rounds(self, dim: Expr) -> Iterator[Rounds]:
-        """The blocks that the task has of a dimension; those of rows that are read in place, and end within the last
-        one, in two parts."""
+        """Yield the task's blocks of a dimension; a ragged last block of rows that are read in place is separate."""
         low, width = self.low, self.low.cuts.blocks[dim]
         full, tail = divided(low.scope.part(dim)[1], width)
         if dim is not self.plan.axes.m or low.cuts.walk is not None:
@@ -101,7 +102,7 @@ class TiledTask:
             yield Rounds(full, full + 1, ONE if count == 1 else task >= count - 1, past=True)
 
     def _blocks(self, rounds: dict[Expr, Rounds]) -> None:
-        """These blocks: their sums, then what they become."""
+        """Emit these blocks: their MMAs, then the epilogue, perhaps one iteration later."""
         low, w = self.low, self.low.writer
         ranges: list[Range] = []
         before = dict(low.scope.parts)
@@ -131,20 +132,20 @@ class TiledTask:
             w.blocks[-1].ops += [*body.ops, *end.ops]
 
     def read(self, op: Op) -> Tile | None:
-        """A, where it lies or was staged; None of any other read."""
+        """Return operand A, in place or staged; None for any other read."""
         if op is not self.read_of_a:
             return None
         low, kind = self.low, op.results[0].type
         parts = {d: low.scope.part(d) for d in kind.dims}
-        there = self.lines
-        if there is None:
+        source = self.lines
+        if source is None:
             access = access_of(low, op, op.operands[0], kind.dims, ())
-            there = Load(access.tensor, access.at)
-            low.storage.loose[there] = loose(low.scope, access, low.storage.axes(kind.dims, parts)[1])
-        return Tile(kind.dtype, kind.dims, parts, load(there.tensor, *there.at))
+            source = Load(access.tensor, access.at)
+            low.storage.loose[source] = loose(low.scope, access, low.storage.axes(kind.dims, parts)[1])
+        return Tile(kind.dtype, kind.dims, parts, load(source.tensor, *source.at))
 
     def multiply(self, a: Tile, b: Tile, c: tuple[Expr, ...], parts: Parts) -> Value:
-        """The sums of a block; gives where the operations after it find them."""
+        """Emit the MMA of a block; return the tensor in which the epilogue finds the accumulator."""
         TileProduct(self, parts, c).write(a, b)
         return self.scratch
 
@@ -153,27 +154,28 @@ class TiledTask:
 
 
 class TileProduct(BlockedProduct):
-    """The product of one block; its operands go to tile registers step by step."""
+    """The MMA of one block, whose operands go to tile registers step by step."""
 
     def __init__(self, task: TiledTask, parts: Parts, c: tuple[Expr, ...]):
         super().__init__(task.low, task.how, task.plan.axes, parts, task.sums, c, zero=True)
         self.task = task
 
     def left(self, a: Tile) -> Factor:
-        """A where it lies, also where that is what was staged; step by step, where a block goes past its end."""
-        found = only_load(a.formula)
-        if found is None:
+        """Return operand A in place, or staged; copied step by step if the block goes past the end."""
+        source = only_load(a.formula)
+        if source is None:
             raise ProgramError("products in tile registers read A where it lies")
-        if not any(self.low.storage.loose.get(found, ())):
-            return InPlace(self, found)
+        if not any(self.low.storage.loose.get(source, ())):
+            return InPlace(self, source)
         room = self.w.alloc(self.how.atom.a.dtype, (self.how.rows, self.how.atom.shape[2]), "step")
-        return Stepped(self, found, room)
+        return Stepped(self, source, room)
 
     def summed(
         self, left: Factor, right: Factor, down: Span, across: Span, row: Expr, column: Expr, sums: Value
     ) -> None:
-        """All that is summed. Where the outermost loop goes over K, its first round is written out if the results of
-        the block before are stored meanwhile: they go there."""
+        """Emit all steps of the sum; the outermost iteration over K is peeled if the previous block is stored
+        meanwhile.
+        """
         self.w.emit("fill", (sums,), value=0)
         depth = self.how.atom.shape[2]
         chunks, steps = int(pieces(self.low.scope.number(self.axes.k), depth)), self.low.cuts.depth
@@ -191,8 +193,10 @@ class TileProduct(BlockedProduct):
             self._steps(left, right, steps, as_expr(0), chunks)
 
     def _steps(self, left: Factor, right: Factor, steps: tuple[Depth, ...], base: Expr, chunks: int) -> None:
-        """Loops over taps and so many chunks of K from one on; in them both operands, and their product."""
-        w, how, depth, task = self.w, self.how, self.how.atom.shape[2], self.task
+        """Emit loops over filter taps and `chunks` chunks of K from `base` on; their body loads both operands and
+        multiplies.
+        """
+        w, kernel, depth, task = self.w, self.how, self.how.atom.shape[2], self.task
         chunk = base
         with ExitStack() as loops:
             for s in steps:
@@ -201,25 +205,25 @@ class TileProduct(BlockedProduct):
                 else:
                     count = self.low.scope.number(s.dim)
                     self.at[s.dim] = loops.enter_context(w.loop(f"k_{s.dim}", count, unroll=s.unrolled))
-            rows = left.rows(how.rows, depth, as_expr(0), depth * chunk)
+            rows = left.rows(kernel.rows, depth, as_expr(0), depth * chunk)
             w.emit("copy", (rows, task.left), stream=STREAM if task.plan.streams[0] else None)
-            columns = right.columns(depth, how.columns, depth * chunk, as_expr(0))
+            columns = right.columns(depth, kernel.columns, depth * chunk, as_expr(0))
             w.emit("copy", (columns, task.right), stream=STREAM if task.plan.streams[1] else None)
-            w.emit("mma", (task.sums, task.left, task.right), atom=how.atom.name)
+            w.emit("mma", (task.sums, task.left, task.right), atom=kernel.atom.name)
 
 
 def _as_loops(steps: tuple[Depth, ...]) -> tuple[Depth, ...]:
-    """The same steps, one loop for each dimension, none unrolled."""
+    """Return the same steps, one loop for each dimension, none unrolled."""
     return tuple(replace(s, unrolled=False) for s in {s.dim: s for s in steps}.values())
 
 
 @dataclass
 class Stepped(InPlace):
-    """A where it lies, of a block that goes past its end: each step is copied first, with zeros there."""
+    """Operand A in place, for a block that goes past its end: each step is copied first, with zeros past the end."""
 
     room: Value
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's block, copied."""
+        """Emit the copy of A's block, and return the copy."""
         self.product.w.emit("copy", (super().rows(rows, deep, row, k, last), self.room), otherwise=0)
         return self.room

@@ -31,7 +31,8 @@ CLONED = frozenset({*ELEMENTWISE, "cast", "select", "not_", "broadcast"})
 
 
 def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op], Symbol] | None:
-    """The program, those of its loops that are `free`, and its unit dimension; None where no product needs one.
+    """Return (the program with a unit dimension, its `free` loops (same result for every tile size), the unit
+    dimension); None if no MMA needs one.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[K], %w: global f32[N, K], %y: global f32[N])
@@ -65,19 +66,21 @@ def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Col
 
 
 def _free_dims(op: Op) -> tuple[int, int]:
-    """How many dimensions of its result only the first, and only the second operand of a product has."""
+    """Return (number of result dimensions that only operand A has, number that only B has) of an MMA."""
     a, b, acc = (set(v.type.dims) for v in op.operands)
     return len((a - b) & acc), len((b - a) & acc)
 
 
 def _lacks_rows(op: Op) -> bool:
-    """Whether exactly one of a product's operands has no free dimension."""
+    """True if exactly one operand of an MMA has no free dimension."""
     return (0 in (counts := _free_dims(op))) and counts != (0, 0)
 
 
 class _UnitRows:
-    """The program written again; `units` are its values that have the unit dimension, `lifts` those that some operation
-    needs with the dimension beside others that do not."""
+    """Rewrites the program; `units` are the values that get the unit dimension.
+
+    `lifts` are other values that some operation needs with this dimension, and other operations without it.
+    """
 
     def __init__(self, program: Program, unit: Symbol):
         self.program, self.unit = program, unit
@@ -90,7 +93,7 @@ class _UnitRows:
         self.ops: list[Op] = []
 
     def run(self) -> Block:
-        """The program's body."""
+        """Return the rewritten body."""
         for op in self.program.body.ops:
             self._op(op)
         return without_unused(Block((), self.ops))
@@ -98,24 +101,26 @@ class _UnitRows:
     # -- which values have the dimension -----------------------------------------------------------------------
 
     def _with_unit(self) -> set[Value]:
-        """Results of products that lack rows, and what is computed from those."""
+        """Return the results of MMAs that lack rows, and all values computed from them."""
         units = {v for op in self.program.walk() if op.name == "mma" and _lacks_rows(op) for v in op.results}
         before = -1
         while before < len(units):
             before = len(units)
             for op in self.program.walk():
-                for results, given in _carried(op):
-                    units |= set(results) if not units.isdisjoint((*results, *given)) else set()
+                for results, sources in _carried(op):
+                    units |= set(results) if not units.isdisjoint((*results, *sources)) else set()
                 if op.name in ALONG or (op.name == "mma" and _free_dims(op) != (0, 0)):
                     units |= set(op.results) if not units.isdisjoint(op.operands) else set()
         return units
 
     def _needed_with_unit(self) -> set[Value]:
-        """Values without the dimension that an operation needs with it, and what those are cloned from."""
+        """Return values without the unit dimension that an operation needs with it, and the values they are cloned
+        from.
+        """
         needed: set[Value] = set()
         for op in self.program.walk():
             needed |= set(self._lifted_operands(op))
-            needed |= {v for results, given in _carried(op) if results[0] in self.units for v in given}
+            needed |= {v for results, sources in _carried(op) if results[0] in self.units for v in sources}
         left = [v for v in needed if v not in self.units]
         lifts = set(left)
         while left:
@@ -126,7 +131,7 @@ class _UnitRows:
         return lifts - self.units
 
     def _lifted_operands(self, op: Op) -> Sequence[Value]:
-        """The operands that an operation needs with the dimension."""
+        """Return the operands that an operation needs with the unit dimension."""
         if op.name == "mma" and op.results[0] in self.units:
             a, b, acc = op.operands
             rows, columns = _free_dims(op)
@@ -138,13 +143,13 @@ class _UnitRows:
         return ()
 
     def _dims(self, value: Value) -> tuple[Expr, ...]:
-        """A value's dimensions, the unit dimension first."""
+        """Return a value's dimensions, with the unit dimension first."""
         return (self.unit, *value.type.dims)
 
     # -- operations with it ------------------------------------------------------------------------------------
 
     def _op(self, op: Op) -> None:
-        """Appends the rewritten operation, and its clone with the unit dimension where another operation needs that."""
+        """Append the rewritten operation, and its clone with the unit dimension if another operation needs that."""
         attrs = dict(op.attrs)
         blocks: tuple[Block, ...] = ()
         if op.name in ("iterate", "conditional"):
@@ -163,16 +168,16 @@ class _UnitRows:
             attrs |= self._access(op)
         else:
             operands = tuple(map(self._plain, op.operands))
-        made = self._emit(op, operands, attrs, blocks)
-        self.values |= {v: self._in_order(v, new) for v, new in zip(op.results, made.results, strict=True)}
+        rewritten = self._emit(op, operands, attrs, blocks)
+        self.values |= {v: self._in_order(v, new) for v, new in zip(op.results, rewritten.results, strict=True)}
         if op.blocks:
-            self.loops[op] = made
+            self.loops[op] = rewritten
         for value in op.results:
             if value in self.lifts:
                 self.lifted[value] = self._clone(op, value)
 
     def _nested(self, op: Op) -> tuple[tuple[Value, ...], tuple[Block, ...]]:
-        """The operands and the block of a loop or condition."""
+        """Return (operands, rewritten block) of a loop or condition."""
         kinds = [v in self.units for v in op.results]
         first = len(op.operands) - len(kinds)
         held = [self._lift(v) if kind else self._of(v) for v, kind in zip(op.operands[first:], kinds, strict=True)]
@@ -187,40 +192,43 @@ class _UnitRows:
                 self._emit(inner, tuple(last), {}, ())
             else:
                 self._op(inner)
-        made, self.ops = Block(args, self.ops), outer
-        return operands, (made,)
+        rewritten, self.ops = Block(args, self.ops), outer
+        return operands, (rewritten,)
 
     def _emit(self, op: Op, operands: tuple[Value, ...], attrs: dict[str, Any], blocks: tuple[Block, ...] = ()) -> Op:
-        """Appends an operation; the types of its results follow, or are those that it had."""
-        made = Op(op.spec, operands, attrs, (), blocks, op.loc)
-        types = op.spec.result_types(made) if op.spec.result_types else tuple(v.type for v in op.results)
-        made.results = tuple(Value(t, v.name) for t, v in zip(types, op.results, strict=True))
-        self.ops.append(made)
-        return made
+        """Append an operation and return it; the types of its results follow from its operands, or stay."""
+        rewritten = Op(op.spec, operands, attrs, (), blocks, op.loc)
+        types = op.spec.result_types(rewritten) if op.spec.result_types else tuple(v.type for v in op.results)
+        rewritten.results = tuple(Value(t, v.name) for t, v in zip(types, op.results, strict=True))
+        self.ops.append(rewritten)
+        return rewritten
 
     def _access(self, op: Op) -> dict[str, Any]:
-        """The iterators and coordinates of a read or write with the unit dimension, which memory lacks."""
+        """Return the iterators and coordinates of a read or write with the unit dimension, which memory lacks."""
         _, over, at = places(op)
         return {"over": (symbol(f"at_{self.unit}", 0), *over), "at": at}
 
     # -- values with and without it ----------------------------------------------------------------------------
 
     def _of(self, value: Value) -> Value:
+        """Return the replacement of a value; the value itself if it has none."""
         return self.values.get(value, value)
 
     def _lift(self, value: Value) -> Value:
-        """The rewritten value, with the unit dimension."""
+        """Return the rewritten value with the unit dimension."""
         if value in self.units:
             return self._of(value)
         return self.lifted.get(value) or self._append("broadcast", self._of(value), to=self._dims(value))
 
     def _plain(self, value: Value) -> Value:
-        """The rewritten value, without the unit dimension: the maximum of one element is that element."""
-        made = self._of(value)
-        return self._append("max", made, dim=self.unit) if value in self.units else made
+        """Return the rewritten value without the unit dimension: the maximum of one element is that element."""
+        rewritten = self._of(value)
+        return self._append("max", rewritten, dim=self.unit) if value in self.units else rewritten
 
     def _clone(self, op: Op, value: Value) -> Value:
-        """A value with the dimension, beside what stands for it without: a read of the same elements, for instance."""
+        """Return the value computed with the unit dimension, beside the one without: for instance a read of the same
+        elements.
+        """
         if op.name == "fill" or (op.name == "read" and _tells_places(op)):
             attrs = {**op.attrs, **(self._access(op) if op.name == "read" else {})}
             result = Value(TileType(value.type.dtype, self._dims(value)), value.name)
@@ -233,39 +241,43 @@ class _UnitRows:
             return self._in_order(value, self._emit(op, operands, {**op.attrs, **to}).result)
         return self._append("broadcast", self._of(value), to=self._dims(value))
 
-    def _in_order(self, value: Value, made: Value) -> Value:
-        """The rewritten value with its dimensions in their old order, the unit dimension first."""
-        dims = made.type.dims if isinstance(made.type, TileType) else ()
+    def _in_order(self, value: Value, rewritten: Value) -> Value:
+        """Return the rewritten value with its dimensions in their old order, the unit dimension first."""
+        dims = rewritten.type.dims if isinstance(rewritten.type, TileType) else ()
         if self.unit not in dims or dims == self._dims(value):
-            return made
-        return self._append("permute", made, to=self._dims(value))
+            return rewritten
+        return self._append("permute", rewritten, to=self._dims(value))
 
     def _append(self, name: str, operand: Value, **attrs: Any) -> Value:
-        made = Op(TILE.ops[name], (operand,), attrs)
-        assert made.spec.result_types is not None
-        (kind,) = made.spec.result_types(made)
-        made.results = (Value(kind),)
-        self.ops.append(made)
-        return made.result
+        """Append an operation on one operand, and return its result."""
+        op = Op(TILE.ops[name], (operand,), attrs)
+        assert op.spec.result_types is not None
+        (kind,) = op.spec.result_types(op)
+        op.results = (Value(kind),)
+        self.ops.append(op)
+        return op.result
 
 
 def _tells_places(op: Op) -> bool:
-    """Whether an access tells every coordinate: workgroups tell that of a dimension which its tile lacks."""
+    """True if an access states every coordinate; otherwise workgroups give that of a dimension which its tile lacks."""
     memory, kind, _ = accessed(op)
     return "at" in op.attrs or set(kind.dims) == set(memory.type.dims)
 
 
 def _widest(op: Op) -> Value:
-    """The operand that has the most dimensions."""
+    """Return the operand with the most dimensions."""
     return max(op.operands, key=lambda v: len(v.type.dims))
 
 
 def _carried(op: Op) -> Sequence[tuple[tuple[Value, ...], tuple[Value, Value]]]:
-    """For each result of a loop or condition: what holds it (the block's argument too), and the two values that it is
-    made of: the one given, and the one that the block yields."""
+    """Return for each result of a loop or condition: (values that hold it, the two values that it is computed from).
+
+    The result and the block's argument hold it; it is computed from the given value and the value that the block
+    yields.
+    """
     if op.name not in ("iterate", "conditional") or not op.results:
         return []
     (block,) = op.blocks
     held = list(zip(op.results, block.args, strict=True)) if block.args else [(r,) for r in op.results]
-    given = zip(op.operands[-len(op.results) :], block.ops[-1].operands, strict=True)
-    return list(zip(held, given, strict=True))
+    sources = zip(op.operands[-len(op.results) :], block.ops[-1].operands, strict=True)
+    return list(zip(held, sources, strict=True))

@@ -34,20 +34,20 @@ class Load:
 
     @property
     def is_given(self) -> bool:
-        """Whether it is an element of an argument that is only read."""
+        """True if it is an element of an argument that is only read."""
         return getattr(self.tensor.type, "role", None) == "in"
 
 
 def load(tensor: Value, *at: Expr) -> Formula:
-    """The formula of one element of a tensor."""
+    """Return the formula of one element of a tensor."""
     return Formula("operand", (), Load(tensor, at))
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A tile: its element at the coordinates is what the formula computes.
+    """A tile that is not computed yet: `formula` computes its element at given coordinates.
 
-    `wide` is the formula, and its type, of an accumulator that is not rounded yet; `formula` rounds it.
+    `wide` is (type, formula) of an accumulator before rounding; `formula` rounds it.
     """
 
     dtype: DType
@@ -58,45 +58,47 @@ class Tile:
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """How wide it is along each dimension."""
+        """The extent of the tile along each dimension."""
         return tuple(self.parts[d][1] for d in self.dims)
 
     @property
     def accumulated(self) -> tuple[DType, Formula]:
-        """Type and formula as a running sum sees them."""
+        """(type, formula) of the unrounded accumulator; of the tile itself if it is none."""
         return (self.dtype, self.formula) if self.wide is None else self.wide
 
     @property
     def filled(self) -> bool:
-        """Whether every element is the same number: it then has elements wherever others have."""
+        """True if every element is the same number; such a tile has elements wherever other tiles have."""
         return not any(node.name in ("operand", "index", "argument") for node in self.formula.walk())
 
     def over(self, dims: tuple[Expr, ...], parts: Mapping[Expr, Part] | None = None) -> Tile:
-        """The same elements over dimensions in another order, more of them, or other parts."""
+        """Return the same elements over dimensions in another order, more dimensions, or other parts."""
         known = {**self.parts, **(parts or {})}
         return replace(self, dims=dims, parts={d: known[d] for d in dims})
 
 
 def loads(formula: Formula) -> Iterator[Load]:
-    """Every load in a formula."""
+    """Yield every load in a formula."""
     for node in formula.walk():
         if node.name == "operand":
             yield node.value
 
 
 def only_load(formula: Formula) -> Load | None:
-    """The load that the formula is, if it is nothing else."""
+    """Return the Load if the formula is nothing else; None otherwise."""
     return formula.value if formula.name == "operand" else None
 
 
 def rewritten(
     formula: Formula, images: Callable[[Expr], Expr], loaded: Callable[[Load], Formula] | None = None
 ) -> Formula:
-    """The formula with every expression in it replaced by its image: those of loads too, unless it is said what these
-    become."""
+    """Return the formula with every expression replaced by its image.
+
+    `loaded` gives the formula that replaces a load; None: a load of the images of its coordinates.
+    """
     if formula.name == "operand":
-        found: Load = formula.value
-        return load(found.tensor, *map(images, found.at)) if loaded is None else loaded(found)
+        source: Load = formula.value
+        return load(source.tensor, *map(images, source.at)) if loaded is None else loaded(source)
     value = images(formula.value) if formula.name == "index" else formula.value
     return Formula(formula.name, tuple(rewritten(p, images, loaded) for p in formula.parts), value)
 
@@ -108,7 +110,7 @@ _DEAR = {
 
 
 def weight(formula: Formula) -> int:
-    """About how many instructions an element takes: loads and numbers count 1, what is not a simple step 8."""
+    """Return about how many instructions an element takes: loads and indices count 1, functions and divisions 8."""
     total = 0
     for node in formula.walk():
         total += 8 if node.name in _DEAR else 0 if node.name == "number" else 1
@@ -116,7 +118,7 @@ def weight(formula: Formula) -> int:
 
 
 def divided(size: Size, by: int) -> tuple[Size, Size]:
-    """(quotient, remainder) of a size.
+    """Return (quotient, remainder) of a size by a number.
 
     >>> from tilewright.algebra.expr import symbol
     >>> divided(70, 32), divided(symbol("M", 1, 99), 32)
@@ -130,30 +132,30 @@ def divided(size: Size, by: int) -> tuple[Size, Size]:
 
 
 def pieces(size: Size, by: int) -> Size:
-    """How many pieces there are, the last one perhaps smaller."""
+    """Return the number of pieces of `by` elements, the last one perhaps smaller."""
     return number_or((as_expr(size) + by - 1) // by)
 
 
 def most(size: Size) -> int:
-    """The most that a size may be."""
+    """Return the largest value that a size may have."""
     return size if isinstance(size, int) else int(size.hi)
 
 
 def common_parts(tiles: list[Tile]) -> Parts:
-    """By dimension, the part that all tiles have: inside a loop, its current tile."""
-    found: Parts = {}
+    """Return {dimension: the part that all tiles have}: inside a loop, its current tile."""
+    parts: Parts = {}
     for tile in tiles:
         for d, part in tile.parts.items() if not tile.filled else ():
-            known = found.get(d)
-            found[d] = part if known is None else inner_part(d, known, part)
+            known = parts.get(d)
+            parts[d] = part if known is None else inner_part(d, known, part)
     for tile in tiles:
         for d, part in tile.parts.items():
-            found.setdefault(d, part)
-    return found
+            parts.setdefault(d, part)
+    return parts
 
 
 def inner_part(dim: Expr, a: Part, b: Part) -> Part:
-    """The one of two parts that lies within the other."""
+    """Return the one of two parts that lies within the other; raise a ProgramError if neither does."""
     if a == b:
         return a
     for inner, outer in ((a, b), (b, a)):

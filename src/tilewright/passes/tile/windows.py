@@ -11,8 +11,8 @@
     }
 
 All of B may be brought before the first task instead, where it fits. Rows may run on from line to line of the tile,
-with those between them: each tap then reads it some rows further on. What products read behind its last line is filled
-with zeros before the first task.
+with those between them: each tap then reads it some rows further on. Rows that MMAs read behind its last line are
+filled with zeros before the first task.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNROLLED = 36
 
 
 class AroundHalo:
-    """One product, written: C += A * B, all of C in registers, A in a halo tile."""
+    """An MMA around a halo tile: C += A * B, all of C in registers, A in a halo tile in shared memory."""
 
     def __init__(self, product: AtomProduct, a: Tile, b: Tile, offsets: int):
         self.p, self.w, self.offsets = product, product.w, offsets
@@ -47,24 +47,25 @@ class AroundHalo:
         self.slab, self.walk = product.how.slab or 1, product.low.cuts.walk
 
     def _given(self, tile: Tile, which: str) -> Load:
-        found = only_load(tile.formula)
-        if found is None or not found.is_given:
+        """Return the Load of an operand; raise a ProgramError if it is no argument."""
+        source = only_load(tile.formula)
+        if source is None or not source.is_given:
             raise ProgramError(f"{which} is no argument: a halo tile is copied from one")
-        return found
+        return source
 
     def write(self) -> None:
-        """All of it."""
+        """Emit the whole MMA: K steps, copies of the halo tile and of B, and the MMAs of all filter taps."""
         p = self.p
         if p.total not in p.low.storage.sums:
             raise ProgramError("the sums of a task do not stay in registers")
-        stays = self._all_of_b() if self.offsets == 0 else None
+        stays = self._copy_all_of_b() if self.offsets == 0 else None
         streamed = self.deep if self.offsets == 1 else self.deep[:-1] if self.offsets else []
         several = p.how.blocks > 1
         with self.w.loop("e", pieces(p.width(p.axes.k), self.slab), unroll=several) as e, ExitStack() as loops:
             halo, box = self._halo(e)
             for d in streamed:
                 p.at[d] = loops.enter_context(self.w.loop(f"k_{d}", p.width(d)))
-            held = self._some_of_b(e) if stays is None else stays
+            held = self._copy_taps_of_b(e) if stays is None else stays
             inside = [d for d in self.deep if d not in streamed]
             atoms = p.how.rows // p.how.atom.shape[0] // p.how.groups
             few = atoms * prod(int(p.width(d)) for d in inside) <= UNROLLED
@@ -75,7 +76,7 @@ class AroundHalo:
                 self._multiply(e, halo, box, held, [] if stays is None else [e, *(p.at[d] for d in self.deep)])
 
     def _multiply(self, e: Expr, halo: Value, box: Box, b: Value, at: list[Expr]) -> None:
-        """The products at the current offset."""
+        """Emit the MMA at the current filter tap."""
         p = self.p
         i, c = self.w.axes((p.how.rows, self.slab))
         places = self._places(self.a, {p.axes.m: i, p.axes.k: self.slab * e + c})
@@ -87,18 +88,20 @@ class AroundHalo:
         right = self.w.view(b, (c, j), [*((x, False) for x in at), (j, False), (c, False)])
         p.multiply(p.total, left, right, e)
 
-    def _places(self, found: Load, known: dict[Expr, Expr]) -> list[Expr]:
-        """Where a factor is read, at these places of dimensions and the current ones of all others."""
+    def _places(self, source: Load, known: dict[Expr, Expr]) -> list[Expr]:
+        """Return the coordinates at which an operand is read, with `known` indices and the current ones of other
+        dimensions.
+        """
         p = self.p
         at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m)}
         at |= {d: p.parts[d][0] + e for d, e in (*p.at.items(), *known.items()) if d is not None}
         images = Substitution({p.low.scope.coordinate(d): e for d, e in at.items()})
-        return [images(e) for e in found.at]
+        return [images(e) for e in source.at]
 
     # -- copies -------------------------------------------------------------------------------------------
 
     def _halo(self, e: Expr) -> tuple[Value, Box]:
-        """The halo tile of a step of K, and where it begins."""
+        """Emit the copy of the halo tile of a K step; return (the tile, its Box in the argument)."""
         p = self.p
         rows = [p.how.rows] if self.walk is None else [p.how.rows // self._each, self.walk.lines, self.walk.length]
         over = self.w.axes([*rows, *(int(p.width(d)) for d in self.deep), self.slab])
@@ -111,7 +114,7 @@ class AroundHalo:
         if box is None or prod(box.widths) >= prod(int(p.width(d)) for d in self.deep) * p.how.rows * self.slab:
             raise ProgramError("what a task reads of A is no box, or none smaller than what it reads")
         if self.walk is not None:
-            return self._running_on(box, e), box
+            return self._halo_of_lines(box, e), box
         held = self.w.alloc(p.how.atom.a.dtype, box.widths, "halo", self._swizzle(p.how.atom.a))
         over = self.w.axes(box.widths)
         self._copy(self.a, over, [first + x for first, x in zip(box.first, over, strict=True)], e, held, "halo")
@@ -119,20 +122,22 @@ class AroundHalo:
 
     @property
     def _each(self) -> int:
-        """Rows of one image whose rows run on from line to line."""
+        """The number of rows of one image whose rows run on from line to line."""
         assert self.walk is not None
         return image_rows(self.walk, self.p.how)
 
     def _in_lines(self, at: list[Expr]) -> list[Expr]:
-        """Coordinates in a halo tile, lines one behind the other where rows run on."""
+        """Return coordinates in the halo tile, with lines one behind the other if rows run on."""
         if self.walk is None:
             return at
         *outer, line, place, c = at
         return [*outer, self.walk.pitch * line + place, c]
 
-    def _running_on(self, box: Box, e: Expr) -> Value:
-        """A halo tile whose lines lie one behind the other: each image is copied by itself, and what is read behind its
-        last line is zero."""
+    def _halo_of_lines(self, box: Box, e: Expr) -> Value:
+        """Emit the copy of a halo tile whose lines lie one behind the other, and return it.
+
+        Each image is copied separately; what MMAs read behind its last line is zero.
+        """
         p, walk, swizzle = self.p, self.walk, self._swizzle(self.p.how.atom.a)
         assert walk is not None
         *outer, lines, pitch, slab = box.widths
@@ -155,8 +160,8 @@ class AroundHalo:
             self._copy(self.a, over, places, e, target, "halo")
         return held
 
-    def _some_of_b(self, e: Expr) -> Value:
-        """B at the current offset, or at all along the last dimension that is summed."""
+    def _copy_taps_of_b(self, e: Expr) -> Value:
+        """Emit the copy of B at the current filter tap, or at all taps along the last dimension; return the copy."""
         p, dtype = self.p, self.p.how.atom.b.dtype
         last = self.deep[-1:] if self.offsets > 1 else []
         sizes = [*(int(p.width(d)) for d in last), p.how.columns, self.slab]
@@ -165,8 +170,8 @@ class AroundHalo:
         self._copy(self.b, over, self._places(self.b, self._of_b(last, over, e)), e, held, "ring")
         return held
 
-    def _all_of_b(self) -> Value:
-        """B, brought before the first task."""
+    def _copy_all_of_b(self) -> Value:
+        """Emit the copy of all of B before the first task; return the copy."""
         p, dtype = self.p, self.p.how.atom.b.dtype
         if any(p.parts[d][0].symbols for d in (p.axes.n, *p.axes.around) if d in self.b_dims):
             raise ProgramError("which part of B a task reads depends on the task")
@@ -185,36 +190,41 @@ class AroundHalo:
 
     @property
     def b_dims(self) -> set[Expr]:
-        """The dimensions that B is read over."""
+        """The dimensions among N and the batch that B depends on."""
         low, used = self.p.low, {s for e in self.b.at for s in e.symbols}
         return {d for d in (self.p.axes.n, *self.p.axes.around) if low.scope.coordinate(d) in used}
 
     def _of_b(self, last: list[Expr], over: tuple[Symbol, ...], e: Expr) -> dict[Expr, Expr]:
+        """Return {dimension of B: index} of a K step, from the axes `over`: filter taps `last`, then N and K."""
         *offset, j, c = over
         known: dict[Expr, Expr] = {self.p.axes.n: j, self.p.axes.k: self.slab * e + c}
         return known | dict(zip(last, offset, strict=True))
 
     def _copy(
-        self, found: Load, over: tuple[Symbol, ...], places: list[Expr], e: Expr, target: Value, ring: str
+        self, source: Load, over: tuple[Symbol, ...], places: list[Expr], e: Expr, target: Value, ring: str
     ) -> None:
-        """A box of an argument at a step of K, which goes along the last axis, to shared memory; what lies outside, or
-        past the end of K, is zero."""
+        """Emit the copy of a box of an argument at a K step to shared memory, with zeros out of bounds and past the end
+        of K.
+
+        K goes along the last axis of `over`; `ring` says which channel the copy belongs to.
+        """
         *others, c = over
-        if self.p.ends_in_zeros(found):
-            view = self._view(found, over, places)
+        if self.p.ends_in_zeros(source):
+            view = self._view(source, over, places)
         else:
             *same, k = whole = self.w.axes([*(int(x.hi) + 1 for x in others), int(self.p.width(self.p.axes.k))])
             images = Substitution({**dict(zip(others, same, strict=True)), c: k - self.slab * e})
-            part = self._view(found, whole, [images(x) for x in places])
+            part = self._view(source, whole, [images(x) for x in places])
             view = self.w.view(part, over, [*((x, False) for x in others), (self.slab * e + c, True)])
         self.p.low.storage.brought[self.w.emit("copy", (view, target), otherwise=0)] = ring
 
-    def _view(self, found: Load, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
-        """A view of an argument; what may lie outside it is marked."""
-        shape = found.tensor.type.shape
+    def _view(self, source: Load, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
+        """Return a view of an argument, with coordinates that may be out of bounds marked."""
+        shape = source.tensor.type.shape
         marks = [(x, not self.p.low.scope.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
-        return self.w.view(found.tensor, over, marks)
+        return self.w.view(source.tensor, over, marks)
 
     def _swizzle(self, operand: MemoryOperand | RegisterOperand) -> Swizzle | None:
+        """Return the swizzle of an operand in shared memory; None if it has none."""
         assert isinstance(operand, MemoryOperand)
         return operand.layout.outer if isinstance(operand.layout, ComposedLayout) else None

@@ -29,26 +29,28 @@ _AXIS = re.compile(r"i\d+")
 
 
 def _is_shared(value: Value) -> bool:
-    """Whether a tensor lies in memory that the threads of a workgroup share."""
+    """True if a tensor lies in shared memory."""
     return isinstance(value.type, TensorType) and value.type.space == "shared"
 
 
 def extent(axis: Symbol) -> Size:
-    """How many coordinates an axis has."""
+    """Return the number of coordinates of an axis."""
     assert axis.upper is not None
     return number_or(axis.upper + 1)
 
 
 def word(dim: Expr) -> str:
-    """A dimension as part of a name."""
+    """Return a dimension as part of a name."""
     text = str(dim)
     return text if text.isidentifier() else "d"
 
 
 def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[Symbol, ...], Substitution]:
-    """Axes in whose digits expressions divide nothing any more, where there are such; the old axes in terms of them.
+    """Return (axes in whose digits (mixed-radix parts) the expressions need no division, the old axes in terms of
+    them).
 
-    A copy along a flat index becomes one over its digits: what lies side by side in memory is then seen to.
+    A copy along a flat index becomes one over its digits, so that contiguous elements are recognised. The axes are
+    unchanged if nothing is divided.
 
     >>> i, j = index("i0", 4), index("i1", 36)
     >>> axes, images = split((i, j), [i + j // 12, j % 12])
@@ -84,7 +86,7 @@ def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[
 
 
 class BlockWriter:
-    """What the general path writes, through the builder that all levels share."""
+    """Emits the block program, through the builder that all levels share."""
 
     def __init__(self, lanes: int | None = None, opened: Collection[Symbol] = (), limits: Limits | None = None) -> None:
         """`lanes` are those of a wave, which meet after each operation on memory that they share; None: there is one
@@ -97,38 +99,42 @@ class BlockWriter:
         """The author's line that the operations come from."""
         self._names: dict[str, int] = {}
         self.home: Home | None = None
-        """How values between products are dealt out to lanes, where they are."""
+        """The register layout of values between MMAs; None: they are in memory."""
         self.loops: list[tuple[Symbol, Block]] = []
         """The loops around, from the outermost: their variables and bodies."""
 
     def fresh(self, name: str) -> str:
-        """A name that nothing has yet; what cannot stand in a name becomes `_`.
+        """Return a name that nothing has yet; characters that cannot stand in a name become `_`.
 
         >>> w = BlockWriter()
         >>> [w.fresh(name) for name in ("v", "v", "v_1", "v", "t_2*M + 1")]
         ['v', 'v_1', 'v_1_1', 'v_2', 't_2_M_1']
         """
         name = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "v"
-        found, count = name, self._names.get(name, 0)
-        while found in self._names or _AXIS.fullmatch(found):
+        candidate, count = name, self._names.get(name, 0)
+        while candidate in self._names or _AXIS.fullmatch(candidate):
             count += 1
-            found = f"{name}_{count}"
+            candidate = f"{name}_{count}"
         self._names[name] = count
-        self._names.setdefault(found, 0)
-        return found
+        self._names.setdefault(candidate, 0)
+        return candidate
 
     def emit(
         self, spec_name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any
     ) -> Op:
-        """An operation at the end of the open block."""
-        given = {name: value for name, value in attrs.items() if value is not None}
-        made = self._builder.emit(spec_name, operands, given, blocks=blocks, loc=self.loc)
+        """Append an operation to the open block, and a barrier if lanes share memory that it touches; return the
+        operation.
+        """
+        attributes = {name: value for name, value in attrs.items() if value is not None}
+        op = self._builder.emit(spec_name, operands, attributes, blocks=blocks, loc=self.loc)
         if self.lanes is not None and spec_name not in ("view", "bitcast") and any(map(_is_shared, operands)):
             self._builder.emit("barrier", loc=self.loc)
-        return made
+        return op
 
     def room(self, size: Size) -> Expr:
-        """What a tensor has room for along a dimension of some size: the most that a cut leaves of it; all, uncut."""
+        """Return the extent that a tensor needs for a dimension of a size: the most that a part may have, or all of an
+        open one.
+        """
         e = as_expr(size)
         limit = self._endless(e).hi
         return e if e.is_constant or (limit == inf and e.symbols <= self.opened) else as_expr(int(min(limit, e.hi)))
@@ -141,7 +147,7 @@ class BlockWriter:
         swizzle: Swizzle | None = None,
         strides: Sequence[int] | None = None,
     ) -> Value:
-        """Memory of the worker's own; where sizes are open, there may be more of it than they say: `part`."""
+        """Return new shared memory; if sizes are open, it may be larger than they say (see `part`)."""
         room = tuple(map(self.room, sizes))
         steps = tuple(map(as_expr, strides)) if strides else self._strides(dtype, room) if swizzle is None else None
         kind = TensorType("shared", dtype, room, steps, swizzle)
@@ -150,10 +156,10 @@ class BlockWriter:
         return value
 
     def _strides(self, dtype: DType, sizes: Sequence[Expr]) -> tuple[Expr, ...] | None:
-        """Strides that keep rows apart which would meet in a cache; None where packed rows do not.
+        """Return strides that avoid cache conflicts between rows; None if packed rows have none.
 
-        A cache finds a line by the low bits of its address: of rows that lie a multiple of a page apart, it holds only
-        as many as it has ways, and a block of sums reads more.
+        A cache finds a line by the low bits of its address: of rows whose pitch is a multiple of a page, it holds only
+        as many as it has ways, and a block of the accumulator reads more.
         """
         *outer, last = [e.value for e in sizes if isinstance(e, Const)] or [1]
         limits = self._limits
@@ -164,41 +170,42 @@ class BlockWriter:
         return packed(tuple(map(as_expr, (*outer, last + 8 * limits.line_bytes // dtype.bits))))
 
     def register(self, dtype: DType, name: str) -> Value:
-        """A single number in a register, the same for all threads."""
+        """Return a single number in a register, the same for all threads."""
         return self._held(dtype, (), Distribution(layout=Layout((self.lanes or 1, 1), (0, 0))), name)
 
     def _held(self, dtype: DType, sizes: Sequence[int], spread: Distribution, name: str) -> Value:
-        """Registers of threads, distributed so."""
+        """Return registers of threads with the distribution `spread`."""
         value = self.emit("alloc", type=RegisterType(dtype, tuple(map(as_expr, sizes)), spread)).result
         value.name = self.fresh(name)
         return value
 
     def part(self, tensor: Value, sizes: Sequence[Size]) -> Value:
-        """The part of so many elements along each dimension, from the first on."""
+        """Return a view of the first `sizes` elements along each dimension."""
         over = self.axes(sizes)
         return self.view(tensor, over, [(s, False) for s in over])
 
     def registers(
         self, dtype: DType, sizes: Sequence[int], operand: str, name: str, waves: tuple[int, int] = (1, 1)
     ) -> Value:
-        """Registers as an operand of a multiplication atom has them; `waves` are groups of waves that have rows, and
-        columns, of their own."""
+        """Return registers in the layout of an atom's operand; `waves` is (groups of waves along rows, along
+        columns).
+        """
         groups = None if waves == (1, 1) else (as_expr(waves[0]), as_expr(waves[1]))
         return self._held(dtype, sizes, Distribution(operand=operand, waves=groups), name)
 
     def dealt(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
-        """Registers as values between products are dealt out."""
+        """Return registers in the layout of values between MMAs."""
         spread = None if self.home is None else self.home.distribution(tuple(sizes))
         assert spread is not None
         return self._held(dtype, sizes, spread, name)
 
     def vectors(self, dtype: DType, sizes: Sequence[int], layout: Layout, name: str) -> Value:
-        """Registers that lanes share by a layout (lane, value) -> element."""
+        """Return registers that lanes share by a layout (lane, value) -> element."""
         return self._held(dtype, sizes, Distribution(layout=layout), name)
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
-        """Within it, operations are appended to this block."""
+        """Append operations to `block` within this context."""
         self.blocks.append(block)
         try:
             yield
@@ -216,22 +223,22 @@ class BlockWriter:
         peel: tuple[int, int] | None = None,
         kept: bool = False,
     ) -> Iterator[Expr]:
-        """A loop from `first` up to `count`; gives its variable. One round is written without a loop, unless `kept`."""
+        """Emit a loop from `first` up to `count`, and yield its variable; one iteration has no loop, unless `kept`."""
         if not kept and as_expr(count) - first is as_expr(1):
             yield as_expr(first)
             return
-        found = Range.of(self.fresh(name), first, count)
+        loop_range = Range.of(self.fresh(name), first, count)
         inner = Block(())
-        self.loops.append((found.symbol, inner))
+        self.loops.append((loop_range.symbol, inner))
         with self.inside(inner):
-            yield found.symbol
+            yield loop_range.symbol
         self.loops.pop()
         ends = None if peel is None else tuple(map(as_expr, peel))
-        self.emit("for", ranges=(found,), unroll=unroll or None, peel=ends, blocks=(inner,))
+        self.emit("for", ranges=(loop_range,), unroll=unroll or None, peel=ends, blocks=(inner,))
 
     @contextmanager
     def before(self, expressions: Collection[Expr]) -> Iterator[None]:
-        """Within it, operations go before the loops on which these expressions do not depend."""
+        """Emit operations within this context before the loops on which `expressions` do not depend."""
         used = {s for e in expressions for s in e.symbols}
         outer = self.blocks[-1]
         for symbol_, body in reversed(self.loops):
@@ -244,16 +251,21 @@ class BlockWriter:
     def combine(
         self, name: str, source: Value, target: Value, along: int, how: str, *, accumulate: bool = False
     ) -> None:
-        """A reduction or a scan; perhaps of what the target holds, too."""
+        """Emit a reduction or a scan along dimension `along`; with `accumulate`, the target's elements are combined
+        too.
+        """
         attrs: dict[str, Any] = {"along": along, "with": how, "accumulate": accumulate or None}
         self.emit(name, (source, target), (), **attrs)
 
     def axes(self, sizes: Sequence[Size]) -> tuple[Symbol, ...]:
-        """Names for the coordinates of an operation."""
+        """Return symbols for the coordinates of an operation."""
         return tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
 
     def view(self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]]) -> Value:
-        """A view of a tensor; the tensor itself, where that is the same."""
+        """Return a view of a tensor; the tensor itself if the view is the same.
+
+        A register tensor with one element per row is broadcast; any other is copied to memory first.
+        """
         sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
         if sizes == tensor.type.shape and all(e is s and not loose for (e, loose), s in zip(at, over, strict=True)):
             return tensor
@@ -270,7 +282,7 @@ class BlockWriter:
         return value
 
     def columns(self, held: Value, over: tuple[Symbol, ...], row: Expr, column: Expr) -> Value:
-        """Some columns of a tensor in registers, which stay where they are."""
+        """Return a view of some columns of a tensor in registers, which stays in registers."""
         part = self.emit("view", (held,), over=over, at=((row, False), (column, False))).result
         part.name = self.fresh("columns")
         return part
@@ -278,7 +290,7 @@ class BlockWriter:
     def _is_row(
         self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], sizes: tuple[Expr, ...]
     ) -> bool:
-        """Whether a tensor with an element for each row is looked at along rows and columns."""
+        """True if a register tensor with an element for each row is viewed along rows and columns."""
         if self.home is None or len(over) != 2 or len(at) != 1 or at[0][0] is not over[0]:
             return False
         wanted = tuple(e.value for e in sizes if isinstance(e, Const))
@@ -287,18 +299,18 @@ class BlockWriter:
     def copy(
         self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], target: Value, otherwise: float
     ) -> None:
-        """Elements of a tensor to another over these axes; `otherwise` where they are out of bounds."""
+        """Emit the copy of a tensor's elements to another over these axes; `otherwise` where they are out of bounds."""
         axes, images = split(over, [e for e, _ in at])
         source = self.view(tensor, axes, [(images(e), loose) for e, loose in at])
         goal = self.view(target, axes, [(images(s), False) for s in over])
         self.emit("copy", (source, goal), otherwise=otherwise)
 
-    def viewed(self, found: Load, over: tuple[Symbol, ...], images: Substitution) -> Value:
-        """The elements of a load over these axes, where each coordinate is what `images` says."""
-        return self.view(found.tensor, over, [(images(e), False) for e in found.at])
+    def viewed(self, source: Load, over: tuple[Symbol, ...], images: Substitution) -> Value:
+        """Return a view of a load's elements over these axes; `images` gives each coordinate in them."""
+        return self.view(source.tensor, over, [(images(e), False) for e in source.at])
 
     def map(self, target: Value, over: tuple[Symbol, ...], formula: Formula, images: Substitution) -> None:
-        """Target = formula, element by element, over as much of it as axes say."""
+        """Emit target = formula, element by element, over the axes; `images` gives each coordinate in them."""
         target = self.view(target, over, [(s, False) for s in over])
         held = [each for each in loads(formula) if isinstance(each.tensor.type, RegisterType)]
         whole = {s for each in held for e in each.at for s in images(e).symbols}  # registers are looked at whole
@@ -331,6 +343,6 @@ class BlockWriter:
         def numbered(each: Load) -> Formula:
             return Formula.operand(places[Load(each.tensor, tuple(map(images, each.at)))])
 
-        found = rewritten(formula, images, numbered)
-        indexed = any(True for _ in found.expressions())
-        self.emit("map", (target, *views), over=over if indexed else None, formula=found)
+        numbered_formula = rewritten(formula, images, numbered)
+        indexed = any(True for _ in numbered_formula.expressions())
+        self.emit("map", (target, *views), over=over if indexed else None, formula=numbered_formula)

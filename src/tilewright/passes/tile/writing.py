@@ -1,4 +1,4 @@
-"""What writes and atomics share: the part that is written, where to, and under which conditions."""
+"""Writes and atomics: the part that is written, its place in memory, and the conditions."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from tilewright.passes.tile.values import Load, Part, Tile, inner_part, load
 
 
 def bounds_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
-    """The condition that `bounds` states; None: there is none, or it always holds."""
-    found: Formula | None = None
+    """Return the condition that `bounds` states as a formula; None if there is none, or it always holds."""
+    conjunction: Formula | None = None
     for condition in conditions_of(low, op, dims):
         if not (isinstance(condition, Const) and condition.value):
             one = condition if isinstance(condition, Formula) else Formula("index", (), condition)
-            found = one if found is None else Formula("and_", (_truth(found), _truth(one)))
-    return found
+            conjunction = one if conjunction is None else Formula("and_", (_truth(conjunction), _truth(one)))
+    return conjunction
 
 
 def _truth(formula: Formula) -> Formula:
+    """Return the formula cast to bool."""
     return Formula.cast(dtypes.bool_, formula)
 
 
 def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Expr | Formula]:
-    """For each entry of `bounds` an expression of the coordinates, or a formula where data decide."""
+    """Yield for each entry of `bounds` an expression of the coordinates, or a formula if it depends on data."""
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:
             continue
@@ -49,7 +50,7 @@ def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Exp
 
 
 class Write:
-    """What writes and atomics share: the part that is written, where to, and under which conditions."""
+    """A write or an atomic: the part of the tile that is written, its place in memory, and the conditions."""
 
     def __init__(self, low: Lowering, op: Op):
         source, target, *extra = op.operands
@@ -72,12 +73,12 @@ class Write:
         self._restrict()
 
     def _part(self, tile: Tile, dim: Expr) -> Part:
-        """What is written of a dimension: inside a loop or a workgroup only the current part."""
+        """Return the part of a dimension that is written: inside a loop or a workgroup only the current part."""
         current = self.low.scope.part(dim)
         return current if tile.filled else inner_part(dim, tile.parts[dim], current)
 
     def _restrict(self) -> None:
-        """Conditions send what is not to be written outside memory."""
+        """Move elements that conditions exclude out of bounds, so that they are not written."""
         low = self.low
         kept: list[Expr] = []
         chosen: list[Formula] = []
@@ -91,9 +92,9 @@ class Write:
         chosen += [inside for d in self.dims if (inside := moving.counts(low.scope, d)) is not None]
         for formula in chosen:
             whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
-            _, found = low.storage.load_of(whole)
+            _, condition_load = low.storage.load_of(whole)
             s = symbol(low.writer.fresh("d"))
-            self.where[s] = found
+            self.where[s] = condition_load
             kept.append(s)
         holds = [c for c in kept if not (isinstance(c, Const) and c.value)]
         if not holds:
@@ -104,13 +105,15 @@ class Write:
         self.marks[0] = True
 
     def places(self) -> tuple[tuple[Expr, bool], ...]:
-        """The coordinates, with marks."""
+        """Return (coordinate, True if it may be out of bounds) pairs."""
         return tuple(zip(self.at, self.marks, strict=True))
 
     def target(self) -> Value:
-        """A view of what is written. Of a piece that goes past the end of its dimension nothing is stored there, not
-        even where memory goes on, or has no such dimension: a view of the dimension alone comes first, or of the lines
-        that a task walks."""
+        """Return a view of the memory that is written.
+
+        Nothing is stored past the end of a dimension, even if memory goes on there: then a view of the dimension alone,
+        or of the image lines that a task walks, comes first.
+        """
         w, low = self.low.writer, self.low
         past = [d for d in self.dims if _is_past(low, d)]
         if not past:
@@ -140,27 +143,29 @@ class Write:
         return w.view(whole, self.over, at)
 
     def _is_in_memory(self, dim: Expr) -> bool:
-        """Whether a coordinate depends on a dimension."""
+        """True if a memory coordinate depends on a dimension."""
         return any(self.low.scope.coordinate(dim) in e.symbols for e in self.access.at)
 
     def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
-        """Where elements go, over these axes: places, and the numbers found in data of which they are."""
+        """Return the attributes of a scatter or atomic over these axes: coordinates, and the index values found in
+        data.
+        """
         where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
         at = tuple((images(e), mark) for e, mark in self.places())
         return {"over": over, "where": tuple(where) or None, "at": at}
 
     def memory(self) -> tuple[Value, ...]:
-        """What is written to, and the data in which numbers are found."""
+        """Return the tensor that is written, and the tensors in which index values are found."""
         return self.access.tensor, *(f.tensor for f in self.where.values())
 
     def tile(self) -> Value:
-        """The elements to write, in memory."""
-        _, found = self.low.storage.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
-        return self.low.writer.viewed(found, self.over, self.images)
+        """Return a view of the elements to write, in memory."""
+        _, source = self.low.storage.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
+        return self.low.writer.viewed(source, self.over, self.images)
 
 
 def _is_past(low: Lowering, dim: Expr) -> bool:
-    """Whether the current piece of a dimension may go past its end."""
+    """True if the current piece (block of a task) of a dimension may go past its end."""
     if dim in low.task.overhanging or dim in low.task.walks:
         return True
     if dim not in low.cuts.extended:

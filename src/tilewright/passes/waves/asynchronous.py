@@ -1,4 +1,4 @@
-"""Copies and products that go on by themselves: which atoms are such, and what of a program they read and fill."""
+"""Asynchronous copies and MMAs: which atoms are asynchronous, and the shared memory that they read and fill."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from tilewright.machine import Machine
 
 
 def box_copy(machine: Machine, by: str) -> bool:
-    """Whether an atom copies whole boxes by itself."""
+    """True if an atom copies whole boxes asynchronously (a bulk copy)."""
     atom = machine.copy_atom(by)
     return atom.asynchronous and atom.bytes_moved is None
 
 
 def lane_copy(machine: Machine, by: str) -> bool:
-    """Whether each lane starts copies of its own by an atom, which go on by themselves."""
+    """True if each lane starts asynchronous copies of its own by an atom."""
     atom = machine.copy_atom(by)
     return atom.asynchronous and atom.bytes_moved is not None
 
 
 def read_by_itself(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """The shared memory that asynchronous copies and products read: as it is allocated."""
-    found = set()
+    """Return the shared allocations that asynchronous copies and MMAs read."""
+    roots = set()
 
     def note(value: Value) -> None:
         root = chain.root(value)
-        made = chain.made.get(root)
-        if made is not None and made.name in ("acquire", "wait"):
-            channel = chain.made[made.operands[0]]
-            root = channel.operands[made.results.index(root)]
-        found.add(chain.root(root))
+        maker = chain.made.get(root)
+        if maker is not None and maker.name in ("acquire", "wait"):
+            channel = chain.made[maker.operands[0]]
+            root = channel.operands[maker.results.index(root)]
+        roots.add(chain.root(root))
 
     for op in program.walk():
         if op.name == "copy" and "by" in op.attrs and box_copy(machine, op.attrs["by"]):
@@ -39,15 +39,15 @@ def read_by_itself(program: Program, chain: Places, machine: Machine) -> set[Val
             for value in op.operands[1:]:
                 if isinstance(value.type, TensorType):
                     note(value)
-    return found
+    return roots
 
 
 def filled_by_lanes(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """The channels into whose stages lanes start copies."""
-    found = set()
+    """Return the channels whose stages are filled by asynchronous copies that lanes start."""
+    channels = set()
     for op in program.walk():
         if op.name == "copy" and "by" in op.attrs and lane_copy(machine, op.attrs["by"]):
-            made = chain.made.get(chain.root(op.operands[1]))
-            if made is not None and made.name == "acquire":
-                found.add(made.operands[0])
-    return found
+            maker = chain.made.get(chain.root(op.operands[1]))
+            if maker is not None and maker.name == "acquire":
+                channels.add(maker.operands[0])
+    return channels

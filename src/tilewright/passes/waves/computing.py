@@ -20,7 +20,9 @@ COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 
 def map_(low: Waves, op: Op) -> None:
-    """Each lane computes what it holds; where the target is memory, whoever holds an element in registers."""
+    """Lower `map`: each lane computes what it holds; if the target is memory, lanes that hold an operand store
+    results.
+    """
     handles = [low.handles[v] for v in op.operands]
     target = handles[0]
     holder = target if isinstance(target, Held) else next((h for h in handles[1:] if isinstance(h, Held)), None)
@@ -51,6 +53,9 @@ def _compute(
     at: tuple[Expr, ...],
     rare: bool = False,
 ) -> None:
+    """Emit the computation of a map's formula at the coordinates `at`; `rare` marks one that seldom changes
+    anything.
+    """
     names = dict(zip(op.attrs.get("over", ()), at, strict=False))
     with low.means(names):
         formula: Formula = op.attrs["formula"].mapped(low.expr)
@@ -59,6 +64,7 @@ def _compute(
 
 
 def _over_memory(low: Waves, op: Op, handles: list[Any]) -> None:
+    """Emit a map whose operands are all in memory: lanes load, compute and store."""
     target = handles[0]
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
@@ -74,8 +80,10 @@ def _over_memory(low: Waves, op: Op, handles: list[Any]) -> None:
 
 
 def reduce(low: Waves, op: Op) -> None:
-    """Within a lane value by value, then between lanes that hold the same row, by shuffles, then between waves that do,
-    through shared memory: what each of them has is combined in the order of the waves, by all of them."""
+    """Lower `reduce`: first within a lane, then between lanes that hold the same row by shuffles, then between waves.
+
+    Waves combine their parts through shared memory, in the order of the waves, so that all have the same result.
+    """
     handles = [low.handles[v] for v in op.operands]
     plans = _plans(low, op, *handles) if len(handles) == 2 and isinstance(op.attrs["with"], str) else None
     if plans is None:
@@ -104,7 +112,7 @@ for each wave, those that hold parts of the same rows."""
 
 
 def _plans(low: Waves, op: Op, source: Any, target: Any) -> list[Plan] | None:
-    """How lanes reduce what they hold; None where rows do not lie so that values and shuffles do it."""
+    """Return a Plan for each piece of the target; None if values and shuffles cannot reduce the layout."""
     if not isinstance(source, Held) or not isinstance(target, Held) or not source.dtype.is_float:
         return None
     if source.dtype.accumulator is not source.dtype or not all(p.whole for p in target.pieces):
@@ -112,7 +120,7 @@ def _plans(low: Waves, op: Op, source: Any, target: Any) -> list[Plan] | None:
     gone = op.attrs["along"]
     kept = [d for d in range(len(source.shape)) if d != gone]
     shape = tuple(source.shape[d] for d in kept)
-    found: list[Plan] = []
+    plans: list[Plan] = []
     for piece in target.pieces:
         wanted = piece.ids(target.shape)
         groups, held = [], 0
@@ -127,19 +135,23 @@ def _plans(low: Waves, op: Op, source: Any, target: Any) -> list[Plan] | None:
         waves = _waves_between(low, wanted, source.shape[gone] // max(1, held << len(bits)))
         if held == 0 or (held << len(bits)) * len(waves[0]) != source.shape[gone]:
             return None
-        found.append((groups, bits, waves))
-    return found
+        plans.append((groups, bits, waves))
+    return plans
 
 
 def _waves_between(low: Waves, wanted: Any, count: int) -> list[list[int]]:
-    """For each wave, those whose lanes want the same rows, in order; itself alone, unless they are so many for all."""
+    """Return for each wave the list of waves whose lanes want the same rows, in order; itself alone unless all have
+    `count`.
+    """
     tables = [x.tobytes() for x in np.ascontiguousarray(wanted).reshape(low.group.waves, -1)]
-    found = [[n for n, other in enumerate(tables) if other == mine] for mine in tables]
-    return found if {len(x) for x in found} == {count} else [[n] for n in range(len(tables))]
+    mates = [[n for n, other in enumerate(tables) if other == mine] for mine in tables]
+    return mates if {len(x) for x in mates} == {count} else [[n] for n in range(len(tables))]
 
 
 def _over_waves(low: Waves, key: Any, waves: list[list[int]], total: Value, together: Formula) -> Value:
-    """What waves that share rows have of them, told through shared memory, and combined in their order."""
+    """Emit the exchange of partial totals through shared memory; return their combination, in the order of the
+    waves.
+    """
     count = int(total.type.shape[1])
     told = general.scratch(low, (*key, "waves"), total.type.dtype, (low.group.waves, low.lanes, count))
     low.meet()  # what was told the last time is known to all
@@ -147,22 +159,22 @@ def _over_waves(low: Waves, key: Any, waves: list[list[int]], total: Value, toge
     low.emit("store", (total, told.buffer), over=(lane, v), at=(told.at((low.group.wave, lane, v)).offset,))
     low.written(told)
     low.meet()
-    found: Value | None = None
+    combined: Value | None = None
     for n in range(len(waves[0])):
         mate = along(np.asarray([mates[n] for mates in waves]), low.group.wave)
         if mate is None:
             raise ProgramError("reduce: which waves share a row is no sum of digits of their number")
         part = low.fragment(total.type.dtype, count)
         low.emit("load", (part, told.buffer), over=(lane, v), at=(told.at((mate, lane, v)).offset,))
-        if found is not None:
-            low.emit("compute", (part, found, part), formula=together)
-        found = part
-    assert found is not None
-    return found
+        if combined is not None:
+            low.emit("compute", (part, combined, part), formula=together)
+        combined = part
+    assert combined is not None
+    return combined
 
 
 def _within_lanes(low: Waves, source: Held, groups: list[list[Any]], together: Formula) -> Value:
-    """What each lane has of the rows that are wanted, combined."""
+    """Return a fragment with what each lane has of the wanted rows, combined in pairs."""
     parts: list[Value] = []
     for piece, mine in zip(source.pieces, groups, strict=True):
         values = moving.values_of(low, piece) if len(mine[0]) else None
@@ -179,7 +191,7 @@ def _within_lanes(low: Waves, source: Held, groups: list[list[Any]], together: F
 
 
 def _lanes_between(low: Waves, source: Held, gone: int, wanted: Any) -> list[int]:
-    """The bits of the lane in which those differ that hold parts of one row."""
+    """Return the bits of the lane number in which lanes differ that hold parts of one row."""
     threads = np.arange(len(wanted))
     column = source.pieces[0].coordinates[gone]
     bits, bit = [], 1
@@ -192,7 +204,7 @@ def _lanes_between(low: Waves, source: Held, gone: int, wanted: Any) -> list[int
 
 
 def broadcast(low: Waves, op: Op) -> None:
-    """Each lane has the rows that it needs; only values are named again."""
+    """Lower `broadcast`: each lane picks the rows that it needs from what it holds; else through memory."""
     source, target = (low.handles[v] for v in op.operands)
     if not isinstance(target, Held):
         general.broadcast(low, op)
@@ -204,13 +216,13 @@ def broadcast(low: Waves, op: Op) -> None:
         general.broadcast(low, op)
         return
     for piece, row in zip(target.pieces, rows, strict=True):
-        found = moving.held_as(low, source, row, shape)
+        values = moving.held_as(low, source, row, shape)
         low.flying.touch(written=(piece.fragment,))
-        moving.pick(low, piece.fragment, found, np.arange(len(piece.columns)))
+        moving.pick(low, piece.fragment, values, np.arange(len(piece.columns)))
 
 
 def convert_layout(low: Waves, op: Op) -> None:
-    """Through shared memory: everything is stored, the waves meet, everything is loaded."""
+    """Lower `convert_layout` through shared memory: all elements are stored, the waves meet, all are loaded."""
     source, target = (low.handles[v] for v in op.operands)
     shape = tuple(map(as_expr, source.shape))
     room = int(np.prod(source.shape))

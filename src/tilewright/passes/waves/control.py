@@ -25,7 +25,10 @@ MOST = 1024
 
 
 def for_(low: Waves, op: Op) -> None:
-    """A loop; products of a round may go on into the next one. `defer` is done as it stands, one after the other."""
+    """Lower a loop; asynchronous MMAs of an iteration may go on into the next.
+
+    A loop with constant limits and `unroll`, or of one iteration, is unrolled. `overlap defer` has no effect here.
+    """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
     known = all(isinstance(e, Const) for pair in limits for e in pair)
@@ -74,18 +77,20 @@ def for_(low: Waves, op: Op) -> None:
     low.turns = around
     low.emit("for", ranges=loops, blocks=(inner,))
     some = [lo < hi for lo, hi in limits]
-    there = None if known else _all(some)
-    low.flying.groups = [replace(g, there=there) for g in after]
+    runs = None if known else _all(some)
+    low.flying.groups = [replace(g, there=runs) for g in after]
 
 
 def _all(conditions: list[Expr]) -> Expr:
-    found = conditions[0]
+    """Return the conjunction of conditions."""
+    conjunction = conditions[0]
     for c in conditions[1:]:
-        found = found & c
-    return found
+        conjunction = conjunction & c
+    return conjunction
 
 
 def _body(low: Waves, op: Op, once: bool = False) -> None:
+    """Lower all blocks of an operation; with `once` they run exactly once."""
     before = low.meaning
     for block in op.blocks:
         low.block(block, once)
@@ -93,7 +98,7 @@ def _body(low: Waves, op: Op, once: bool = False) -> None:
 
 
 def if_(low: Waves, op: Op) -> None:
-    """A branch that all waves of the group take alike; products that it does not concern go on meanwhile."""
+    """Lower a branch that all waves of the group take alike; MMAs that it does not concern go on meanwhile."""
     when = low.expr(op.attrs["when"])
     before = low.meaning
     if isinstance(when, Const):
@@ -105,7 +110,9 @@ def if_(low: Waves, op: Op) -> None:
     groups = low.flying.groups
 
     def written(under_way: list[Products]) -> tuple[tuple[Block, ...], int]:
-        """The blocks, and how many of the groups under way one of them waits for; all, where it does more to them."""
+        """Return (the blocks, the number of groups under way that a block waits for); all groups if it changes them
+        otherwise.
+        """
         blocks, most = [], 0
         for block in op.blocks:
             inner = Block(())
@@ -135,21 +142,21 @@ def if_(low: Waves, op: Op) -> None:
 
 
 def barrier(low: Waves, op: Op) -> None:
-    """The waves of the group meet; products that read shared memory are done before."""
+    """Lower `barrier`: the waves of the group meet, after asynchronous MMAs are done."""
     low.flying.settle_all()
     if not low.frames.apart and op not in low.frames.needless:
         low.meet()
 
 
 def edge(low: Waves, op: Op) -> None:
-    """A wait that is over at once, at a barrier that nobody arrives at: assemblers move no arithmetic across waits."""
+    """Lower `edge` to a wait that ends at once: assemblers move no arithmetic across waits."""
     never = low.barriers("edge", 1, 1, "edge")
     before = [values_of(low, piece) for v in op.operands for piece in low.handles[v].pieces]
     low.emit("await", (never, *before), at=(as_expr(0),), phase=as_expr(-1))
 
 
 def tasks(low: Waves, op: Op) -> None:
-    """The workgroup's share of all tasks; where tasks have shared memory of their own, the waves meet after each."""
+    """Lower `tasks` to the workgroup's share of all tasks; waves meet after each task if tasks have shared memory."""
     low.flying.settle_all()
     if op.attrs.get("schedule") == "table":
         _from_table(low, op)
@@ -164,7 +171,7 @@ def tasks(low: Waves, op: Op) -> None:
     whole = low.group
     with low.writing(inner), low.means(meanings):
         if turns:
-            skipped = _in_turn(low, op)
+            skipped = _pingpong_task(low, op)
             _skip(low, skipped)
             _end(low, op)
         else:
@@ -187,7 +194,7 @@ def tasks(low: Waves, op: Op) -> None:
 
 
 def _from_table(low: Waves, op: Op) -> None:
-    """Tasks of a table; of two halves that take turns each counts them all, and skips the other's."""
+    """Lower tasks that a table deals out; with ping-pong, each half counts all tasks and skips those of the other."""
     meets = any(uses_task_memory(op)) and not low.frames.apart
     whole = low.group
     turns = op.attrs.get("overlap") == "pingpong"
@@ -205,7 +212,7 @@ def _from_table(low: Waves, op: Op) -> None:
         low.count_on(seen, as_expr(1))
         mine, others = Block(()), Block(())
         with low.writing(mine):
-            skipped = _in_turn(low, op)
+            skipped = _pingpong_task(low, op)
             _end(low, op)
             low.flying.settle_all()
             if meets:
@@ -224,21 +231,24 @@ Skipped = list[tuple[Count, Expr]]
 
 
 def _skip(low: Waves, skipped: Skipped, times: Expr | int = 1) -> None:
+    """Emit the step of counters by the other half's fills, `times` times."""
     for counter, fills in skipped:
         skip(low, counter, fills * times)
 
 
 def _end(low: Waves, op: Op) -> None:
+    """Lower the blocks after a task's body: its end."""
     for block in op.blocks[1:]:
         low.block(block)
 
 
-def _in_turn(low: Waves, op: Op) -> Skipped:
-    """A task of one half of the role: its body waits for the other half's, and hands on; its end runs beside it.
+def _pingpong_task(low: Waves, op: Op) -> Skipped:
+    """Emit a task of one half of the role: its body waits for the other half's body, and hands on; its end runs beside
+    it.
 
-    The turn is over when the body's last product is started, and begins after the half's sums are set to their first
-    values: so the products of two tasks follow one another without a gap.
-    Fills that bodies take from channels are counted by both halves: a half skips what the other takes.
+    The turn ends when the body's last MMA is started, and begins after the half's accumulators are initialised, so that
+    MMAs of two tasks follow without a gap. Return what each half must skip: (counters of a channel, fills of the other
+    half per task).
     """
     whole = low.group
     if whole.waves % 2:
@@ -254,12 +264,12 @@ def _in_turn(low: Waves, op: Op) -> Skipped:
     count = low.value_of(done, "turn")
     low.count_on(done, as_expr(1))
     body = op.blocks[0].ops
-    own = next((i for i, inner in enumerate(body) if not _own(inner)), len(body))
-    for inner in body[:own]:
+    first_shared = next((i for i, inner in enumerate(body) if not _is_register_only(inner)), len(body))
+    for inner in body[:first_shared]:
         low.op(inner)
     low.flying.clear()
     low.emit("await", (order,), at=(side,), phase=count + side - 1)
-    for inner in body[own:]:
+    for inner in body[first_shared:]:
         low.op(inner)
     if not _reads_stages_only(low, op.blocks[0]):
         low.flying.settle_all()
@@ -274,22 +284,22 @@ def _in_turn(low: Waves, op: Op) -> Skipped:
     return skipped
 
 
-def _own(op: Op) -> bool:
-    """Whether an operation concerns the half's own registers only, so that it need not wait for the half's turn."""
+def _is_register_only(op: Op) -> bool:
+    """True if an operation concerns only registers of this half, so that it need not wait for its turn."""
     return op.name in ("alloc", "let", "view") or (op.name == "fill" and isinstance(op.operands[0].type, RegisterType))
 
 
 def _reads_stages_only(low: Waves, block: Block) -> bool:
-    """Whether products that go on by themselves read registers and stages alone: channels say when these are free.
+    """True if asynchronous MMAs read only registers and stages of channels: then the other half may begin meanwhile.
 
-    Then the other half may begin while they go on. What else they read of shared memory, its body might write to.
+    Other shared memory that they read might be overwritten by the other half's body.
     """
     factors = [v for op in walk_block(block) if op.name == "mma" for v in op.operands[1:]]
     return all(isinstance(v.type, RegisterType) or low.chain.in_stage(v) for v in factors)
 
 
 def _fills(low: Waves, block: Block, name: str, channel: Any) -> Expr:
-    """How often a block acquires, commits, awaits or releases a channel."""
+    """Return the number of times that a block does `name` (acquire, commit, wait or release) on a channel."""
     total: Expr = as_expr(0)
     for op in block.ops:
         if op.name == name and op.operands[0] is channel:

@@ -18,7 +18,9 @@ from tilewright.passes.loop_lowering import LoopLowering
 
 @dataclass
 class ProductGroup:
-    """A group of products under way: the sums, the factors in registers, the channels whose stages it reads."""
+    """A group of asynchronous MMAs under way: accumulators, operands in registers, and channels whose stages it
+    reads.
+    """
 
     sums: tuple[Value, ...]
     factors: tuple[Value, ...]
@@ -26,16 +28,16 @@ class ProductGroup:
     releases: list[Callable[[], None]] = field(default_factory=list)
     released: list[Any] = field(default_factory=list)
     there: Expr | None = None
-    """Under which condition it was started at all; None: it was."""
+    """The condition under which it was started; None: always."""
 
     def like(self, other: ProductGroup) -> bool:
-        """Whether both are the same group of two rounds."""
+        """True if both are the same group of two iterations."""
         mine, others = (self.sums, self.factors, self.released), (other.sums, other.factors, other.released)
         return mine == others
 
 
 class Flying:
-    """The groups under way at this point of the program that is written."""
+    """The groups of asynchronous MMAs that are under way at the current point of the emitted program."""
 
     def __init__(self, low: LoopLowering):
         self.low = low
@@ -46,14 +48,16 @@ class Flying:
         """Fragments that are zero by name only: a product begins them afresh, anything else makes them zero first."""
 
     def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
-        """Groups, each with sums and factors, were started; stages of the ones before are given back."""
+        """Note that groups, each (accumulators, operands), were started; wait for all earlier ones if a stage is to be
+        released.
+        """
         before = len(self.groups)
         self.groups += [ProductGroup(sums, factors, frozenset(rings)) for sums, factors in groups]
         if any(g.releases for g in self.groups[:before]):
             self.settle(before)
 
     def touch(self, read: Iterable[Value] = (), written: Iterable[Value] = ()) -> None:
-        """Registers are looked at, or changed: the products that concern them must be done."""
+        """Emit a wait for the MMAs whose registers are now read or written."""
         read, written = set(read), set(written)
         self.touched |= read | written
         self.clear(read | written)
@@ -65,7 +69,9 @@ class Flying:
             self.settle(last + 1)
 
     def release(self, ring: Any, give_back: Callable[[], None], late: bool) -> None:
-        """A stage is given back, when the products that read it are done."""
+        """Release a stage by `give_back()` once the MMAs that read it are done; with `late`, when they are waited for
+        anyway.
+        """
         readers = [i for i, g in enumerate(self.groups) if ring in g.rings]
         if not readers:
             give_back()
@@ -79,31 +85,31 @@ class Flying:
         give_back()
 
     def clear(self, these: Iterable[Value] | None = None) -> None:
-        """Fragments that are zero by name only, of these or all, become zero."""
+        """Emit the zeros of fragments that are only noted as zero: of `these`, or of all."""
         for value in list(self.cleared):
             if these is None or value in these:
                 del self.cleared[value]
                 self.low.emit("fill", (value,), value=0)
 
     def begins(self, sum_: Value) -> bool:
-        """Whether a product that is started now begins the sum, which is zero by name only."""
-        found = sum_ in self.cleared
+        """True if an MMA that starts now begins the accumulator, which is only noted as zero; the note is deleted."""
+        is_cleared = sum_ in self.cleared
         self.cleared.pop(sum_, None)
-        return found
+        return is_cleared
 
     def settle_all(self) -> None:
-        """Nothing is under way any more, and zeros are there."""
+        """Emit a wait for all groups, and all zeros that are only noted."""
         self.clear()
         if self.groups:
             self.settle(len(self.groups))
 
     def settle(self, count: int) -> None:
-        """The first groups are done, and stages that only they read go back."""
+        """Emit a wait for the oldest `count` groups, and the releases of stages that only they read."""
         done, self.groups = self.groups[:count], self.groups[count:]
         under_way = {v for g in self.groups for v in g.sums}
         sums = dict.fromkeys(v for g in done for v in g.sums)
-        there = tuple(v for v in sums if v not in under_way)
-        self.low.emit("settle", there, pending=len(self.groups))
+        finished = tuple(v for v in sums if v not in under_way)
+        self.low.emit("settle", finished, pending=len(self.groups))
         for g in done:
             for give_back in g.releases:
                 if g.there is None or (isinstance(g.there, Const) and g.there.value):

@@ -28,7 +28,9 @@ COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """A tensor in registers: of each dimension, how it is dealt out; None for one of a single coordinate."""
+    """A tensor in registers: for each dimension a Dim (its distribution over lanes); None for a dimension of one
+    element.
+    """
 
     dtype: DType
     dims: tuple[Dim | None, ...]
@@ -36,13 +38,15 @@ class Spread:
 
     @property
     def own(self) -> Dims:
-        """The dimensions that its values have."""
+        """The distributed dimensions."""
         return tuple(d for d in self.dims if d is not None)
 
 
 @dataclass(frozen=True)
 class Window:
-    """The part of some dimensions that is worked on: those that a loop goes over have fewer rounds at a time."""
+    """The part of some distributed dimensions that is worked on; a loop over a dimension takes fewer rounds at a
+    time.
+    """
 
     dims: Dims
     """With the rounds that are worked on at once."""
@@ -50,16 +54,16 @@ class Window:
     turns: tuple[Expr, ...]
     """The first round of each dimension."""
     past: bool = False
-    """Whether its last rounds may lie past the end."""
+    """True if its last rounds may lie past the end."""
 
     @property
     def values(self) -> int:
-        """How many values a lane has of it."""
+        """The number of values per lane."""
         return held(self.dims)
 
     def places(self, low: Waves, lane: Symbol, v: Symbol) -> dict[Dim, tuple[Expr, Expr | None]]:
-        """By dimension: the coordinate of a lane's value, and the condition that there is one."""
-        found: dict[Dim, tuple[Expr, Expr | None]] = {}
+        """Return {dimension: (coordinate of a lane's value, condition that it is in bounds or None)}."""
+        place_of: dict[Dim, tuple[Expr, Expr | None]] = {}
         counted: dict[tuple[Dim, bool], Expr] = {}
         rest: Expr = v
         for d, fast, n in reversed(digits(self.dims)):
@@ -69,25 +73,25 @@ class Window:
             thread = whole.part(low.group.wave, lane, low.lanes)
             vector = thread + whole.threads * (turn + counted[d, False])
             inside = vector < -(-whole.extent // whole.width) if whole.ragged or self.past else None
-            found[whole] = vector * whole.width + counted.get((d, True), as_expr(0)), inside
-        return found
+            place_of[whole] = vector * whole.width + counted.get((d, True), as_expr(0)), inside
+        return place_of
 
 
 def window(dims: Dims) -> Window:
-    """All of some dimensions."""
+    """Return the Window of all of some dimensions."""
     return Window(dims, dims, (as_expr(0),) * len(dims))
 
 
 def alloc(low: Waves, op: Op) -> None:
-    """A tensor's registers."""
+    """Allocate the registers of a tensor."""
     kind, result = op.attrs["type"], op.results[0]
     dims = low.frames.tensors[result]
-    own = tuple(d for d in dims if d is not None)
-    low.handles[result] = Spread(kind.dtype, dims, low.fragment(kind.dtype, held(own), result.name))
+    dims_held = tuple(d for d in dims if d is not None)
+    low.handles[result] = Spread(kind.dtype, dims, low.fragment(kind.dtype, held(dims_held), result.name))
 
 
 def write(low: Waves, op: Op) -> None:
-    """An operation over dimensions that are dealt out."""
+    """Lower an operation over distributed dimensions."""
     if op.name == "reduce":
         reduce(low, op)
     else:
@@ -98,24 +102,31 @@ def write(low: Waves, op: Op) -> None:
 
 
 def map_(low: Waves, op: Op) -> None:
-    """map, copy and fill: what lies in memory goes over in parts, where registers do not hold a dimension at all."""
+    """Lower map, copy and fill; operands in memory are processed in parts along dimensions that no register tensor
+    has.
+    """
     axes = low.frames.axes[op]
     dims = tuple(d for d in axes if d is not None)
-    found = {v: low.handles[low.frames.root(v)] for v in op.operands}
-    registers = {d for s in found.values() if isinstance(s, Spread) for d in s.own}
+    handle_of = {v: low.handles[low.frames.root(v)] for v in op.operands}
+    registers = {d for s in handle_of.values() if isinstance(s, Spread) for d in s.own}
     target = op.operands[target_place(op)]
-    registers |= {d for v, s in found.items() if isinstance(s, Spread) for d in _shifting(low, v, axes)}
-    loaded = sum(v.type.dtype.numpy.itemsize for v, s in found.items() if v is not target and not isinstance(s, Spread))
+    registers |= {d for v, s in handle_of.items() if isinstance(s, Spread) for d in _shifting(low, v, axes)}
+    loaded = sum(
+        v.type.dtype.numpy.itemsize for v, s in handle_of.items() if v is not target and not isinstance(s, Spread)
+    )
 
     def part(window: Window) -> None:
-        _part(low, op, axes, window)
+        _emit_window(low, op, axes, window)
 
     most, word = low.target.lane_access.loads_in_flight, low.target.register_file.word_bytes
     _in_parts(low, dims, registers, part, max(1, most * word // max(word, loaded)))
 
 
 def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], None], most: int) -> None:
-    """`part` for all of the dimensions: at once, or in loops over those that no register has, if that is too much."""
+    """Call `part` for all of the dimensions: at once if a lane has at most `most` values, else in loops over free ones.
+
+    `fixed` are dimensions of register tensors, which are not looped over.
+    """
 
     def further(now: Window, free: list[Dim]) -> None:
         at_once, others = 0, 1
@@ -144,7 +155,10 @@ def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], 
     further(window(dims), sorted((d for d in dims if d not in fixed and d.rounds > 1), key=lambda d: -d.rounds))
 
 
-def _part(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> None:
+def _emit_window(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> None:
+    """Emit a map, copy or fill over one window (part of the dimensions): fetch operands, compute, and store if the
+    target is memory.
+    """
     sources, target = (op.operands[:1], op.operands[1]) if op.name == "copy" else (op.operands[1:], op.operands[0])
     if op.name == "fill":
         sources = ()
@@ -173,7 +187,9 @@ def _part(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> Non
 def fetched(
     low: Waves, op: Op, value: Value, axes: tuple[Dim | None, ...], part: Window, otherwise: Any = None
 ) -> Value:
-    """What a lane has of an operand, as values over the dimensions of a window; or one, where all are the same."""
+    """Return a fragment with a lane's values of an operand, over the dimensions of a window (part of the dimensions);
+    loaded if it is in memory.
+    """
     handle = low.handles[low.frames.root(value)]
     if isinstance(handle, Spread):
         through = low.frames.through(value)
@@ -183,33 +199,35 @@ def fetched(
         seen = tuple(d for d, axis in zip(handle.dims, through, strict=True) if d is not None and axis is not None)
         return expanded(low, handle, part.dims, seen)
     memory = low.handles[value]
-    some = _told_apart(low, memory, axes, part)
+    some = _without_broadcast_dims(low, memory, axes, part)
     lane, v = low.axes(some.values)
     places = some.places(low, lane, v)
     where = memory.at(_coordinates(axes, places))
-    there = [inside for _, inside in places.values() if inside is not None]
-    condition = both((*there, *where.conditions))
-    found = low.fragment(memory.dtype, some.values)
+    in_bounds = [inside for _, inside in places.values() if inside is not None]
+    condition = both((*in_bounds, *where.conditions))
+    loaded = low.fragment(memory.dtype, some.values)
     attrs: dict[str, Any] = {} if condition is None else {"when": condition, "otherwise": otherwise or 0}
-    said = op.attrs.get("stream")
-    if said is not None and int(low.expr(said)) and where.buffer.type.space == "global":
+    stream = op.attrs.get("stream")
+    if stream is not None and int(low.expr(stream)) and where.buffer.type.space == "global":
         attrs["stream"] = True
-    low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+    low.emit("load", (loaded, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
     if some is part:
-        return found
+        return loaded
     every = low.fragment(memory.dtype, part.values)
-    moving.pick(low, every, found, columns(part.dims, some.dims))
+    moving.pick(low, every, loaded, columns(part.dims, some.dims))
     return every
 
 
 def _coordinates(axes: tuple[Dim | None, ...], places: Mapping[Dim, tuple[Expr, Expr | None]]) -> tuple[Expr, ...]:
-    """Where an operation is along each axis; 0 along those that have no place."""
+    """Return the coordinate of an operation along each axis; 0 along axes without a place."""
     return tuple(as_expr(0) if d is None or d not in places else places[d][0] for d in axes)
 
 
-def _told_apart(low: Waves, memory: Any, axes: tuple[Dim | None, ...], part: Window) -> Window:
-    """The part of a window without dimensions of which a lane has all and along which memory has but one element: that
-    is loaded once for all of them."""
+def _without_broadcast_dims(low: Waves, memory: Any, axes: tuple[Dim | None, ...], part: Window) -> Window:
+    """Return the window without dimensions along which memory is broadcast, so that each element is loaded once.
+
+    Only dimensions of which a lane has all elements are left out.
+    """
     lane, v = low.axes(part.values)
     places = part.places(low, lane, v)
     here = memory.at(_coordinates(axes, places))
@@ -217,8 +235,8 @@ def _told_apart(low: Waves, memory: Any, axes: tuple[Dim | None, ...], part: Win
     for d, whole, turn in zip(part.dims, part.whole, part.turns, strict=True):
         alone = whole.threads == 1 and whole.rounds > 1 and places[whole][1] is None
         moved = {**places, whole: (as_expr(0), None)}
-        there = memory.at(_coordinates(axes, moved)) if alone else None
-        if there is None or there.offset is not here.offset or there.conditions != here.conditions:
+        without = memory.at(_coordinates(axes, moved)) if alone else None
+        if without is None or without.offset is not here.offset or without.conditions != here.conditions:
             kept.append((d, whole, turn))
     if len(kept) == len(part.dims):
         return part
@@ -227,7 +245,7 @@ def _told_apart(low: Waves, memory: Any, axes: tuple[Dim | None, ...], part: Win
 
 
 def _shifting(low: Waves, value: Value, axes: tuple[Dim | None, ...]) -> list[Dim]:
-    """The dimensions of an operation that shift coordinates of a tensor in registers."""
+    """Return the dimensions of an operation that shift the coordinates of a tensor in registers (a sliding window)."""
     shifts = [x for x in low.frames.through(value) or () if isinstance(x, Shifted)]
     moved = [axes[axis] for x in shifts for axis, _ in x.steps]
     return [d for d in moved if d is not None]
@@ -236,7 +254,7 @@ def _shifting(low: Waves, value: Value, axes: tuple[Dim | None, ...]) -> list[Di
 def _from_window(
     low: Waves, handle: Spread, dims: Dims, axes: tuple[Dim | None, ...], through: Sequence[Seen]
 ) -> Value:
-    """A lane's values of a tensor that is seen from another place on: which they are is known here."""
+    """Return a lane's values of a register tensor seen through a shifted view; which values they are is known here."""
     counted = digits(dims)
     extents = [n for _, _, n in counted]
     grid = np.indices(extents).reshape(len(counted), prod(extents))  # of one value, where there are no digits
@@ -254,24 +272,27 @@ def _from_window(
     number = np.zeros(grid.shape[1], np.int64)
     for d, fast, n in digits(handle.own):
         number = number * n + (shifted if (d, fast) in shifted else places)[d, fast]
-    found = low.fragment(handle.dtype, held(dims))
-    moving.pick(low, found, handle.fragment, number)
-    return found
+    picked = low.fragment(handle.dtype, held(dims))
+    moving.pick(low, picked, handle.fragment, number)
+    return picked
 
 
 def expanded(low: Waves, handle: Spread, dims: Dims, own: Dims) -> Value:
-    """A tensor's values, each as often as dimensions that it lacks have values."""
+    """Return a tensor's values, each repeated along the dimensions that it lacks; `own` are those that it has."""
     if tuple(own) == tuple(dims):
         return handle.fragment
-    found = low.fragment(handle.dtype, held(dims))
-    moving.pick(low, found, handle.fragment, columns(dims, own))
-    return found
+    picked = low.fragment(handle.dtype, held(dims))
+    moving.pick(low, picked, handle.fragment, columns(dims, own))
+    return picked
 
 
 def stored(
     low: Waves, source: Value, memory: Any, axes: tuple[Dim | None, ...], part: Window, again: bool = False
 ) -> None:
-    """A lane's values go to memory; of lanes that have the same, the first stores. `again`: all have read it there."""
+    """Emit the store of a lane's values; of lanes that have the same element, the first stores.
+
+    `again`: waves meet before, as all lanes have read the memory.
+    """
     lane, v = low.axes(part.values)
     places = part.places(low, lane, v)
     where = memory.at(tuple(as_expr(0) if d is None else places[d][0] for d in axes))
@@ -285,11 +306,11 @@ def stored(
 
 
 def first(low: Waves, dims: Dims, lane: Symbol) -> list[Expr]:
-    """That a lane is the first of those with the same coordinates: the digits of its number that no dimension takes."""
+    """Return conditions that a lane is the first of those with the same coordinates."""
     taken = 0
     for d in dims:
         taken |= (d.threads - 1) * d.stride
-    found: list[Expr] = []
+    conditions: list[Expr] = []
     bit, threads = 1, low.lanes * low.group.waves
     while bit < threads:
         if taken & bit:
@@ -299,24 +320,24 @@ def first(low: Waves, dims: Dims, lane: Symbol) -> list[Expr]:
         while run < threads and not taken & run and (run < low.lanes) == (bit < low.lanes):
             run *= 2
         number, step = (lane, bit) if bit < low.lanes else (low.group.wave, bit // low.lanes)
-        found.append(number // step % (run // bit) < 1)
+        conditions.append(number // step % (run // bit) < 1)
         bit = run
-    return found
+    return conditions
 
 
 # -- along a dimension --------------------------------------------------------------------------------------------
 
 
 def reduce(low: Waves, op: Op) -> None:
-    """Values of a lane, then lanes, then waves."""
+    """Lower `reduce` over a distributed dimension: within a lane, then over lanes, then over waves."""
     source, target = op.operands
     axes, along = low.frames.axes[op], op.attrs["along"]
     dims, gone = tuple(d for d in axes if d is not None), axes[along]
     kept = tuple(d for d in dims if d is not gone)
-    how = op.attrs["with"]
-    kind = source.type.dtype.accumulator if how in ("sum", "prod") else source.type.dtype
-    together = Formula(COMBINING[how], (Formula.operand(1), Formula.operand(2)))
-    total = _own(low, op, axes, dims, gone, kind, together)
+    function = op.attrs["with"]
+    kind = source.type.dtype.accumulator if function in ("sum", "prod") else source.type.dtype
+    together = Formula(COMBINING[function], (Formula.operand(1), Formula.operand(2)))
+    total = _lane_totals(low, op, axes, dims, gone, kind, together)
     if gone is not None and gone.threads > 1:
         _over_lanes(low, gone, total, held(kept), together)
         _over_waves(low, op, gone, kept, total, together)
@@ -333,23 +354,23 @@ def reduce(low: Waves, op: Op) -> None:
 
 
 def to_type(kind: DType) -> Formula:
-    """The operand, as another type."""
+    """Return the formula of the operand cast to a type."""
     return Formula.cast(kind, Formula.operand(1))
 
 
 def cast(low: Waves, value: Value, kind: DType) -> Value:
-    """A fragment's values as another type."""
+    """Return a fragment's values in another type; the fragment itself if it has this type."""
     if value.type.dtype is kind:
         return value
-    made = low.fragment(kind, int(value.type.shape[1]))
-    low.emit("compute", (made, value), formula=to_type(kind))
-    return made
+    converted = low.fragment(kind, int(value.type.shape[1]))
+    low.emit("compute", (converted, value), formula=to_type(kind))
+    return converted
 
 
-def _own(
+def _lane_totals(
     low: Waves, op: Op, axes: tuple[Dim | None, ...], dims: Dims, gone: Dim | None, kind: DType, together: Formula
 ) -> Value:
-    """What a lane has of each row that it shares, combined."""
+    """Return a fragment with what each lane has of its rows, combined."""
     source, kept = op.operands[0], tuple(d for d in dims if d is not gone)
     neutral = general.neutral(op.attrs["with"], kind)
     fixed = set(dims) if isinstance(low.handles[low.frames.root(source)], Spread) else set(kept)
@@ -375,20 +396,22 @@ def _own(
 
 
 def masked(low: Waves, values: Value, now: Window, gone: Dim, neutral: float) -> Value:
-    """Values of a window, with a number for those that lie past the end of a dimension."""
+    """Return the values of a window (part of the dimensions) with `neutral` for those past the end of the dimension
+    `gone`.
+    """
     lane, v = low.axes(now.values)
     inside = now.places(low, lane, v)[gone][1]
     if inside is None:
         return values
-    found = low.fragment(values.type.dtype, now.values)
-    there = Formula("ne", (Formula("index", (), inside), Formula.number(0)))
-    chosen = Formula("select", (there, Formula.operand(1), Formula.number(neutral)))
-    low.emit("compute", (found, values), over=(lane, v), formula=chosen)
-    return found
+    chosen_values = low.fragment(values.type.dtype, now.values)
+    is_inside = Formula("ne", (Formula("index", (), inside), Formula.number(0)))
+    chosen = Formula("select", (is_inside, Formula.operand(1), Formula.number(neutral)))
+    low.emit("compute", (chosen_values, values), over=(lane, v), formula=chosen)
+    return chosen_values
 
 
 def _within(low: Waves, values: Value, dims: Dims, kept: Dims, together: Formula) -> Value:
-    """Values of a lane that are of one row, combined in pairs."""
+    """Return a lane's values combined in pairs, one for each row."""
     rows = columns(dims, kept)
     count = held(kept)
     if len(rows) == count:
@@ -397,7 +420,9 @@ def _within(low: Waves, values: Value, dims: Dims, kept: Dims, together: Formula
 
 
 def _in_pairs(low: Waves, values: Value, rows: Any, together: Formula) -> Value:
-    """Rows of values, each given by their numbers, combined: neighbours first, so that sums do not wait for others."""
+    """Return fragments of `values` combined in pairs, neighbours first; each row of `rows` lists the values of one
+    fragment.
+    """
     parts = []
     for mine in rows:
         part = low.fragment(values.type.dtype, len(mine))
@@ -411,7 +436,7 @@ def _in_pairs(low: Waves, values: Value, rows: Any, together: Formula) -> Value:
 
 
 def _over_lanes(low: Waves, gone: Dim, total: Value, count: int, together: Formula) -> None:
-    """Lanes that share a row, by shuffles."""
+    """Emit the combination of lanes that share a row, by shuffles."""
     bit = gone.stride
     while bit < min(low.lanes, gone.stride * gone.threads):
         other = low.fragment(total.type.dtype, count)
@@ -421,13 +446,15 @@ def _over_lanes(low: Waves, gone: Dim, total: Value, count: int, together: Formu
 
 
 def _over_waves(low: Waves, op: Op, gone: Dim, kept: Dims, total: Value, together: Formula) -> None:
-    """Waves that share a row, through shared memory: the first lane of each row stores, all lanes of the rows load; or
-    those of the first wave alone, where it stores the result and nobody else needs it.
+    """Emit the combination of waves that share a row, through shared memory.
+
+    The first lane of each row stores, all lanes of the row load; only those of the first wave if just that wave stores
+    the result.
     """
     waves = low.frames.waves_between(op)
     if waves <= 1:
         return
-    apart = max(1, gone.stride // low.lanes)
+    stride = max(1, gone.stride // low.lanes)
     lanes = min(low.lanes, gone.stride)  # lanes of a wave that have rows of their own
     count = held(kept)
     scratch = general.scratch(low, (op, "waves"), total.type.dtype, (low.group.waves, lanes, count))
@@ -440,8 +467,8 @@ def _over_waves(low: Waves, op: Op, gone: Dim, kept: Dims, total: Value, togethe
     low.emit("store", (total, scratch.buffer), over=(lane, v), at=(at,), **attrs)
     low.written(scratch)
     low.meet()
-    mine = wave // apart % waves
-    told = [wave - mine * apart + n * apart for n in range(waves)]
+    mine = wave // stride % waves
+    told = [wave - mine * stride + n * stride for n in range(waves)]
     if op in low.frames.stored:
         with low.when(mine < 1):
             _from_waves(low, scratch, total, count, lanes, told, together)
@@ -452,7 +479,7 @@ def _over_waves(low: Waves, op: Op, gone: Dim, kept: Dims, total: Value, togethe
 def _from_waves(
     low: Waves, scratch: Any, total: Value, count: int, lanes: int, waves: Sequence[Expr], together: Formula
 ) -> None:
-    """What some waves told is combined: a few of them at once, by loads as wide as their values lie side by side."""
+    """Emit the loads and the combination of the totals that `waves` stored, a few at once, by wide loads."""
     at_once = max(1, low.target.lane_access.loads_in_flight // count)
     for first in range(0, len(waves), at_once):
         some = waves[first : first + at_once]

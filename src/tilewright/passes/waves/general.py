@@ -1,6 +1,6 @@
 """Operations by elements or rows that lanes take in turn, through shared memory: the general form of each.
 
-What lies in registers is stored first, and results are loaded to where they belong; the waves meet in between.
+Operands in registers are stored first, and results are loaded to registers; the waves meet in between.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIRST = {"sum": 0, "prod": 1}
 
 
 def scratch(low: Waves, key: Any, dtype: DType, shape: tuple[int, ...]) -> PlacedMemory:
-    """Shared memory of the group for an operation."""
+    """Return shared memory of the group for an operation, the same for the same key."""
     room = max(1, int(np.prod(shape, dtype=np.int64)))
     kind = TensorType("shared", dtype, (as_expr(room * low.group.halves),))
     buffer = low.room_for((*key, low.role, low.group.halves), kind)
@@ -39,21 +39,23 @@ def scratch(low: Waves, key: Any, dtype: DType, shape: tuple[int, ...]) -> Place
 
 
 def in_memory(low: Waves, op: Op, operand: int, filled: bool = True) -> InMemory:
-    """An operand in memory: what lies in registers is stored, unless it is only a place for results."""
+    """Return an operand in memory; one in registers is stored first, unless it is only a place for results (not
+    `filled`).
+    """
     handle = low.handles[op.operands[operand]]
     if not isinstance(handle, Held):
-        found: InMemory = handle
-        return found
-    made = scratch(low, (op, operand), handle.dtype, handle.shape)
+        memory: InMemory = handle
+        return memory
+    scratch_memory = scratch(low, (op, operand), handle.dtype, handle.shape)
     if filled:
         for piece in handle.pieces:
-            moving.store(low, moving.values_of(low, piece), piece, made)
+            moving.store(low, moving.values_of(low, piece), piece, scratch_memory)
         low.meet()
-    return made
+    return scratch_memory
 
 
 def back(low: Waves, op: Op, operands: range | tuple[int, ...], memories: list[InMemory]) -> None:
-    """Results go where they belong; memory of the group is free again."""
+    """Emit the loads of results from scratch memory to register operands; the waves meet before and after."""
     handles = [low.handles[op.operands[i]] for i in operands]
     if any(isinstance(h, Held) for h in (low.handles[v] for v in op.operands)):
         low.meet()
@@ -66,6 +68,7 @@ def back(low: Waves, op: Op, operands: range | tuple[int, ...], memories: list[I
 
 
 def _one(low: Waves, dtype: DType) -> Value:
+    """Return a fresh fragment with one value per lane."""
     return low.fragment(dtype, 1)
 
 
@@ -73,92 +76,95 @@ def _one(low: Waves, dtype: DType) -> Value:
 
 
 class Rows:
-    """The rows of reduce and scan: each is one lane's, element after element."""
+    """The rows of reduce and scan, each done by one lane, element after element."""
 
     def __init__(self, low: Waves, op: Op):
         self.low, self.op, self.half = low, op, len(op.operands) // 2
         self.along = op.attrs["along"]
         self.targets = [in_memory(low, op, self.half + i, self._kept_before()) for i in range(self.half)]
-        self.sources = [self._apart(i) for i in range(self.half)]
+        self.sources = [self._unaliased_source(i) for i in range(self.half)]
         shape = self.sources[0].shape
         self.length, self.outer = shape[self.along], shape[: self.along] + shape[self.along + 1 :]
         wide = op.attrs["with"] in ("sum", "prod")
         self.kinds = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
 
     def _kept_before(self) -> bool:
+        """True if the targets' old elements are needed: the reduction accumulates."""
         return bool(self.op.attrs.get("accumulate"))
 
-    def _apart(self, place_: int) -> InMemory:
-        """A source that no target overwrites while others read it: a copy, where they share memory."""
+    def _unaliased_source(self, place_: int) -> InMemory:
+        """Return a source that no target overwrites while others read it: a copy if they share memory."""
         low, op = self.low, self.op
         source = in_memory(low, op, place_)
         if all(t.root.buffer is not source.root.buffer for t in self.targets):
             return source
-        made = scratch(low, (op, place_, "before"), source.dtype, source.extents)
+        copy = scratch(low, (op, place_, "before"), source.dtype, source.extents)
 
         def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
-            moving.put(low, moving.get(low, source, lane, v, at, inside, 0), made, lane, v, at, inside)
+            moving.put(low, moving.get(low, source, lane, v, at, inside, 0), copy, lane, v, at, inside)
 
         moving.over_lanes(low, source.extents, source.dtype.numpy.itemsize, body)
         low.meet()
-        return made
+        return copy
 
     def run(self) -> None:
-        """All rows."""
+        """Emit all rows."""
         moving.over_lanes(self.low, self.outer, 1, self._row, width=1)
         back(self.low, self.op, range(self.half, 2 * self.half), self.targets)
         if any(s.root.buffer in self.low.hoisted.values() for s in self.sources):
             self.low.meet()
 
     def full(self, at: tuple[Expr, ...], along: Expr) -> tuple[Expr, ...]:
-        """Coordinates with the one along the dimension put in."""
+        """Return the coordinates `at` with `along` inserted at the reduced dimension."""
         return (*at[: self.along], along, *at[self.along :])
 
     def items(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> list[Value]:
-        """The elements of all sources there, as they are combined."""
-        found = []
+        """Return the elements of all sources at `at`, in the type in which they are combined."""
+        items = []
         for source, kind in zip(self.sources, self.kinds, strict=True):
             raw = moving.get(self.low, source, lane, v, at, inside, 0)
-            found.append(self._cast(raw, kind))
-        return found
+            items.append(self._cast(raw, kind))
+        return items
 
     def _cast(self, value: Value, kind: DType) -> Value:
+        """Return the value in another type; the same value if it has this type."""
         if value.type.dtype is kind:
             return value
-        made = _one(self.low, kind)
-        self.low.emit("compute", (made, value), formula=Formula.cast(kind, Formula.operand(1)))
-        return made
+        converted = _one(self.low, kind)
+        self.low.emit("compute", (converted, value), formula=Formula.cast(kind, Formula.operand(1)))
+        return converted
 
     def combine(self, totals: list[Value], items: list[Value]) -> None:
-        """The totals grow by the items."""
-        how, low = self.op.attrs["with"], self.low
-        if isinstance(how, str):
-            formula = Formula(COMBINING[how], (Formula.operand(1), Formula.operand(2)))
+        """Emit totals = combination of totals and items."""
+        function, low = self.op.attrs["with"], self.low
+        if isinstance(function, str):
+            formula = Formula(COMBINING[function], (Formula.operand(1), Formula.operand(2)))
             low.emit("compute", (totals[0], totals[0], items[0]), formula=formula)
             return
         results = []
-        for total, formula in zip(totals, how, strict=True):
+        for total, formula in zip(totals, function, strict=True):
             results.append(_one(low, total.type.dtype))
             low.emit("compute", (results[-1], *totals, *items), formula=arguments_as_operands(formula, len(totals)))
         for total, result in zip(totals, results, strict=True):
             low.emit("compute", (total, result), formula=Formula.operand(1))
 
     def write(self, totals: list[Value], lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
-        """Totals as elements of the targets."""
+        """Emit the stores of totals to the targets."""
         for total, target in zip(totals, self.targets, strict=True):
             moving.put(self.low, self._cast(total, target.dtype), target, lane, v, at, inside)
 
     def begin(self, items: list[Value]) -> list[Value]:
-        """Totals that begin with these."""
+        """Return new totals that start with `items`."""
         totals = [_one(self.low, kind) for kind in self.kinds]
         for total, item in zip(totals, items, strict=True):
             self.low.emit("compute", (total, item), formula=Formula.operand(1))
         return totals
 
     def _row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        """Emit the reduction or scan of one row."""
         low, op = self.low, self.op
         if op.name == "scan":
-            self._running(lane, v, at, inside)
+            self._scan_row(lane, v, at, inside)
             return
         first = 0
         if op.attrs.get("accumulate"):
@@ -175,15 +181,17 @@ class Rows:
                 self.combine(totals, self.items(lane, v, self.full(at, i), inside))
         self.write(totals, lane, v, at, inside)
 
-    def _running(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
-        """A scan: what was combined so far is written at every element, before or after it counts."""
-        low, how = self.low, self.op.attrs["with"]
+    def _scan_row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        """Emit a scan of a row: the total so far is stored at every element, before it counts if `exclusive`, else
+        after.
+        """
+        low, function = self.low, self.op.attrs["with"]
         exclusive = bool(self.op.attrs.get("exclusive"))
         start = self.full(at, as_expr(0))
         totals = self.begin(self.items(lane, v, start, inside))
         if exclusive:
             before = _one(low, self.kinds[0])
-            low.emit("fill", (before,), value=neutral(how, self.kinds[0]))
+            low.emit("fill", (before,), value=neutral(function, self.kinds[0]))
             self.write([before], lane, v, start, inside)
         else:
             self.write(totals, lane, v, start, inside)
@@ -199,7 +207,7 @@ class Rows:
 
 
 def neutral(how: str, kind: DType) -> float:
-    """What changes nothing where it is combined."""
+    """Return the neutral element of `how` (sum, prod, max or min) in the type `kind`."""
     if how in FIRST:
         return FIRST[how]
     if kind.is_float:
@@ -209,18 +217,18 @@ def neutral(how: str, kind: DType) -> float:
 
 
 def along(low: Waves, op: Op) -> None:
-    """Reduce or scan, each row by one lane."""
+    """Lower reduce or scan with each row done by one lane."""
     Rows(low, op).run()
 
 
 def broadcast(low: Waves, op: Op) -> None:
-    """Each element of the target takes its row's."""
+    """Lower `broadcast` through memory: each element of the target loads its row's."""
     source, target = in_memory(low, op, 0), in_memory(low, op, 1, filled=False)
     axis = op.attrs["along"]
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
-        found = moving.get(low, source, lane, v, (*at[:axis], *at[axis + 1 :]), inside, 0)
-        moving.put(low, found, target, lane, v, at, inside)
+        element = moving.get(low, source, lane, v, (*at[:axis], *at[axis + 1 :]), inside, 0)
+        moving.put(low, element, target, lane, v, at, inside)
 
     moving.over_lanes(low, target.shape, target.dtype.numpy.itemsize, body)
     back(low, op, (1,), [target])
@@ -236,7 +244,10 @@ def _elements(
     body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None, Where], None],
     in_order: bool = False,
 ) -> None:
-    """The body for each element of the tile, with the place in memory that the data give."""
+    """Emit `body` for each element of a tile, with the place in memory that index data give.
+
+    With `in_order`, one lane does all elements, one after another.
+    """
     indices = [in_memory(low, op, 2 + i) for i in range(len(op.operands) - 2)]
     shape = sizes(low.expr(s.upper + 1) for s in op.attrs["over"])
 
@@ -244,9 +255,9 @@ def _elements(
         meanings: dict[Symbol, Expr] = dict(zip(op.attrs["over"], at, strict=True))
         for (name, place_), source in zip(op.attrs.get("where", ()), indices, strict=True):
             images = Substitution({**low.meaning, **meanings})
-            found = moving.get(low, source, lane, v, tuple(images(e) for e in place_), inside, 0)
+            index_value = moving.get(low, source, lane, v, tuple(images(e) for e in place_), inside, 0)
             number = low.unlimited("d")
-            low.emit("read", (found,), symbol=number)
+            low.emit("read", (index_value,), symbol=number)
             meanings[name] = number
         images = Substitution({**low.meaning, **meanings})
         coordinates, conditions = [], []
@@ -267,6 +278,7 @@ def _elements(
 
 
 def _attrs(where: Where, inside: Expr | None, otherwise: Any = None) -> dict[str, Any]:
+    """Return the `when` (and `otherwise`) attributes of a load or store at a place, under the condition `inside`."""
     condition = both((*(() if inside is None else (inside,)), *where.conditions))
     if condition is None:
         return {}
@@ -274,27 +286,27 @@ def _attrs(where: Where, inside: Expr | None, otherwise: Any = None) -> dict[str
 
 
 def gather(low: Waves, op: Op) -> None:
-    """Elements at places that are data."""
+    """Lower `gather`: load elements at places that are data."""
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0, filled=False)
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None, where: Where) -> None:
-        found = _one(low, tile.dtype)
+        element = _one(low, tile.dtype)
         attrs = _attrs(where, inside, op.attrs.get("otherwise", 0))
-        low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
-        moving.put(low, found, tile, lane, v, at, inside)
+        low.emit("load", (element, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+        moving.put(low, element, tile, lane, v, at, inside)
 
     _elements(low, op, memory, body)
     back(low, op, (0,), [tile])
 
 
 def scatter(low: Waves, op: Op) -> None:
-    """Elements to places that are data: one after another by one lane, since of several at one place the last stays."""
+    """Lower `scatter` with one lane, element after element: of several elements at one place, the last one stays."""
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None, where: Where) -> None:
-        found = moving.get(low, tile, lane, v, at, inside, 0)
+        element = moving.get(low, tile, lane, v, at, inside, 0)
         attrs = _attrs(where, inside)
-        low.emit("store", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+        low.emit("store", (element, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
         low.written(memory)
 
     _elements(low, op, memory, body, in_order=True)
@@ -302,14 +314,14 @@ def scatter(low: Waves, op: Op) -> None:
 
 
 def atomic(low: Waves, op: Op) -> None:
-    """Elements combined into places that are data."""
+    """Lower `atomic`: combine elements into places that are data."""
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None, where: Where) -> None:
-        found = moving.get(low, tile, lane, v, at, inside, 0)
+        element = moving.get(low, tile, lane, v, at, inside, 0)
         low.emit(
             "atomic",
-            (found, where.buffer),
+            (element, where.buffer),
             over=(lane, v),
             how=op.attrs["how"],
             at=(where.offset,),
@@ -325,7 +337,7 @@ def atomic(low: Waves, op: Op) -> None:
 
 
 def bitcast(low: Waves, op: Op) -> None:
-    """Memory has another type; registers go through memory."""
+    """Lower `bitcast`: memory gets another type; registers go through memory."""
     base, to = low.handles[op.operands[0]], op.attrs["dtype"]
     if isinstance(base, PlacedView):
         raise ProgramError("bitcast of a view: bitcast the tensor, then view it")
@@ -350,7 +362,7 @@ def bitcast(low: Waves, op: Op) -> None:
 
 
 def while_(low: Waves, op: Op) -> None:
-    """As long as a number in a register, the same in all lanes, is not zero."""
+    """Lower a loop that runs while a number in a register, the same in all lanes, is not zero."""
     flag = low.handles[op.operands[0]]
     if not isinstance(flag, Held) or len(flag.pieces) != 1 or flag.shape:
         raise ProgramError("while looks at one number in registers")

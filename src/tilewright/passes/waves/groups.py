@@ -10,19 +10,21 @@ from tilewright.ir.core import Op, Value
 
 @dataclass(frozen=True)
 class WaveGroup:
-    """Waves that do collective operations together: how many, this one's number, the barrier where they meet."""
+    """Waves that do collective operations together: their number, this wave's index, and the barrier at which they
+    meet.
+    """
 
     waves: int
     wave: Expr
     barrier: Expr
     side: Expr
-    """Which of two halves it is, where the role's waves take tasks in turn; 0 otherwise."""
+    """0 or 1: the half of the role, if halves take tasks in turn; 0 otherwise."""
     halves: int = 1
 
 
 @dataclass(frozen=True)
 class Turns:
-    """The turns of a loop: a barrier for each group, how many rounds the wave has done, and the products of a round."""
+    """The turns of a loop: a barrier for each group, a counter of iterations, and the MMAs of an iteration."""
 
     order: Value
     rounds: Value

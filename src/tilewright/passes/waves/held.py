@@ -20,9 +20,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Values of a fragment: of each [thread, value], the element's coordinates, and whether it is the one to store.
+    """Values of a fragment: tables over [thread, value] of element coordinates, and of who stores an element.
 
-    `columns` are the fragment's values that count, in the order of the tables.
+    `columns` are the fragment's values that the tables describe, in order.
     """
 
     fragment: Value
@@ -32,35 +32,37 @@ class Piece:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the fragment as it stands."""
+        """True if it has all values of the fragment, in order."""
         (_, count) = self.fragment.type.shape
         return self.columns == tuple(range(int(count)))
 
     def ids(self, shape: Sequence[int]) -> Array:
-        """The number of each element in a tensor of that shape, last dimension fastest."""
+        """Return a table of the flat number of each element in a tensor of that shape, last dimension fastest."""
         return numbered(self.coordinates, shape) + np.zeros(self.first.shape, np.int64)
 
     def taken(self, columns: Array, coordinates: tuple[Array, ...]) -> Piece:
-        """Some of its values, seen as elements of a view."""
+        """Return some of its values, with other coordinates (as elements of a view)."""
         chosen = tuple(self.columns[int(c)] for c in columns)
         return Piece(self.fragment, chosen, coordinates, self.first[:, columns])
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A register tensor: its pieces hold every element."""
+    """A register tensor; its pieces hold every element."""
 
     dtype: DType
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
 
     def ids(self, piece: Piece) -> Array:
-        """The number of each element of a piece, last dimension fastest."""
+        """Return a table of the flat number of each element of a piece (some values of a fragment), last dimension
+        fastest.
+        """
         return piece.ids(self.shape)
 
 
 def numbered(coordinates: tuple[Array, ...], shape: Sequence[int]) -> Array:
-    """Coordinates as one number, last dimension fastest."""
+    """Return coordinates as one flat number, last dimension fastest."""
     total: Any = 0
     for c, n in zip(coordinates, shape, strict=True):
         total = total * n + c
@@ -68,18 +70,19 @@ def numbered(coordinates: tuple[Array, ...], shape: Sequence[int]) -> Array:
 
 
 def matching(wanted: Array, there: Array) -> Array | None:
-    """For each column of `wanted`, one of `there` with the same elements in every thread; None: there is none.
+    """Return for each column of `wanted` the number of one of `there` that is equal in every thread; None if one is
+    missing.
 
     >>> matching(np.array([[2, 0], [3, 1]]), np.array([[0, 2], [1, 3]]))
     array([1, 0])
     """
     columns = {column.tobytes(): i for i, column in reversed(list(enumerate(np.ascontiguousarray(there.T))))}
-    found = [columns.get(column.tobytes(), -1) for column in np.ascontiguousarray(wanted.T)]
-    return None if -1 in found else np.asarray(found)
+    matches = [columns.get(column.tobytes(), -1) for column in np.ascontiguousarray(wanted.T)]
+    return None if -1 in matches else np.asarray(matches)
 
 
 def along(values: Array, axis: Expr) -> Expr | None:
-    """The numbers values[0], values[1], ... as an expression of the axis that counts them; None: no digits say so.
+    """Return an expression of `axis` that gives values[axis]; None if the values are no sum of digits of the index.
 
     >>> from tilewright.algebra.expr import index
     >>> print(along(np.array([5, 6, 5, 6, 9, 10, 9, 10]), index("n", 8)))
@@ -108,20 +111,25 @@ def along(values: Array, axis: Expr) -> Expr | None:
 
 
 def place(table: Array, lanes: int, wave: Expr, lane: Expr, value: Expr) -> Expr:
-    """A table over [thread, value] as an expression of wave, lane and value."""
+    """Return a table over [thread, value] as an expression of wave, lane and value; raise a ProgramError if it is
+    none.
+    """
     waves = table.shape[0] // lanes
     cube = table.reshape(waves, lanes, table.shape[1])
     parts = (cube[:, 0, 0], cube[0, :, 0], cube[0, 0, :])
     start = int(cube[0, 0, 0])
     joined = parts[0][:, None, None] + parts[1][None, :, None] + parts[2][None, None, :] - 2 * start
-    found = [along(p - start, axis) for p, axis in zip(parts, (wave, lane, value), strict=True)]
-    if (joined != cube).any() or any(e is None for e in found):
+    digits = [along(p - start, axis) for p, axis in zip(parts, (wave, lane, value), strict=True)]
+    if (joined != cube).any() or any(e is None for e in digits):
         raise ProgramError("a distribution is not a sum of digits of wave, lane and value: no address says it")
-    return weighted_sum(start, [(e, 1) for e in found if e is not None])
+    return weighted_sum(start, [(e, 1) for e in digits if e is not None])
 
 
 def storing(piece: Piece, lanes: int, wave: Expr, lane: Expr) -> tuple[Array, tuple[Expr, ...]]:
-    """(which columns are stored, conditions on wave and lane), so that of repeated elements each is stored once."""
+    """Return (columns to store, conditions on wave and lane) so that each repeated element is stored once.
+
+    Raise a ProgramError if elements are repeated irregularly.
+    """
     first = piece.first
     columns = np.nonzero(first.any(axis=0))[0]
     table = first[:, columns]
@@ -145,6 +153,6 @@ def storing(piece: Piece, lanes: int, wave: Expr, lane: Expr) -> tuple[Array, tu
 
 
 def both(conditions: Sequence[Expr]) -> Expr | None:
-    """All of the conditions in one; None: there are none."""
-    found = all_of(*conditions)
-    return None if isinstance(found, Const) and found.value else found
+    """Return the conjunction of conditions; None if there is none, or it always holds."""
+    conjunction = all_of(*conditions)
+    return None if isinstance(conjunction, Const) and conjunction.value else conjunction

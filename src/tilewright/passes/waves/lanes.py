@@ -1,8 +1,9 @@
 """Lanes of one wave that exchange elements through memory: they meet in between.
 
 The operations of a block program are done one after the other by a wave; its lanes are ordered among themselves only
-where they meet. What one lane stored for an operation another may load, or store over, for the next one after that.
-Elements of one operation are no two lanes' at once; where an operation has steps, it lets the lanes meet by itself.
+where they meet. An element that one lane stored for an operation may be loaded or overwritten by another lane only for
+a later operation, after they met. Elements of one operation are no two lanes' at once; where an operation has steps, it
+lets the lanes meet by itself.
 
 All lanes wait at a barrier that counts, and one arrives for them: it must not run ahead of those that still look at an
 earlier phase, which would be told apart from a later one no more. They meet in between, too.
@@ -19,25 +20,27 @@ from tilewright.ir.tensors import TensorType
 from tilewright.passes.loop_lowering import LoopLowering
 
 ALONE = ("expect", "copy_in", "arrive")
-"""What one lane does for all, and others go on from."""
+"""Operations that one lane does for all lanes."""
 COLLECTIVE = ("together", "barrier", "settle")
-"""Where the lanes of a wave are together anyway."""
+"""Operations at which the lanes of a wave are synchronised anyway."""
 
 
 @dataclass
 class Touched:
-    """Which operations of the block program have loaded from and stored to some memory, since the lanes met last."""
+    """The operations of the block program that have loaded from and stored to a memory since the lanes last
+    synchronised.
+    """
 
     loaded: set[Op | None] = field(default_factory=set)
     stored: set[Op | None] = field(default_factory=set)
 
     def with_(self, other: Touched) -> Touched:
-        """What either says."""
+        """Return the union of both."""
         return Touched(self.loaded | other.loaded, self.stored | other.stored)
 
 
 class LaneMeetings:
-    """What the lanes have touched at this point of the program that is written."""
+    """Tracks the memory that lanes have touched, and synchronises the wave where lanes depend on each other."""
 
     def __init__(self, low: LoopLowering):
         self.low = low
@@ -47,7 +50,7 @@ class LaneMeetings:
         self.waited = False
 
     def note(self, name: str, operands: tuple[Value, ...]) -> None:
-        """An operation is about to be written: the lanes meet before it where they must."""
+        """Note an operation that is about to be emitted; synchronise the lanes before it if they must be."""
         if name == "arrive" or (name in ALONE and self.waited):
             self.meet()
         self.waited = name == "await" or (self.waited and name not in COLLECTIVE)
@@ -59,35 +62,36 @@ class LaneMeetings:
         known = self.touched.get(memory, Touched())
         if known.stored - others or (name != "load" and known.loaded - others):
             self.meet()
-        found = self.touched.setdefault(memory, Touched())
-        (found.loaded if name == "load" else found.stored).add(self.current)
+        touched = self.touched.setdefault(memory, Touched())
+        (touched.loaded if name == "load" else touched.stored).add(self.current)
         if name != "load":
             self.stored.add(memory)
 
     def meet(self) -> None:
-        """The lanes meet, unless they have touched nothing since they did, and waited for nothing."""
+        """Emit a synchronisation of the wave's lanes, unless they have touched nothing and waited for nothing since the
+        last.
+        """
         if self.touched or self.waited:
             self.low.emit("together")
         self.touched.clear()
 
     def pass_on(self) -> None:
-        """The lanes meet, where they may still wait for what one of them lets pass next."""
+        """Synchronise the lanes if some may still wait at a barrier that one lane is about to let others pass."""
         if self.waited:
             self.meet()
 
     @contextmanager
     def perhaps(self) -> Iterator[None]:
-        """What is written within may be left out: what was so before it may still be so after it."""
+        """Treat what is emitted within as conditional: the state before it may still hold after it."""
         before, waited = dict(self.touched), self.waited
         yield
-        for memory, found in before.items():
-            self.touched[memory] = self.touched.get(memory, Touched()).with_(found)
+        for memory, touched in before.items():
+            self.touched[memory] = self.touched.get(memory, Touched()).with_(touched)
         self.waited |= waited
 
     def block(self, block: Block, once: bool) -> None:
-        """A block that may be left out, or done again: what it stores is seen by whatever comes before it next time.
-
-        With `once` it is done, and not again.
+        """Lower a block that may be skipped, or run again (unless `once`): lanes synchronise at its end if it
+        stores.
         """
         outer, self.stored = self.stored, set()
         with nullcontext() if once else self.perhaps():

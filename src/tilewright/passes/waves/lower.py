@@ -16,22 +16,22 @@ from tilewright.passes.waves.waves import EVERYONE, Waves
 
 
 def lower_waves(program: Program, machine: Machine) -> Program:
-    """The loop program of a block program whose parameters are bound, for a machine whose waves have many lanes.
+    """Return the loop program of a block program whose parameters are bound, for a machine with waves of many lanes.
 
-    Operations have scratch memory of their own, so that waves need not meet in between; where shared memory does not
-    hold that, they share it.
+    Each operation has scratch memory of its own, so that waves meet less often; if shared memory does not hold that,
+    they share it.
     """
     with building():
-        found = _loop_program(Waves(program, machine, RULES))
-        if past_shared(found, machine) > 0:
-            found = _loop_program(Waves(program, machine, RULES, thrifty=True))
-        join_loads(found)
-        mark_streams(found, machine)
-        return found
+        lowered = _loop_program(Waves(program, machine, RULES))
+        if past_shared(lowered, machine) > 0:
+            lowered = _loop_program(Waves(program, machine, RULES, thrifty=True))
+        join_loads(lowered)
+        mark_streams(lowered, machine)
+        return lowered
 
 
 def past_shared(program: Program, machine: Machine) -> int:
-    """How many bytes of shared memory the tensors of a loop program take that a workgroup has not; below 0: has."""
+    """Return the number of bytes by which a loop program exceeds a workgroup's shared memory; negative if it fits."""
     space, total = machine.spaces["shared"], 0
     for op in program.body.ops:
         kind = op.attrs.get("type")
@@ -41,7 +41,7 @@ def past_shared(program: Program, machine: Machine) -> int:
 
 
 def _loop_program(low: Waves) -> Program:
-    """The loop program of the block program that `low` is for: its roles one after another."""
+    """Return the loop program of a block program: its roles one after another."""
     for record in low.program.records:
         if record.name == "let":
             let(low, record)
@@ -58,24 +58,24 @@ def _loop_program(low: Waves) -> Program:
 
 
 def _role(low: Waves, role: Op | None, place: int, waves: int, before: int, total: int) -> Op:
-    """A role with what stands outside of roles, which all waves do together."""
+    """Return the loop program's role: what stands outside of roles, which all waves do, then the role's block."""
     low.head, body = Block(()), Block(())
     symbol = index(low.fresh("w"), waves)
     over: tuple[Symbol, ...] = (symbol,)
     if low.cluster > 1:
         rank = index(low.fresh("rank"), low.cluster)
         low.rank, over = rank, (symbol, rank)
-    own = WaveGroup(waves, symbol, as_expr(place + 1), as_expr(0))
+    role_group = WaveGroup(waves, symbol, as_expr(place + 1), as_expr(0))
     low.role = EVERYONE if role is None else role.attrs["name"]
     handles, meaning = dict(low.handles), low.meaning
     with low.writing(body):
-        low.group = own if role is None else WaveGroup(total, symbol + before, as_expr(0), as_expr(0))
+        low.group = role_group if role is None else WaveGroup(total, symbol + before, as_expr(0), as_expr(0))
         for op in low.program.body.ops:
             if op.name != "role":
                 low.op(op)
             elif op is role:
                 low.flying.settle_all()
-                low.group = own
+                low.group = role_group
                 low.block(op.blocks[0], once=True)
         low.flying.settle_all()
         channels.at_the_end(low)
@@ -88,18 +88,18 @@ def _role(low: Waves, role: Op | None, place: int, waves: int, before: int, tota
 
 
 def _alloc(low: Waves, op: Op) -> None:
-    """Memory, or registers: where lanes need nothing of each other's."""
+    """Lower `alloc`: registers distributed over lanes if lanes need nothing of each other; else as `moving.alloc`."""
     (framed.alloc if op.results[0] in low.frames.tensors else moving.alloc)(low, op)
 
 
 def _view(low: Waves, op: Op) -> None:
-    """A view of values that are dealt out is looked through by whoever uses it."""
+    """Lower `view`; a view of distributed registers emits nothing, as its users look through it."""
     if low.frames.root(op.operands[0]) not in low.frames.tensors:
         moving.view(low, op)
 
 
-def _dealt(rule: Rule) -> Rule:
-    """The rule of an operation, unless it goes over what is dealt out over lanes, or a tile of it is turned."""
+def _distributed(rule: Rule) -> Rule:
+    """Return a rule that handles distributed operands and transposed tiles, and calls `rule` for all others."""
 
     def chosen(low: Waves, op: Op) -> None:
         if op in low.frames.turned:
@@ -111,7 +111,7 @@ def _dealt(rule: Rule) -> Rule:
 
 
 def _scan(low: Waves, op: Op) -> None:
-    """A scan of what is dealt out over lanes; of anything else, each row by one lane."""
+    """Lower `scan` over distributed lanes, or with each row done by one lane."""
     (scanned.scan if op in low.frames.axes else general.along)(low, op)
 
 
@@ -119,10 +119,10 @@ RULES: dict[str, Rule] = {
     "alloc": _alloc,
     "view": _view,
     "let": let,
-    "fill": _dealt(moving.fill),
-    "copy": _dealt(moving.copy),
-    "map": _dealt(computing.map_),
-    "reduce": _dealt(computing.reduce),
+    "fill": _distributed(moving.fill),
+    "copy": _distributed(moving.copy),
+    "map": _distributed(computing.map_),
+    "reduce": _distributed(computing.reduce),
     "broadcast": computing.broadcast,
     "convert_layout": computing.convert_layout,
     "scan": _scan,

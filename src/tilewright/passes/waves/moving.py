@@ -29,7 +29,7 @@ InMemory = PlacedMemory | PlacedView
 
 
 def alloc(low: Waves, op: Op) -> None:
-    """Shared memory of the workgroup, one piece for each half where waves take turns; or fragments."""
+    """Lower `alloc`: shared memory of the workgroup (one piece for each half with ping-pong), or fragments."""
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, RegisterType):
         low.handles[result] = registers(low, kind, result.name or "register")
@@ -46,21 +46,24 @@ def alloc(low: Waves, op: Op) -> None:
 
 
 def registers(low: Waves, kind: RegisterType, name: str) -> Held:
-    """The fragments of a register tensor: one for each atom's sum, or for each row or column of atoms of a factor."""
+    """Return the fragments of a register tensor: one for each atom of C, or for each row or column of atoms of A or
+    B.
+    """
     spread = placement(kind, low.target)
     if spread.threads != low.lanes * low.group.waves:
         raise ProgramError(
             f"{kind} is spread over {spread.threads} threads; {low.group.waves} waves of {low.lanes} run it"
         )
     pieces = []
-    for columns in _parts(low, kind, spread):
+    for columns in _fragment_columns(low, kind, spread):
         fragment = low.fragment(kind.dtype, len(columns), name)
         coordinates = tuple(c[:, columns] for c in spread.coordinates)
         pieces.append(Piece(fragment, tuple(range(len(columns))), coordinates, spread.first[:, columns]))
     return Held(kind.dtype, spread.shape, tuple(pieces))
 
 
-def _parts(low: Waves, kind: RegisterType, spread: Placement) -> list[list[int]]:
+def _fragment_columns(low: Waves, kind: RegisterType, spread: Placement) -> list[list[int]]:
+    """Return the values of each fragment of a register tensor: of each atom of C, or of each row or column of atoms."""
     every = list(range(spread.values))
     if kind.distribution is None or kind.distribution.operand is None or low.target is None:
         return [every]
@@ -79,7 +82,7 @@ def _parts(low: Waves, kind: RegisterType, spread: Placement) -> list[list[int]]
 
 
 def view(low: Waves, op: Op) -> None:
-    """A view of memory stays one; of registers, it is those values that it holds."""
+    """Lower `view`: of memory, it stays a view; of registers, it is the values that it holds."""
     base = low.handles[op.operands[0]]
     shape = sizes(low.expr(e) for e in op.results[0].type.shape)
     if isinstance(base, Held):
@@ -92,6 +95,10 @@ def view(low: Waves, op: Op) -> None:
 
 
 def _of_registers(low: Waves, op: Op, base: Held, shape: tuple[int, ...]) -> Held:
+    """Return the view of a register tensor: the values that it holds.
+
+    Raise a ProgramError if its coordinates are not constant, or if lanes hold different numbers of its elements.
+    """
     indices = np.indices(shape)
     names = {s.name: c for s, c in zip(op.attrs["over"], indices, strict=True)}
     at = []
@@ -122,24 +129,28 @@ def _of_registers(low: Waves, op: Op, base: Held, shape: tuple[int, ...]) -> Hel
 
 
 def values_of(low: Waves, piece: Piece) -> Value:
-    """A fragment with just the values of a piece."""
+    """Return a fragment with just the values of a piece (some values of a fragment)."""
     low.flying.touch(read=(piece.fragment,))
     if piece.whole:
         return piece.fragment
-    found = low.fragment(piece.fragment.type.dtype, len(piece.columns), piece.fragment.name)
-    pick(low, found, piece.fragment, np.asarray(piece.columns))
-    return found
+    picked = low.fragment(piece.fragment.type.dtype, len(piece.columns), piece.fragment.name)
+    pick(low, picked, piece.fragment, np.asarray(piece.columns))
+    return picked
 
 
 def pick(low: Waves, target: Value, source: Value, columns: Any, apart: int = 0) -> None:
-    """The target's values are those of the source, of this lane or of the one whose number differs in these bits."""
+    """Emit a shuffle: the target's values are `columns` of the source, of the lane whose number differs in the bits
+    `apart`.
+    """
     lane, v = low.axes(len(columns))
     taken = lane ^ apart if apart else lane
     low.emit("shuffle", (target, source), over=(lane, v), at=(taken, place(np.asarray([columns]), 1, lane, lane, v)))
 
 
 def held_as(low: Waves, handle: Any, piece: Piece, shape: tuple[int, ...], otherwise: float | None = None) -> Value:
-    """A fragment whose values are the elements of a tensor where a piece has them."""
+    """Return a fragment with a tensor's elements in the layout of a piece (some values of a fragment); raise a
+    ProgramError if lanes hold others.
+    """
     if isinstance(handle, Held):
         wanted = piece.ids(shape)
         for source in handle.pieces:
@@ -148,24 +159,25 @@ def held_as(low: Waves, handle: Any, piece: Piece, shape: tuple[int, ...], other
                 chosen = source.taken(columns, piece.coordinates)
                 return values_of(low, chosen)
         raise ProgramError("the operands are not spread over lanes alike; convert_layout first")
-    found = low.fragment(handle.dtype, len(piece.columns))
-    load(low, handle, found, piece, otherwise)
-    return found
+    loaded = low.fragment(handle.dtype, len(piece.columns))
+    load(low, handle, loaded, piece, otherwise)
+    return loaded
 
 
 def holds(handle: Held, piece: Piece, shape: tuple[int, ...]) -> bool:
-    """Whether every lane holds the elements of a piece, in one fragment."""
+    """True if every lane holds the elements of a piece (some values of a fragment) in one fragment of a tensor."""
     wanted = piece.ids(shape)
     return any(matching(wanted, handle.ids(source)) is not None for source in handle.pieces)
 
 
 def _where(low: Waves, memory: InMemory, piece: Piece, lane: Symbol, v: Symbol) -> tuple[tuple[Expr, ...], Where]:
+    """Return (coordinates, place in memory) of the elements of a piece (some values of a fragment)."""
     at = tuple(place(c, low.lanes, low.group.wave, lane, v) for c in piece.coordinates)
     return at, memory.at(at)
 
 
 def load(low: Waves, memory: InMemory, target: Value, piece: Piece, otherwise: float | None) -> None:
-    """A fragment's values are loaded from where a piece has its elements."""
+    """Emit the load of a fragment's values from memory, at the elements of a piece (some values of a fragment)."""
     low.flying.touch(written=(target,))
     lane, v = low.axes(len(piece.columns))
     _, where = _where(low, memory, piece, lane, v)
@@ -175,7 +187,9 @@ def load(low: Waves, memory: InMemory, target: Value, piece: Piece, otherwise: f
 
 
 def store(low: Waves, source: Value, piece: Piece, memory: InMemory) -> None:
-    """A fragment's values are stored to where a piece has its elements; repeated ones once."""
+    """Emit the store of a fragment's values to memory, at the elements of a piece (some values of a fragment); repeated
+    elements are stored once.
+    """
     lane, v = low.axes(len(piece.columns))
     columns, conditions = storing(piece, low.lanes, low.group.wave, lane)
     if len(columns) != len(piece.columns):
@@ -201,10 +215,9 @@ def over_lanes(
     body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None], None],
     width: int | None = None,
 ) -> None:
-    """`body` for every element of a shape, dealt out over lanes: `width` to a lane, or as many as it
-    moves at once, where that fits.
+    """Emit `body` for every element of a shape, distributed over lanes, `width` neighbours per lane.
 
-    Where an extent is open, a call tells how many rounds there are.
+    If `width` is None, it is as many as a lane moves at once. If an extent is open, a call tells the number of rounds.
     """
     count = prod(map(as_expr, shape), start=as_expr(1))
     if count is as_expr(0):
@@ -220,7 +233,7 @@ def over_lanes(
 
 
 def _widest(shape: tuple[Size, ...], size: int, vector: int) -> int:
-    """How many elements a lane takes: up to so many bytes, of one row."""
+    """Return the number of elements that a lane takes at once: up to `vector` bytes, within one row."""
     width = max(1, vector // size)
     while shape and as_expr(shape[-1]) % width is not as_expr(0):
         width //= 2
@@ -228,7 +241,7 @@ def _widest(shape: tuple[Size, ...], size: int, vector: int) -> int:
 
 
 def unravelled(number: Expr, shape: tuple[Size, ...]) -> tuple[Expr, ...]:
-    """The coordinates of an element by its number, last dimension fastest; what is empty has no elements."""
+    """Return the coordinates of an element from its flat number, last dimension fastest; empty extents count as 1."""
     at: list[Expr] = []
     for size in reversed(shape[1:]):
         extent = maximum(1, size)
@@ -238,7 +251,7 @@ def unravelled(number: Expr, shape: tuple[Size, ...]) -> tuple[Expr, ...]:
 
 
 def fill(low: Waves, op: Op) -> None:
-    """A number everywhere."""
+    """Lower `fill`: a number everywhere; zeros of registers are only noted, as an MMA may start from zero by itself."""
     target, value = low.handles[op.operands[0]], op.attrs["value"]
     if isinstance(target, Held):
         for piece in target.pieces:
@@ -261,7 +274,7 @@ def fill(low: Waves, op: Op) -> None:
 def put(
     low: Waves, source: Value, target: InMemory, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None
 ) -> None:
-    """One round's values are stored."""
+    """Emit the store of one round's values at the coordinates `at`, under the condition `inside`."""
     where = target.at(at)
     condition = both((*(() if inside is None else (inside,)), *where.conditions))
     attrs: dict[str, Any] = {} if condition is None else {"when": condition}
@@ -272,22 +285,25 @@ def put(
 def get(
     low: Waves, source: InMemory, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None, otherwise: Any
 ) -> Value:
-    """One round's values, loaded."""
-    found = low.fragment(source.dtype, int(v.hi) + 1)
+    """Return a fragment with one round's values, loaded at the coordinates `at`; `otherwise` where out of bounds."""
+    loaded = low.fragment(source.dtype, int(v.hi) + 1)
     where = source.at(at)
     condition = both((*(() if inside is None else (inside,)), *where.conditions))
     attrs: dict[str, Any] = {} if condition is None else {"when": condition, "otherwise": otherwise or 0}
-    low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
-    return found
+    low.emit("load", (loaded, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+    return loaded
 
 
 def _whole(piece: Piece) -> None:
+    """Raise a ProgramError unless a piece (some values of a fragment) has all values of its fragment: parts of
+    registers cannot be written.
+    """
     if not piece.whole:
         raise ProgramError("a part of registers is read only: write to the whole, or convert_layout")
 
 
 def copy(low: Waves, op: Op) -> None:
-    """Elements from one tensor to another."""
+    """Lower `copy`: elements from one tensor to another; by a bulk copy if the copy names one."""
     source, target = (low.handles[v] for v in op.operands)
     otherwise = op.attrs.get("otherwise")
     by = op.attrs.get("by")
@@ -299,9 +315,9 @@ def copy(low: Waves, op: Op) -> None:
         for piece in target.pieces:
             _whole(piece)
             if isinstance(source, Held):
-                found = held_as(low, source, piece, target.shape)
+                values = held_as(low, source, piece, target.shape)
                 low.flying.touch(written=(piece.fragment,))
-                pick(low, piece.fragment, found, np.arange(len(piece.columns)))
+                pick(low, piece.fragment, values, np.arange(len(piece.columns)))
             else:
                 load(low, source, piece.fragment, piece, otherwise)
     elif isinstance(source, Held):
@@ -319,7 +335,9 @@ def copy(low: Waves, op: Op) -> None:
 
 
 def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
-    """One wave of the group starts the copy; the stage that it fills, or leaves, sees to its end."""
+    """Emit a bulk copy by one elected wave of the group; the barrier of the stage that it fills or leaves tracks its
+    end.
+    """
     comes = target.root.buffer.type.space == "shared"
     near, far = (target, source) if comes else (source, target)
     stage = near.root
@@ -333,7 +351,7 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
     # each workgroup of the cluster brings its part, for all of them; what leaves, each group of waves sends by itself
     places = (part * extents[0] + axes[0], *axes[1:]) if parts > 1 else axes
     at = near.at(places)
-    there, ends = _coordinates(far, places)
+    far_coordinates, ends = _coordinates(far, places)
     inside = both([end >= 0 for end in ends])
     if comes:
         low.between_lanes.pass_on()
@@ -346,7 +364,7 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
                 "copy_in",
                 (far.root.buffer, stage.buffer, full),
                 over=axes,
-                there=there,
+                there=far_coordinates,
                 at=(at.offset,),
                 by=op.attrs["by"],
                 signal=(stage.stage,),
@@ -359,7 +377,7 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
                 (stage.buffer, far.root.buffer),
                 over=axes,
                 at=(at.offset,),
-                there=there,
+                there=far_coordinates,
                 by=op.attrs["by"],
                 inside=inside,
             )
@@ -368,7 +386,9 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
 
 
 def by_lanes(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
-    """Each lane of the group starts copies of runs that are neighbours in the target; the commit sees to their end."""
+    """Emit asynchronous copies that each lane starts, of runs that are contiguous in the target; the commit waits for
+    them.
+    """
     if not isinstance(target.root, Stage):
         raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
     atom = low.target.copy_atom(op.attrs["by"])
@@ -397,15 +417,16 @@ def by_lanes(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
 
 
 def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[tuple[Expr, bool], ...], tuple[Expr, ...]]:
-    """The coordinates in the argument at the bottom, each with whether it may lie outside; and the ends of views that
-    lie within it."""
-    found: tuple[tuple[Expr, bool], ...] = tuple((a, False) for a in axes)
+    """Return ((coordinate in the argument, True if it may be out of bounds) per dimension, bounds of views within
+    it).
+    """
+    coordinates: tuple[tuple[Expr, bool], ...] = tuple((a, False) for a in axes)
     ends: list[Expr] = []
     while isinstance(memory, PlacedView):
-        images = Substitution({s: e for s, (e, _) in zip(memory.over, found, strict=True)})
-        outside = {s for s, (_, may) in zip(memory.over, found, strict=True) if may}
-        found = tuple((images(e), bool(loose or e.symbols & outside)) for e, loose in memory.places)
-        marked = zip(found, memory.base.shape, memory.places, strict=True)
+        images = Substitution({s: e for s, (e, _) in zip(memory.over, coordinates, strict=True)})
+        outside = {s for s, (_, may) in zip(memory.over, coordinates, strict=True) if may}
+        coordinates = tuple((images(e), bool(loose or e.symbols & outside)) for e, loose in memory.places)
+        marked = zip(coordinates, memory.base.shape, memory.places, strict=True)
         ends += [end for (e, _), n, (_, loose) in marked if loose for end in both_ends(e, as_expr(n))]
         memory = memory.base
-    return found, ends_within(ends, [e for e, _ in found], map(as_expr, memory.shape))
+    return coordinates, ends_within(ends, [e for e, _ in coordinates], map(as_expr, memory.shape))

@@ -1,4 +1,4 @@
-"""mma: one operation of the loop level for each sum of an atom, over all of k."""
+"""MMAs: one loop operation for each atom of the accumulator, over all of k."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.passes.waves.waves import Waves
 
 
 def mma(low: Waves, op: Op) -> None:
-    """Sums grow; an atom that completes later goes on by itself."""
+    """Lower `mma`; asynchronous atoms are noted as under way."""
     if op.attrs.get("skip"):
         raise ProgramError(
             "mma skip: copy the factors with `else 0` first; waves of many lanes do not leave out factors"
@@ -58,7 +58,7 @@ def mma(low: Waves, op: Op) -> None:
 
 
 def _first(low: Waves, atom: MultiplyAtom, table: Any) -> Any:
-    """Where each wave's atom begins along rows or columns: the same for the waves that share one."""
+    """Return the first row or column of each wave's atom; it is the same for waves that share an atom."""
     together = atom.c.lanes // low.lanes
     return table.reshape(low.group.waves // together, -1).min(axis=1).repeat(together)
 
@@ -66,7 +66,7 @@ def _first(low: Waves, atom: MultiplyAtom, table: Any) -> Any:
 def _factor(
     low: Waves, atom: MultiplyAtom, factor: Any, which: str, first: Any, depth: int
 ) -> tuple[Value, dict[str, Any]]:
-    """(operand, attributes) of one factor: a fragment, or a place for every element of a matrix in memory."""
+    """Return (operand, attributes) of A or B: a fragment, or shared memory with the offset of each element."""
     if isinstance(factor, Held):
         for piece in factor.pieces:
             if (_first(low, atom, piece.coordinates[0 if which == "a" else 1]) == first).all():

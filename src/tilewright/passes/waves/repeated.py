@@ -17,14 +17,14 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, Op, Program, Value
 
 QUIET = ("alloc", "load", "compute", "shuffle", "fill", "let", "read")
-"""What neither changes memory nor waits."""
+"""Operations that neither change memory nor wait."""
 
 
 def join_loads(program: Program) -> None:
-    """Leaves out each load whose elements an earlier one of its block has, and takes those.
+    """Delete each load whose elements an earlier load of its block has; its users take those.
 
-    Registers are looked at that their block allocates, and that nothing else writes: others may hold, until the load,
-    what a round before left there.
+    Only registers that their block allocates and that nothing else writes are joined: others may hold a value of an
+    earlier iteration until the load.
     """
     writers = Counter(value for op in program.walk() for value in _written(op))
     same: dict[Value, Value] = {}
@@ -34,7 +34,7 @@ def join_loads(program: Program) -> None:
 
 
 def _written(op: Op) -> tuple[Value, ...]:
-    """The registers that an operation may write."""
+    """Return the registers that an operation may write."""
     match op.name:
         case "load" | "compute" | "shuffle" | "fill":
             return op.operands[:1]
@@ -44,16 +44,17 @@ def _written(op: Op) -> tuple[Value, ...]:
 
 
 def _join_in(block: Block, writers: Mapping[Value, int], same: dict[Value, Value]) -> None:
+    """Delete repeated loads of a block and of blocks inside it; `same` gets {register: the one that replaces it}."""
     known: dict[tuple[Any, ...], Value] = {}
     kept: list[Op] = []
-    own = {value for op in block.ops if op.name == "alloc" for value in op.results}
+    allocated = {value for op in block.ops if op.name == "alloc" for value in op.results}
     for op in block.ops:
         if op.name not in QUIET:
             known.clear()
         for inner in op.blocks:
             _join_in(inner, writers, same)
-        if op.name == "load" and op.operands[0] in own and writers[op.operands[0]] == 1:
-            register, first = op.operands[0], known.setdefault(_elements(op), op.operands[0])
+        if op.name == "load" and op.operands[0] in allocated and writers[op.operands[0]] == 1:
+            register, first = op.operands[0], known.setdefault(_load_key(op), op.operands[0])
             if first is not register:
                 same[register] = first
                 continue
@@ -61,8 +62,8 @@ def _join_in(block: Block, writers: Mapping[Value, int], same: dict[Value, Value
     block.ops[:] = [op for op in kept if not (op.results and op.results[0] in same)]
 
 
-def _elements(op: Op) -> tuple[Any, ...]:
-    """What a load has, by names of its own for lanes and values."""
+def _load_key(op: Op) -> tuple[Any, ...]:
+    """Return a key of a load: equal keys load the same elements."""
     register, memory = op.operands
     axes = op.attrs["over"]
     named = Substitution({a: index(f"axis_{n}", a.upper + 1) for n, a in enumerate(axes)})

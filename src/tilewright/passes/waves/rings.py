@@ -1,4 +1,4 @@
-"""Channels as rings of stages: how far a wave has come in one, its barriers, and a stage that is held."""
+"""Channels as rings of stages: a wave's position in a ring, its barriers, and a stage that is held."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tilewright.passes.places import PlacedMemory
 
 @dataclass(frozen=True)
 class Count:
-    """How far a wave has come in a ring of stages: which stage is next, and how often the ring has turned.
+    """A wave's position in a ring of stages: registers with the next stage, and with the number of turns of the ring.
 
-    Both are kept, and counted on by comparing: a quotient of the fill's number is no address that all lanes are known
-    to share, and products would wait for it in every step.
+    Both are kept, and advanced by comparing: a division of the fill's number gives no address that all lanes are known
+    to share, and MMAs would wait for it in every step.
     """
 
     stages: int
@@ -27,7 +27,7 @@ class Count:
 
 @dataclass(frozen=True)
 class StagePlace:
-    """A fill: its stage, and which turn of the ring it is."""
+    """A fill of a ring: its stage, and the turn of the ring."""
 
     stage: Expr
     turn: Expr
@@ -35,7 +35,7 @@ class StagePlace:
 
 @dataclass(eq=False)
 class BarrierRing:
-    """A channel in the role that is written: its barriers, and the wave's counters."""
+    """A channel in the role that is emitted: its barriers, and the wave's counters."""
 
     op: Op
     stages: int
@@ -45,24 +45,24 @@ class BarrierRing:
     """The number of its first barrier: each half of a role has its own, where the channel is the half's."""
     counters: dict[str, Count]
     own: bool
-    """Whether one role is producer and consumer."""
+    """True if one role is producer and consumer."""
     leaves: bool = False
-    """Whether copies leave from the stage that is held."""
+    """True if bulk copies leave from the stage that is held."""
     everywhere: bool = False
-    """Whether workgroups of the cluster bring parts for one another: a stage is empty when it is so in all of them."""
+    """True if workgroups of a cluster load parts for one another: a stage is empty when it is so in all of them."""
     late: bool = False
-    """Whether the first wave's releases are put off to where the stage is wanted again."""
+    """True if the first wave's releases are delayed until the stage is acquired again."""
     groups: int = 1
     """Groups of the role's waves that each hand over a part of their own."""
 
     def barrier(self, place: StagePlace) -> Expr:
-        """The barrier of a fill's stage."""
+        """Return the index of the barrier of a fill's stage."""
         return self.base + place.stage
 
 
 @dataclass(frozen=True)
 class Stage(PlacedMemory):
-    """A stage of a channel, held: which barrier it has."""
+    """The memory of a stage that is held, with its channel and the index of its barrier."""
 
     ring: Any = None
     stage: Expr = ZERO

@@ -20,14 +20,16 @@ from tilewright.passes.waves.waves import Waves
 
 
 def groups_apart(low: Waves, channel: Op, groups: int) -> bool:
-    """Whether each of so many groups of a role's waves hands over just what it wrote: a part of each copy out, which is
-    cut along its first dimension."""
+    """True if each of `groups` groups of a role's waves hands over just what it wrote, without waiting for the others.
+
+    Then a copy out is split along its first dimension, one part for each group.
+    """
     role = next((op for op in low.roles if op.attrs["name"] == low.role), None)
     if role is None or channel in low.program.body.ops or low.group.halves > 1 or low.group.waves % groups:
         return False
     wrote: list[Any] | None = None
-    for op, known in _rounds(low, role.blocks[0], frozenset()):
-        stages = [v for v in op.operands if _made_by(low, v, channel)]
+    for op, known in _unrolled_ops(low, role.blocks[0], frozenset()):
+        stages = [v for v in op.operands if _is_in_stage(low, v, channel)]
         if not stages or op.name in ("view", "commit", "release"):
             continue
         if len(channel.operands) > 1 or not all(_is_known(low, v, known) for v in _looked_at(op)):
@@ -36,24 +38,29 @@ def groups_apart(low: Waves, channel: Op, groups: int) -> bool:
             wrote = _written(low, op, stages[0], groups)
             if wrote is None:
                 return False
-        elif op.name != "copy" or "by" not in op.attrs or wrote is None or not _cut(low, op.operands[0], wrote):
+        elif (
+            op.name != "copy"
+            or "by" not in op.attrs
+            or wrote is None
+            or not _can_split_copy(low, op.operands[0], wrote)
+        ):
             return False
     return wrote is not None
 
 
 def _looked_at(op: Op) -> tuple[Value, ...]:
-    """The operands whose places count: those of a copy out in what it leaves from, all of them otherwise."""
+    """Return the operands whose places count: the source of a bulk copy out, all operands of any other operation."""
     return op.operands[:1] if op.name == "copy" and "by" in op.attrs else op.operands
 
 
-def _made_by(low: Waves, value: Value, channel: Op) -> bool:
-    made = low.chain.made.get(low.chain.root(value))
-    return made is not None and made.name in ("acquire", "wait") and made.operands[0] is channel.results[0]
+def _is_in_stage(low: Waves, value: Value, channel: Op) -> bool:
+    """True if a value lies in a stage of the channel."""
+    maker = low.chain.made.get(low.chain.root(value))
+    return maker is not None and maker.name in ("acquire", "wait") and maker.operands[0] is channel.results[0]
 
 
-def _rounds(low: Waves, block: Block, known: frozenset[Symbol]) -> Iterator[tuple[Op, frozenset[Symbol]]]:
-    """The operations of a block and of those in it, in every round of loops that are written out, whose variables are
-    known."""
+def _unrolled_ops(low: Waves, block: Block, known: frozenset[Symbol]) -> Iterator[tuple[Op, frozenset[Symbol]]]:
+    """Yield (operation, known loop variables) of a block and of blocks in it, for every iteration of unrolled loops."""
     for op in block.ops:
         yield op, known
         ranges = op.attrs.get("ranges", ()) if op.attrs.get("unroll") else ()
@@ -67,13 +74,13 @@ def _rounds(low: Waves, block: Block, known: frozenset[Symbol]) -> Iterator[tupl
             for point in product(*counts):
                 low.chain.values |= zip(names, point, strict=True)
                 for inner in op.blocks:
-                    yield from _rounds(low, inner, known | {r.symbol for r in ranges})
+                    yield from _unrolled_ops(low, inner, known | {r.symbol for r in ranges})
         finally:
             low.chain.values |= before
 
 
 def _is_known(low: Waves, value: Value, known: frozenset[Symbol]) -> bool:
-    """Whether places in a stage, or in registers, depend on nothing but rounds that are written out."""
+    """True if the places of a view in a stage or in registers depend only on variables of unrolled loops."""
     op = low.chain.made.get(value)
     while op is not None and op.name in ("view", "bitcast"):
         if op.name == "view" and any(low.expr(e).symbols - known - {*op.attrs["over"]} for e, _ in op.attrs["at"]):
@@ -83,25 +90,31 @@ def _is_known(low: Waves, value: Value, known: frozenset[Symbol]) -> bool:
 
 
 def _written(low: Waves, op: Op, stage: Value, groups: int) -> list[Any] | None:
-    """The places in a stage that each group writes; None where lanes take elements of memory in turn, or where groups
-    hold the same elements."""
+    """Return the places in a stage that each group writes; None if groups write the same elements.
+
+    None too if no register tensor is written, as lanes then take elements of memory in turn.
+    """
     held = next((v for v in op.operands if isinstance(v.type, RegisterType)), None)
     elements = None if held is None else low.chain.registers(held, low.target)
     if elements is None or len(elements) != low.lanes * low.group.waves:
         return None
     shape = numbers(stage.type.shape, stage.type)
     _, places = low.chain.offsets(stage, np.unravel_index(elements, shape, order="F"))
-    found = [np.unique(part) for part in np.split(places, groups)]
-    return found if sum(map(len, found)) == len(np.unique(places)) else None
+    places_of_group = [np.unique(part) for part in np.split(places, groups)]
+    return places_of_group if sum(map(len, places_of_group)) == len(np.unique(places)) else None
 
 
-def _cut(low: Waves, source: Value, wrote: list[Any]) -> bool:
-    """Whether the parts of a copy, cut along its first dimension, each take what one group wrote, from a place where a
-    copy may begin."""
+def _can_split_copy(low: Waves, source: Value, wrote: list[Any]) -> bool:
+    """True if the parts of a copy, split along its first dimension, each take what one group wrote, from an aligned
+    place.
+    """
     shape = numbers(source.type.shape, source.type)
     kind, places = low.chain.offsets(source, tuple(np.indices(shape)))
     if shape[0] % len(wrote):
         return False
     unit = low.target.spaces["shared"].alignment // kind.dtype.numpy.itemsize
     parts = np.split(places, len(wrote))
-    return all(int(part.min()) % unit == 0 and np.isin(part, own).all() for part, own in zip(parts, wrote, strict=True))
+    return all(
+        int(part.min()) % unit == 0 and np.isin(part, group_places).all()
+        for part, group_places in zip(parts, wrote, strict=True)
+    )

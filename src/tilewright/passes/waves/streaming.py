@@ -1,8 +1,8 @@
 """Results stay in the last-level cache while what is read once passes by: such loads say `stream` (evict first).
 
-Where results nearly fill the cache, what was read would evict them before the next launch looks for them. Of a tensor
-that is read several times, only the last load streams. Where results do not fit, or are few, nothing is gained: lines
-that a launch before left in the cache would stay instead. Nothing is changed but what the cache keeps.
+If results nearly fill the cache, loads would evict them before the next launch reads them. Of a tensor that is read
+several times, only the last load streams. If results do not fit, or are few, nothing is gained: lines that an earlier
+launch left in the cache would stay instead. Nothing is changed but what the cache keeps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ AGAIN = 1.25
 
 @dataclass(frozen=True)
 class _Use:
-    """An operation, as one that may use an argument: the conditions it is under; how many operations come before it
-    that change memory or wait; how many elements all tasks move by it, None if that depends on something."""
+    """An operation that may use an argument.
+
+    `when` are the conditions around it, `pauses` the number of earlier operations that change memory or wait, `count`
+    the elements that all tasks move by it; None if that is not known.
+    """
 
     op: Op
     when: tuple[Expr, ...]
@@ -34,13 +37,13 @@ class _Use:
     count: int | None
 
     def excludes(self, other: _Use) -> bool:
-        """Whether a task does one of both."""
+        """True if a task does at most one of both."""
         together = all_of(*self.when, *other.when)
         return isinstance(together, Const) and not together.value
 
 
 def mark_streams(program: Program, machine: Machine) -> None:
-    """Says `stream` of the loads of a loop program that leave the last-level cache to its results."""
+    """Set `stream` on the loads of a loop program that should leave the last-level cache to its results."""
     cache, (least, most) = machine.limits.l2_bytes, machine.limits.results_kept
     sizes = {value: _bytes(value) for value in program.args}
     written = sum(size for value, size in sizes.items() if value.type.role != "in")
@@ -51,24 +54,24 @@ def mark_streams(program: Program, machine: Machine) -> None:
         for value in use.op.operands:
             if value in uses:
                 uses[value].append(use)
-    for value, found in uses.items():
-        if not all(x.op.name == "load" for x in found):
+    for value, uses_of_value in uses.items():
+        if not all(x.op.name == "load" for x in uses_of_value):
             continue
         elements = sizes[value] // element_bytes(value.type.dtype)
-        for place, use in enumerate(found):
-            later = any(x.pauses != use.pauses and not use.excludes(x) for x in found[place + 1 :])
+        for place, use in enumerate(uses_of_value):
+            later = any(x.pauses != use.pauses and not use.excludes(x) for x in uses_of_value[place + 1 :])
             if use.count is not None and use.count <= AGAIN * elements and not later:
                 use.op.attrs["stream"] = True
 
 
 def _bytes(value: Value) -> int:
-    """Bytes of an argument in memory; 0: not known before the launch."""
+    """Return the number of bytes of an argument; 0 if it is known only at the launch."""
     kind = value.type
     return element_bytes(kind.dtype) * (_product(list(kind.shape)) or 0) if isinstance(kind, TensorType) else 0
 
 
 def _uses(body: Block) -> Iterator[_Use]:
-    """All operations, in order."""
+    """Yield all operations as _Use, in order."""
     pauses = 0
 
     def within(block: Block, when: tuple[Expr, ...], times: int | None) -> Iterator[_Use]:
@@ -87,14 +90,14 @@ def _uses(body: Block) -> Iterator[_Use]:
 
 
 def _conditions(op: Op, way: int) -> tuple[Expr, ...]:
-    """Under which conditions a block of an operation is done."""
+    """Return the conditions under which block number `way` of an operation runs."""
     if op.name != "if":
         return ()
     return (negate(op.attrs["when"]) if way else op.attrs["when"],)
 
 
 def _times(op: Op) -> int | None:
-    """How often the blocks of an operation are done."""
+    """Return the number of times that the blocks of an operation run; None if it is not known."""
     match op.name:
         case "role":
             return _product([s.upper + 1 for s in op.attrs.get("over", ())])
@@ -106,6 +109,7 @@ def _times(op: Op) -> int | None:
 
 
 def _product(extents: list[Expr]) -> int | None:
+    """Return the product of extents; None if one is no constant."""
     if not all(isinstance(n, Const) for n in extents):
         return None
     return prod(n.value for n in extents if isinstance(n, Const))

@@ -26,7 +26,7 @@ from tilewright.passes.waves.waves import Waves
 
 @dataclass(frozen=True)
 class TurnedTile:
-    """A tile of a task: how its two axes are dealt out while one of them is in vectors, and which part it is."""
+    """A tile of a transposing copy: the distribution of its two axes with one of them in vectors, and its index."""
 
     slow: Dim
     fast: Dim
@@ -37,7 +37,7 @@ class TurnedTile:
     def of(
         cls, low: Waves, extents: tuple[int, int], sides: tuple[int, int], width: int, at: tuple[Expr, Expr]
     ) -> TurnedTile:
-        """Tile `at` of so many rows and columns, by vectors of a width along columns."""
+        """Return tile number `at` of `sides` rows and columns, with vectors of `width` elements along columns."""
         threads = low.lanes * low.group.waves
         across = min(threads, sides[1] // width)
         down = min(threads // across, sides[0])
@@ -46,58 +46,61 @@ class TurnedTile:
         return cls(slow, fast, rounds, (at[0] * rounds[0], at[1] * rounds[1]))
 
     def window(self, turns: tuple[Expr, Expr]) -> Window:
-        """The values of a lane, from these rounds on."""
+        """Return the Window of a lane's values from these rounds on."""
         dims = tuple(
             replace(d, extent=n * d.width * d.threads) for d, n in zip((self.slow, self.fast), self.rounds, strict=True)
         )
         return Window(dims, (self.slow, self.fast), turns, self.past)
 
     def places(self, low: Waves, lane: Symbol, v: Symbol) -> tuple[Expr, Expr, list[Expr]]:
-        """(row, column, conditions that they are there) of a lane's value."""
-        found = self.window(self.turns).places(low, lane, v)
-        conditions = [c for _, c in found.values() if c is not None]
-        return found[self.slow][0], found[self.fast][0], conditions
+        """Return (row, column, conditions that they are in bounds) of a lane's value."""
+        place_of = self.window(self.turns).places(low, lane, v)
+        conditions = [c for _, c in place_of.values() if c is not None]
+        return place_of[self.slow][0], place_of[self.fast][0], conditions
 
     def inside(self, low: Waves, lane: Symbol, v: Symbol) -> tuple[Expr, Expr]:
-        """(row, column) within the tile."""
-        found = self.window((as_expr(0), as_expr(0))).places(low, lane, v)
-        return found[self.slow][0], found[self.fast][0]
+        """Return (row, column) of a lane's value within the tile."""
+        place_of = self.window((as_expr(0), as_expr(0))).places(low, lane, v)
+        return place_of[self.slow][0], place_of[self.fast][0]
 
     @property
     def past(self) -> bool:
-        """Whether the last tiles go past the end."""
+        """True if the last tiles go past the end."""
         return any(d.rounds % n for d, n in zip((self.slow, self.fast), self.rounds, strict=True))
 
     @property
     def values(self) -> int:
-        """How many values a lane has."""
+        """The number of values per lane."""
         return self.window(self.turns).values
 
     @property
     def dims(self) -> Dims:
-        """The axes as they are dealt out."""
+        """The two distributed axes."""
         return self.slow, self.fast
 
 
 def write(low: Waves, op: Op) -> None:
-    """An operation, tile by tile."""
+    """Lower a transposing map or copy, tile by tile through shared memory."""
     turn = low.frames.turned[op]
     extents = tuple(int(e) for e in box(op))
     size = op.operands[turn.operand].type.dtype.numpy.itemsize
     side = low.target.lane_access.transposed_bytes // size
     sides = {axis: min(side, 1 << (extents[axis] - 1).bit_length()) for axis in (turn.source, turn.target)}
     with _over(low, extents, sides) as at:
-        _tile(low, op, turn, extents, sides, at)
+        _emit_tile(low, op, turn, extents, sides, at)
 
 
 @contextmanager
 def _over(low: Waves, extents: tuple[int, ...], sides: dict[int, int]) -> Iterator[list[Expr]]:
-    """Loops over the tiles of two axes, and over all coordinates of the others."""
+    """Emit loops over the tiles of two axes, and over all coordinates of the others; yield their variables."""
     with ExitStack() as stack:
         yield [stack.enter_context(low.loop("tile", 0, -(-n // sides.get(axis, 1)))) for axis, n in enumerate(extents)]
 
 
-def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[int, int], at: list[Expr]) -> None:
+def _emit_tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[int, int], at: list[Expr]) -> None:
+    """Emit one tile: load it along the source's axis, store it to shared memory, load it transposed, compute and
+    store.
+    """
     source, target = turn.source, turn.target
     turned = op.operands[turn.operand]
     size = turned.type.dtype.numpy.itemsize
@@ -119,12 +122,12 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     width = _width(columns, wide, most if anywhere else _alignment(low, turned, coordinates(as_expr(0), beside), most))
     into = TurnedTile.of(low, (rows, columns), (high, wide), width, (at[target], at[source]))
     lane, v = low.axes(into.values)
-    t, s, there = into.places(low, lane, v)
-    found = _loaded(low, turned, coordinates(s, t), there, lane, v, into.values, op.attrs.get("otherwise"))
+    t, s, conditions = into.places(low, lane, v)
+    loaded = _loaded(low, turned, coordinates(s, t), conditions, lane, v, into.values, op.attrs.get("otherwise"))
     t, s = into.inside(low, lane, v)
     condition = both(first(low, into.dims, lane))
     attrs: dict[str, Any] = {} if condition is None else {"when": condition}
-    low.emit("store", (found, scratch), over=(lane, v), at=(s * high + t,), **attrs)
+    low.emit("store", (loaded, scratch), over=(lane, v), at=(s * high + t,), **attrs)
     low.meet()
     # out: rows
     written = 1 if op.name == "copy" else 0
@@ -136,10 +139,10 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     s, t = out.inside(low, lane, v)
     again = low.fragment(turned.type.dtype, out.values)
     low.emit("load", (again, scratch), over=(lane, v), at=(s * high + t,))
-    s, t, there = out.places(low, lane, v)
+    s, t, conditions = out.places(low, lane, v)
     where = coordinates(s, t)
     operands = [
-        again if place == turn.operand else _loaded(low, value, where, there, lane, v, out.values, None)
+        again if place == turn.operand else _loaded(low, value, where, conditions, lane, v, out.values, None)
         for place, value in enumerate(op.operands)
         if place != written  # a map may also read what it writes
     ]
@@ -151,7 +154,7 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
         low.emit("compute", (result, *operands), over=(lane, v), formula=formula)
     memory = low.handles[goal]
     to = memory.at(where)
-    condition = both((*there, *first(low, out.dims, lane), *to.conditions))
+    condition = both((*conditions, *first(low, out.dims, lane), *to.conditions))
     attrs = {} if condition is None else {"when": condition}
     low.emit("store", (result, to.buffer), over=(lane, v), at=(to.offset,), **attrs)
     low.written(memory)
@@ -159,7 +162,7 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
 
 
 def _width(extent: int, side: int, most: int) -> int:
-    """Neighbours that a lane moves at once."""
+    """Return the number of neighbours that a lane moves at once: at most `most`, a divisor of `extent`."""
     width = min(most, side)
     while extent % width:
         width //= 2
@@ -167,7 +170,7 @@ def _width(extent: int, side: int, most: int) -> int:
 
 
 def _alignment(low: Waves, value: Value, row: tuple[Expr, ...], most: int) -> int:
-    """At multiples of how many elements rows begin, up to `most`: so many can be moved at once."""
+    """Return the number of elements, at most `most`, of which the offset of every row is a multiple."""
     return gcd(low.handles[value].at(row).offset.multiple, most)
 
 
@@ -181,10 +184,11 @@ def _loaded(
     count: int,
     otherwise: float | None,
 ) -> Value:
+    """Return a fragment with elements of a tensor at the coordinates `at`, where the conditions `there` hold."""
     memory = low.handles[value]
     where = memory.at(at)
     condition = both((*there, *where.conditions))
-    found = low.fragment(memory.dtype, count)
+    loaded = low.fragment(memory.dtype, count)
     attrs: dict[str, Any] = {} if condition is None else {"when": condition, "otherwise": otherwise or 0}
-    low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
-    return found
+    low.emit("load", (loaded, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+    return loaded

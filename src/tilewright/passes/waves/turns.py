@@ -1,9 +1,9 @@
 """Groups of waves that start their products in turn, one after the other, round by round of a loop.
 
-Waves that do one product together are a group. Where all groups of a role start products at the same time, they finish
-at the same time, and then all compute; in turn, one computes while another multiplies. A group waits before the first
-product of a round until the group before has started its last one: group 0 until the last group has done so in the
-round before.
+Waves that do one product together are a group. If all groups of a role start MMAs at the same time, they finish at the
+same time, and then all compute; in turn, one computes while another multiplies. A group waits before the first product
+of a round until the group before has started its last one: group 0 until the last group has done so in the round
+before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.passes.waves.waves import Waves
 
 
 def turns_of(low: Waves, loop: Op) -> Turns | None:
-    """The turns of a loop; None where its products are one group's, or not all right in it."""
+    """Return the Turns of a loop; None if it does not ask for turns, if one group does all MMAs, or if MMAs differ."""
     products = tuple(_products(low, loop.blocks[0]))
     if loop.attrs.get("overlap") != "turns" or not products:
         return None
@@ -30,7 +30,7 @@ def turns_of(low: Waves, loop: Op) -> Turns | None:
 
 
 def before_product(low: Waves, product: Op) -> None:
-    """A product is about to be started: the first of a round waits for the group's turn, where there are turns."""
+    """Emit the wait for the group's turn before the first MMA of an iteration, if there are turns."""
     turns = low.turns
     if turns is not None and product is turns.products[0]:
         count = low.value_of(turns.rounds, "round")
@@ -39,7 +39,7 @@ def before_product(low: Waves, product: Op) -> None:
 
 
 def after_product(low: Waves, product: Op) -> None:
-    """A product was started: after the last of a round it is the next group's turn, where there are turns."""
+    """Emit the hand-over to the next group after the last MMA of an iteration, if there are turns."""
     turns = low.turns
     if turns is not None and product is turns.products[-1]:
         low.count_on(turns.rounds, as_expr(1))
@@ -48,7 +48,7 @@ def after_product(low: Waves, product: Op) -> None:
 
 
 def _products(low: Waves, block: Block) -> Iterator[Op]:
-    """The products of a round, in order: those of a branch where it is known which is taken."""
+    """Yield the MMAs of an iteration, in order; those of a branch only if it is known to be taken."""
     for op in block.ops:
         if op.name == "mma":
             yield op

@@ -1,4 +1,4 @@
-"""The state of a lowering for waves of many lanes: what every rule of an operation is handed, and writes with."""
+"""The state of a lowering for waves of many lanes, which every rule of an operation is handed and emits with."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ EVERYONE = "all"
 
 
 class Waves(LoopLowering):
-    """What names mean in the role that is written, and what goes on by itself at this point.
+    """The state of the role that is emitted: meanings of symbols, handles of values, and asynchronous work under way.
 
-    `rules` say what writes an operation's loops; with `thrifty`, operations share scratch memory.
+    `rules` maps the name of an operation to the function that emits its loops; with `thrifty`, operations share scratch
+    memory.
     """
 
     def __init__(self, program: Program, machine: Machine, rules: Mapping[str, Rule], thrifty: bool = False):
@@ -65,107 +66,107 @@ class Waves(LoopLowering):
         self.group = WaveGroup(1, as_expr(0), as_expr(0), as_expr(0))
 
     def group_of(self, role: str) -> int:
-        """How many waves of a role do a collective operation together: half of them, where they take turns."""
-        found = next((op for op in self.roles if op.attrs["name"] == role), None)
-        if found is None:
+        """Return the number of waves of a role that do a collective operation together: half of them with ping-pong."""
+        role_op = next((op for op in self.roles if op.attrs["name"] == role), None)
+        if role_op is None:
             return self.group.waves
-        (waves,) = numbers((found.attrs["waves"],), "waves")
-        turns = any(op.attrs.get("overlap") == "pingpong" for b in found.blocks for op in walk_block(b))
+        (waves,) = numbers((role_op.attrs["waves"],), "waves")
+        turns = any(op.attrs.get("overlap") == "pingpong" for b in role_op.blocks for op in walk_block(b))
         return waves // 2 if turns else waves
 
     # -- the walk ---------------------------------------------------------------------------------------------
 
     def block(self, block: Block, once: bool = False) -> None:
-        """Every operation of a block; with `once`, one that is done where it stands, and not again."""
+        """Lower every operation of a block; with `once`, the block runs exactly once."""
         self.between_lanes.block(block, once)
 
     def op(self, op: Op) -> None:
-        """One operation."""
+        """Lower one operation."""
         around, self.between_lanes.current = self.between_lanes.current, op
         super().op(op)
         self.between_lanes.current = around
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
-        """What is written within happens only under a condition, which all lanes of a wave see alike."""
+        """Emit what is written within under a condition that all lanes of a wave share."""
         with self.between_lanes.perhaps(), super().when(condition):
             yield
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
-        """A loop operation at the end of the open block; lanes meet before it where they must."""
+        """Append a loop operation to the open block and return it; lanes synchronise before it if they must."""
         self.between_lanes.note(name, operands)
         return super().emit(name, operands, blocks, **attrs)
 
     # -- what the workgroup has once ---------------------------------------------------------------------------
 
     def hoist(self, key: Any, type_: Any, name: str) -> Value:
-        """Memory or barriers of the workgroup, made at the beginning; the same for the same key."""
-        found = self.hoisted.get(key)
-        if found is None:
+        """Return memory or barriers of the workgroup, allocated at the start; the same for the same key."""
+        hoisted = self.hoisted.get(key)
+        if hoisted is None:
             op = self.emitted("alloc", (), type=type_)
-            found = self.hoisted[key] = op.results[0]
-            found.name = self.fresh(name)
+            hoisted = self.hoisted[key] = op.results[0]
+            hoisted.name = self.fresh(name)
             self.top.ops.append(op)
-        return found
+        return hoisted
 
     def room_for(self, key: Any, kind: TensorType) -> Value:
-        """Scratch memory for an operation: its own by a key, or, where that is scarce, what others are done with."""
+        """Return scratch memory for an operation: its own, or, if `thrifty`, memory that others are done with."""
         if not self.thrifty:
             return self.hoist(key, kind, "scratch")
         if self._scratch[0] is not self.between_lanes.current:
             self._scratch = self.between_lanes.current, []
-        own = self._scratch[1]
-        if key not in own:
-            own.append(key)
+        keys = self._scratch[1]
+        if key not in keys:
+            keys.append(key)
         self.meet()  # those before have read what is there
-        found = self.hoist(("scratch", own.index(key), kind.dtype, self.role), kind, "scratch")
-        if found.type.cosize() < kind.cosize():
-            op = next(op for op in self.top.ops if op.results == (found,))
-            op.attrs["type"] = found.type = kind
-        return found
+        memory = self.hoist(("scratch", keys.index(key), kind.dtype, self.role), kind, "scratch")
+        if memory.type.cosize() < kind.cosize():
+            op = next(op for op in self.top.ops if op.results == (memory,))
+            op.attrs["type"] = memory.type = kind
+        return memory
 
     def barriers(self, key: Any, count: int, arrivals: int, name: str) -> Value:
-        """Barriers of the workgroup."""
+        """Return `count` barriers of the workgroup, each for `arrivals` arrivals."""
         return self.hoist(key, BarrierType(as_expr(count), as_expr(arrivals)), name)
 
     def counter(self, name: str, start: Expr | int = 0) -> Value:
-        """A number of the wave's own, from the beginning of the role on."""
+        """Return a register of the wave that is set to `start` at the beginning of the role."""
         with self.writing(self.head):
-            found = self.register(i32, name=name)
-            self.count_on(found, as_expr(start), fresh=True)
-        return found
+            register = self.register(i32, name=name)
+            self.count_on(register, as_expr(start), fresh=True)
+        return register
 
     def counters_of(self, channel: Op) -> dict[str, Count]:
-        """The counters of a channel in this role, by what they count."""
+        """Return the counters of a channel in this role, by what they count (acquire, commit, wait, release)."""
         return self._counters.setdefault((self.role, channel), {})
 
     def count_on(self, counter: Value, more: Expr, fresh: bool = False) -> None:
-        """The counter grows, or begins."""
+        """Emit the addition of `more` to a counter; with `fresh`, the counter is set to `more`."""
         number = Formula.cast(i32, Formula("index", (), more))
         formula = number if fresh else Formula("add", (Formula.operand(1), number))
         self.emit("compute", (counter,) if fresh else (counter, counter), formula=formula)
 
     def value_of(self, counter: Value, name: str, most: int = (1 << 30) - 1) -> Symbol:
-        """What the counter says now, as a name for addresses."""
-        found = self.symbol(name, 0, most)
-        self.emit("read", (counter,), symbol=found)
-        return found
+        """Return a symbol for the counter's current value, from 0 to `most`."""
+        value = self.symbol(name, 0, most)
+        self.emit("read", (counter,), symbol=value)
+        return value
 
     # -- fragments ---------------------------------------------------------------------------------------------
 
     def fragment(self, dtype: DType, values: int, name: str | None = None) -> Value:
-        """A fresh fragment."""
+        """Return a fresh fragment with `values` values per lane."""
         kind = FragmentType(dtype, (as_expr(self.lanes), as_expr(values)))
         value = self.emit("alloc", type=kind).results[0]
         value.name = None if name is None else self.fresh(name)
         return value
 
     def axes(self, values: int) -> tuple[Symbol, Symbol]:
-        """Names for lane and value."""
+        """Return symbols for (lane, value)."""
         return index(self.fresh("l"), self.lanes), index(self.fresh("v"), values)
 
     def meet(self) -> None:
-        """The waves of the group meet; what was stored is there for what goes on by itself."""
+        """Emit a barrier of the group's waves; what they stored is visible to asynchronous copies and MMAs after it."""
         self.make_visible()
         if self.group.waves > 1:
             self.emit("barrier", id=self.group.barrier, waves=as_expr(self.group.waves))
@@ -174,31 +175,33 @@ class Waves(LoopLowering):
             self.between_lanes.meet()
 
     def make_visible(self) -> None:
-        """A fence, where something that goes on by itself reads what waves stored since the last one."""
+        """Emit a fence if asynchronous work reads shared memory that waves stored to since the last fence."""
         if self.dirty & self.asynchronous:
             self.emit("fence")
         self.dirty.clear()
 
     def written(self, memory: PlacedMemory | PlacedView) -> None:
-        """Waves stored to shared memory."""
-        found = self.origins.get(memory.root.buffer)
-        if found is not None:
-            self.dirty.add(found)
+        """Note that waves stored to shared memory."""
+        allocation = self.origins.get(memory.root.buffer)
+        if allocation is not None:
+            self.dirty.add(allocation)
 
     def leaving_channels(self) -> set[Value]:
-        """The channels from whose stages copies leave by themselves, in this role."""
+        """Return the channels of this role from whose stages bulk copies leave."""
         ops = next((list(walk_block(op.blocks[0])) for op in self.roles if op.attrs["name"] == self.role), None)
-        found = set()
+        channels = set()
         for op in self.program.walk() if ops is None else ops:
             if op.name == "copy" and "by" in op.attrs and box_copy(self.target, op.attrs["by"]):
-                made = self.chain.made.get(self.chain.root(op.operands[0]))
-                if made is not None and made.name == "wait":
-                    found.add(made.operands[0])
-        return found
+                maker = self.chain.made.get(self.chain.root(op.operands[0]))
+                if maker is not None and maker.name == "wait":
+                    channels.add(maker.operands[0])
+        return channels
 
     @contextmanager
     def one_wave(self, groups: int = 1) -> Iterator[None]:
-        """What is written within is done by the first wave of the group, or of each of so many that it consists of."""
+        """Emit what is written within for the first wave of the group only, or of each of `groups` parts of the
+        group.
+        """
         if self.group.waves == groups:
             yield
             return

@@ -95,9 +95,9 @@ def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
         return False
-    own = dict(zip(tile.dims, op.attrs["over"], strict=True))[dim]
+    index = dict(zip(tile.dims, op.attrs["over"], strict=True))[dim]
     nodes = (n for e in op.attrs["at"] for n in numbers(e).divisions(set()))
-    return any(own in n.symbols and not isinstance(n, FloorDiv) for n in nodes)
+    return any(index in n.symbols and not isinstance(n, FloorDiv) for n in nodes)
 
 
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
@@ -109,17 +109,17 @@ def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
         return set()
-    own = dict(zip(tile.dims, op.attrs["over"], strict=True))[dim]
-    found: set[int | Expr] = set()
-    for node in (n for e in op.attrs["at"] for n in numbers(e).divisions(set()) if own in n.symbols):
+    index = dict(zip(tile.dims, op.attrs["over"], strict=True))[dim]
+    divisors: set[int | Expr] = set()
+    for node in (n for e in op.attrs["at"] for n in numbers(e).divisions(set()) if index in n.symbols):
         inner, by = node.parts
         whole: Expr = as_expr(1)
         if isinstance(inner, FloorDiv):
             inner, whole = inner.parts
-        if inner is not own or by.symbols or whole.symbols:
+        if inner is not index or by.symbols or whole.symbols:
             return {0}
-        found |= {int(by * whole), int(whole)}
-    return found
+        divisors |= {int(by * whole), int(whole)}
+    return divisors
 
 
 class _Builder:
@@ -174,8 +174,8 @@ class _Builder:
         ops = self.program.body.ops
         dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_several_mmas() else set()
         online = [d for d in dims if d not in self.opened and str(d) in self.extents and str(d) not in self.loops]
-        found = [d for d in online if isinstance(online_softmax(self.program, d), OnlineSoftmax)]
-        return {str(d): LoopFacts(str(d), f"{MAXIMUM}+{RESCALED}", None) for d in found}
+        softmax_dims = [d for d in online if isinstance(online_softmax(self.program, d), OnlineSoftmax)]
+        return {str(d): LoopFacts(str(d), f"{MAXIMUM}+{RESCALED}", None) for d in softmax_dims}
 
     def _has_several_mmas(self) -> bool:
         """True if the program has more than one MMA."""
@@ -342,7 +342,7 @@ class _Builder:
         if "at" not in op.attrs:
             at = tuple(index_by_digits(d) for d in kind.dims)
         else:
-            places = {own: index_by_digits(d) for d, own in zip(tile.dims, op.attrs["over"], strict=True)}
+            places = {iterator: index_by_digits(d) for d, iterator in zip(tile.dims, op.attrs["over"], strict=True)}
             images = Substitution({**self.sizes, **places})
             at = tuple(images(e) for e in op.attrs["at"])
         forms = [linear_form(e, list(names)) for e in at]

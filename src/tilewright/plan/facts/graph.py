@@ -67,6 +67,13 @@ class Facts:
         """Return the number of elements over `dims`: the product of their extents; 1 for no dimensions."""
         return prod(self.extents[d] for d in dims)
 
+    def digit_names(self, dim: Expr) -> tuple[str, ...]:
+        """Return the names of the digits (mixed-radix parts) that the program dimension `dim` was split into.
+
+        A dimension that was not split gives a tuple of its own name.
+        """
+        return self.digits.get(str(dim), (str(dim),))
+
     @cached_property
     def users(self) -> dict[int, list[int]]:
         """{node number: numbers of the nodes that use it as an operand}, for every node of the graph."""

@@ -11,7 +11,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.tile import REDUCTIONS
 
 SUM, MAXIMUM, RESCALED = "sum", "max", "rescaled"
-"""How a carried value merges: added, by its maximum, or added after both sides were rescaled to the common maximum."""
+"""The ways a carried value merges: added, by its maximum, or added after rescaling to the common maximum."""
 EXPONENTIALS = ("exp", "exp2")
 """Functions g with g(a - b) * g(b - c) = g(a - c)."""
 SAME_ELEMENTS = ("broadcast", "permute")

@@ -1,4 +1,9 @@
-"""Masks: selects that cover whole tiles of a loop, so that iterations over them change nothing."""
+"""Masks: loop iterations that change nothing, because a mask covers a whole tile (causal attention).
+
+They are found by evaluating the body with what is known of each value: the maximum with -inf changes nothing, e^-inf is
+0, and an MMA with 0 adds nothing. This relies on finite values: the other operand of a multiplication by 0 is not
+looked at.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +32,14 @@ NEUTRAL = {"max": -inf, "min": inf, "sum": 0.0}
 
 def masks_of(loop: Op) -> tuple[Op, ...]:
     """Return the selects of a loop's body that are masks: masking a whole tile leaves all carried values unchanged."""
-    return tuple(op for op in loop.blocks[0].ops if op.name == "select" and is_mask(loop, op))
+    return tuple(op for op in loop.blocks[0].ops if op.name == "select" and changes_nothing(loop, op))
 
 
-def is_mask(loop: Op, selection: Op) -> bool:
-    """True if an iteration leaves all values that the loop carries unchanged when `selection` masks every element.
+def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
+    """True if an iteration of `loop` leaves all carried values unchanged when `masked` gives `value` everywhere.
 
-    `selection` is a select in the loop's body. It masks an element if it gives its last operand for it. Values of which
-    nothing is known are taken to be finite.
+    `masked` is an operation of the loop's body. If `value` is None, `masked` is a select, and gives its last operand
+    everywhere. Values of which nothing is known are taken to be finite.
     """
     (body,) = loop.blocks
     known: dict[Value, Known] = {arg: arg for arg in body.args}
@@ -42,15 +47,30 @@ def is_mask(loop: Op, selection: Op) -> bool:
         operands = [known.get(v) for v in op.operands]
         if op.name == "yield":
             return operands == list(body.args)
-        if op is selection:
-            result = operands[2]
-        elif op.name == "select" and operands[1] is not None and operands[1] == operands[2]:
-            result = operands[1]  # a mask of a mask
+        if op is masked:
+            result = operands[2] if value is None else value
         else:
             result = _known_result(op, operands)
         if result is not None:
             known |= dict.fromkeys(op.results, result)
     return False
+
+
+def last_maskable(loop: Op) -> Op | None:
+    """Return the last operation of a loop's body that may give -inf past the end of the axis; None if there is none.
+
+    The axis is the loop's. A result that is -inf everywhere must leave all values that the loop carries unchanged; then
+    single elements of -inf change nothing either. Only float results with the axis count.
+    """
+    float_ops = [
+        inner
+        for inner in loop.blocks[0].ops
+        if len(inner.results) == 1
+        and inner.name != "iterate"
+        and inner.result.type.dtype.is_float
+        and loop.attrs["axis"] in inner.result.type.dims
+    ]
+    return next((inner for inner in reversed(float_ops) if changes_nothing(loop, inner, -inf)), None)
 
 
 def _known_result(op: Op, operands: Sequence[Known]) -> Known:
@@ -75,6 +95,8 @@ def _known_result(op: Op, operands: Sequence[Known]) -> Known:
         if first is second:
             return 0.0
         return first if isinstance(first, float) and isinf(first) else None
+    if op.name == "select":  # a mask of a mask
+        return second if second == operands[2] else None
     if op.name == "exp" and first in (0.0, -inf):
         return exp(float(first))
     if op.name == "mul" and 1.0 in (first, second):

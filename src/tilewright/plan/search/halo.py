@@ -110,9 +110,9 @@ def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> Ha
     reach = []
     for form in access.coords[:-1]:
         here = [(d, step) for d, step in form if d in c.dims]
-        apart = next((d for d, step in here if step != 1), None)
-        if apart is not None:
-            return f"neighbours along {apart} do not lie side by side"
+        strided = next((d for d, step in here if step != 1), None)
+        if strided is not None:
+            return f"neighbours along {strided} do not lie side by side"
         if any(d in channels for d, _ in form) or any(step < 0 for _, step in form):
             return f"places in {access.memory} are no sums of positions and taps"
         seen += [d for d, _ in here]

@@ -48,7 +48,7 @@ class KernelSchedule:
     raster: int = 1
     order: str = "cyclic"
     columns_first: bool = False
-    """Whether the grid has the columns of C before its rows."""
+    """True if the grid has the columns of C before its rows."""
     at_memory_bound: bool = False
 
     @property
@@ -230,8 +230,8 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
     """Return a KernelTime: the predicted cycles of a kernel from its `work`, overlapped as its pipeline says."""
     t, pipeline = kernel.tiling, kernel.pipeline
     roles, overlap = pipeline.roles, pipeline.overlap
-    how = Overlap(t.groups, roles.stages, overlap in (AHEAD, ORDERED), overlap == ORDERED, roles.pingpong)
-    return kernel_time(t.machine, work, how)
+    overlaps = Overlap(t.groups, roles.stages, overlap in (AHEAD, ORDERED), overlap == ORDERED, roles.pingpong)
+    return kernel_time(t.machine, work, overlaps)
 
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:

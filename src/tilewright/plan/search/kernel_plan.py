@@ -15,7 +15,7 @@ from tilewright.plan.search.launch import DYNAMIC, heads_together
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.ranking import Rejected
 from tilewright.plan.search.tiles import LOOP, AxisTile
-from tilewright.plan.search.unit import MmaTile
+from tilewright.plan.search.unit import MmaTile, refusal_name
 
 LACKS = "lowering lacks"
 """The first words of a rejection of what today's lowering cannot do."""
@@ -45,14 +45,7 @@ class KernelPlan:
         A task is one workgroup's work. If `d` was split into digits (mixed-radix parts), it is the extent of the widest
         digit.
         """
-        return max(self.t.size.get(name, 1) for name in self._digits(d))
-
-    def _digits(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (mixed-radix parts) that the program dimension `d` was split into.
-
-        A dimension that was not split gives a tuple of its own name.
-        """
-        return self.facts.digits.get(str(d), (str(d),))
+        return max(self.t.size.get(name, 1) for name in self.facts.digit_names(d))
 
     def plan(self) -> Schedule | Rejected:
         """Return the plan (a Schedule) of the kernel; or a Rejected that names what the lowering lacks for the
@@ -60,7 +53,7 @@ class KernelPlan:
         """
         why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not_mmas_or_split()
         if why:
-            return Rejected(self._refusal_name(), f"{LACKS} {why}")
+            return Rejected(refusal_name(self.kernel.mmas), f"{LACKS} {why}")
         if self.kernel.pipeline.offsets is not None:
             return self._halo_plan()
         tasks = self._grid_dims()
@@ -98,10 +91,6 @@ class KernelPlan:
         if self.kernel.parts is not None and why_not_split(self.facts):
             return why_not_split(self.facts)
         return ""
-
-    def _refusal_name(self) -> str:
-        """Return text that names this kernel in a refusal: each MMA with the rows and columns of its tile of C."""
-        return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in self.kernel.mmas)
 
     # -- axes -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +134,9 @@ class KernelPlan:
             return tasks
         coords = self.facts.writes[0].place.coords
         places = {name: n for n, form in reversed(list(enumerate(coords))) for name, _ in form}
-        return sorted(tasks, key=lambda d: min((places[n] for n in self._digits(d) if n in places), default=-1))
+        return sorted(
+            tasks, key=lambda d: min((places[n] for n in self.facts.digit_names(d) if n in places), default=-1)
+        )
 
     def _dims_before_m(self, tasks: list[Expr]) -> list[str]:
         """Return the names of the grid dimensions that come before M of the first MMA, such as batch and heads.
@@ -181,7 +172,7 @@ class KernelPlan:
         With a block-diagonal B, the axes of N and K have the columns and rows of all GEMMs of a tile together, and the
         axis of the batch dimension has one element per tile.
         """
-        extent = prod(self.facts.extents.get(name, 1) for name in self._digits(d))
+        extent = prod(self.facts.extents.get(name, 1) for name in self.facts.digit_names(d))
         (axes, *_) = self.axes.values()
         if self.t.batch == 1 or not isinstance(axes, Axes):
             return extent
@@ -200,7 +191,7 @@ class KernelPlan:
         A task is one workgroup's work. Return () if neither the grid nor a loop splits `d`.
         """
         cut = d in self._grid_dims()
-        tile = next((self.t.tile_of(n) for n in self._digits(d) if n in self.t.o.class_of), None)
+        tile = next((self.t.tile_of(n) for n in self.facts.digit_names(d) if n in self.t.o.class_of), None)
         if tile is None:
             return (Split("task", self._task_extent(d)),) if cut else self._unit_loop(d)
         if tile.level == LOOP and cut:
@@ -208,7 +199,7 @@ class KernelPlan:
         if cut:
             return (Split("task", self._task_extent(d)),)
         if tile.level == LOOP:
-            box = max(dict(tile.box)[n] for n in self._digits(d) if n in self.t.size)
+            box = max(dict(tile.box)[n] for n in self.facts.digit_names(d) if n in self.t.size)
             return (Split("loop", tile.size if self._has_k_steps(d, tile) else box),)
         return self._k_steps_between(d)
 
@@ -224,7 +215,7 @@ class KernelPlan:
         if looped or self.kernel.pipeline.roles.resident_stages > 1:
             return ()
         slab = self.kernel.mmas[-1].atom.slab or 1
-        steps = self.t.steps_between(frozenset(self._digits(d)), slab)
+        steps = self.t.steps_between(frozenset(self.facts.digit_names(d)), slab)
         return (Split("loop", slab),) if steps > 1 else ()
 
     def _unit_loop(self, d: Expr) -> tuple[Split, ...]:
@@ -260,7 +251,7 @@ class KernelPlan:
                 return rows if d is axes.m else columns
         if self._is_in_blocks(d):
             return 1
-        return max((self.t.size[n] for n in self._digits(d) if n in self.t.size), default=1)
+        return max((self.t.size[n] for n in self.facts.digit_names(d) if n in self.t.size), default=1)
 
     # -- products -------------------------------------------------------------------------------------------------
 
@@ -308,7 +299,9 @@ class KernelPlan:
         axes, offsets = self.axes[op], self.kernel.pipeline.offsets
         assert isinstance(axes, Axes)
         box = next(dict(tile.box) for c, tile in self.t.pairs() if c.roles == ("r",))
-        digits = tuple(Digit(n, self.facts.extents[n], self.facts.extents[n]) for n in self._digits(axes.m) if n in box)
+        digits = tuple(
+            Digit(n, self.facts.extents[n], self.facts.extents[n]) for n in self.facts.digit_names(axes.m) if n in box
+        )
         total = [d for d in op.operands[2].type.dims if d is not axes.m]
         whole = [d for d in self.facts.order if d not in total and d is not axes.m]
         words = words_for([str(axes.m), *map(str, [*total, *whole])])
@@ -317,14 +310,16 @@ class KernelPlan:
         deep = [d for d in axes.deep if d in self.facts.order]
         loops = [axes.k, *deep]
         if offsets is not None and offsets > 1 and len(loops) < 2:
-            return Rejected(self._refusal_name(), f"{LACKS} stages of several taps of a dimension that is no axis")
+            return Rejected(
+                refusal_name(self.kernel.mmas), f"{LACKS} stages of several taps of a dimension that is no axis"
+            )
         cut = {d: Split("task", self._task_extent(d) if d is axes.n else 1) for d in total}
         cut |= {d: Split("loop", 1) for d in deep} | {axes.k: Split("loop", m.atom.slab or 1)}
         at = "start" if offsets == 0 else words[str(loops[-1] if offsets == 1 else loops[-2])]
         if offsets is not None and offsets > 1:
             cut[loops[-1]] = Split("loop", offsets)
-        own = Axis(word, digits, tuple(Split("task", box[d.name], d.name) for d in digits))
-        every = [*(axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],)) for d in around), own]
+        row_axis = Axis(word, digits, tuple(Split("task", box[d.name], d.name) for d in digits))
+        every = [*(axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],)) for d in around), row_axis]
         every += [
             axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)
         ]

@@ -46,8 +46,8 @@ def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
         return kernel_time(machine, count_terms(moved), SAME_WAVES).cycles
     if isinstance(kernel, UniformKernelSchedule):
         products = {
-            op: None if how is None else replace(how, atom=machine.multiply[how.atom.name])
-            for op, how in kernel.products.items()
+            op: None if microkernel is None else replace(microkernel, atom=machine.multiply[microkernel.atom.name])
+            for op, microkernel in kernel.products.items()
         }
         uniform = replace(kernel, machine=machine, products=products)
         work_in_all, merge = count_uniform(uniform), 0.0

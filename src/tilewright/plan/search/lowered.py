@@ -15,7 +15,7 @@ from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, LOOP, RUN, WHOLE, A
 from tilewright.plan.search.tiling import Tiling, is_chained
 
 LACKING = "lowering lacks it"
-"""Why a choice is not made that only the lowering stands against."""
+"""The reason given for a choice that only the lowering cannot do."""
 
 
 def why_not_oriented(o: Orientation) -> str:

@@ -88,13 +88,13 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
             held = False
         if not b.is_read:
             through_shared.append((b, p))
-        made = _oriented_product(facts, machine, p, (rows, columns, a, b), held)
-        if not made.atoms:
+        oriented = _oriented_product(facts, machine, p, (rows, columns, a, b), held)
+        if not oriented.atoms:
             where = " with A in registers" if held else ""
             ranking.reject(f"{p.name}, rows {', '.join(sorted(rows)) or 'none'}", f"no atom takes operands so{where}")
             return None
-        by_threads = by_threads or _why_not_bulk_copied(facts, machine, made) or _why_not_k_steps(facts, made)
-        products.append(made)
+        by_threads = by_threads or _why_not_bulk_copied(facts, machine, oriented) or _why_not_k_steps(facts, oriented)
+        products.append(oriented)
     if by_threads:
         ranking.reject("bulk copies", by_threads)
     if by_threads and any(x.a_in_registers and x.a.reads for x in products):
@@ -136,19 +136,19 @@ def _oriented_product(
     return OrientedProduct(p, rows, columns, a, b, held, atoms, kept)
 
 
-def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, own: Dims) -> bool:
-    """True if the contiguous rows of an operand in memory run along K of `p`; False if they run along `own` (its M or
+def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, side: Dims) -> bool:
+    """True if the contiguous rows of an operand in memory run along K of `p`; False if they run along `side` (its M or
     N).
 
-    True also if they run along neither K nor `own`. If a row of memory has one element, it is True if that dimension is
-    K. The operand must be read, not computed.
+    True also if they run along neither K nor `side`. If a row of memory has one element, it is True if that dimension
+    is K. The operand must be read, not computed.
     """
     read = facts.nodes[operand.reads[0]]
     access = read.place
     if access.coords and not access.row and read.source is not None and access.shape[-1] == 1:
         return _unit_row_is_k(facts, read.source, p)
     in_row = {dim for dim, _ in access.row} or ({access.contiguous} if access.contiguous else set())
-    return bool(in_row & p.k) or not in_row & own
+    return bool(in_row & p.k) or not in_row & side
 
 
 def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
@@ -158,12 +158,12 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
     reads without K, without the operand's M or N, or of one element per row and K step.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
-    for operand, own in ((p.a, p.rows), (p.b, p.columns)):
+    for operand, side in ((p.a, p.rows), (p.b, p.columns)):
         for access in (facts.nodes[read].place for read in operand.reads):
-            made_of = access.linear and not operand.products and access.dims & k and access.dims & own
+            made_of = access.linear and not operand.products and access.dims & k and access.dims & side
             if operand.is_read or (made_of and not is_one_a_step(facts, p, access, slab)):
-                why = why_not_bulk(access, k | own, machine) or _why_not_within_row(
-                    facts, access, k | own, slab, machine
+                why = why_not_bulk(access, k | side, machine) or _why_not_within_row(
+                    facts, access, k | side, slab, machine
                 )
                 if why:
                     return why
@@ -233,8 +233,8 @@ def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
         return True
     if "at" not in read.attrs:
         return read.operands[0].type.dims[-1] is axes.k
-    own = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True)).get(axes.k)
-    return own in read.attrs["at"][-1].symbols
+    index = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True)).get(axes.k)
+    return index in read.attrs["at"][-1].symbols
 
 
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:

@@ -120,7 +120,7 @@ def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
     A program dimension that was split into digits (mixed-radix parts) has one coordinate for all of them. The memory is
     named %ID, where ID is the node number of `v`.
     """
-    every = [facts.digits.get(str(d), (str(d),)) for d in _tile_dims(v)]
+    every = [facts.digit_names(d) for d in _tile_dims(v)]
     digits = [[n for n in names if n in v.dims] for names in every]
     rest = sorted(v.dims - {n for names in digits for n in names})
     runs = [*(names for names in digits if names), *([n] for n in rest)]
@@ -174,18 +174,20 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     write.
     """
     number = {n.id: i for i, n in enumerate(nodes)}
-    made = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
+    renumbered = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
     states = {n.id for n in nodes if n.op == STATE}
     loops = {
         axis: replace(loop, states=tuple(number[s] for s in loop.states if s in number))
         for axis, loop in facts.loops.items()
         if states & set(loop.states)
     }
-    used: Dims = frozenset(d for n in made for d in n.space)
+    used: Dims = frozenset(d for n in renumbered for d in n.space)
     extents = {d: extent for d, extent in facts.extents.items() if d in used}
-    parallel = tuple(d for d in _dims_in_grid_order(facts, made) if d in used and _is_parallel(made, loops, d))
-    owners = [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & used]
-    cut = tuple(d for d in owners if set(facts.digits.get(str(d), (str(d),))) & used <= set(parallel))
+    parallel = tuple(
+        d for d in _dims_in_grid_order(facts, renumbered) if d in used and _is_parallel(renumbered, loops, d)
+    )
+    owners = [d for d in facts.order if set(facts.digit_names(d)) & used]
+    cut = tuple(d for d in owners if set(facts.digit_names(d)) & used <= set(parallel))
     result = facts.nodes[nodes[-2].id] if part == FIRST else None
     if result is not None:  # tasks in the order of the value between
         dims = _tile_dims(result)
@@ -193,7 +195,7 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     return replace(
         facts,
         extents=extents,
-        nodes=made,
+        nodes=renumbered,
         loops=loops,
         parallel=parallel,
         order=tuple(owners),

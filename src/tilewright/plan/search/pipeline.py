@@ -14,7 +14,7 @@ from tilewright.plan.search.liveness import Liveness, operand_registers
 from tilewright.plan.search.placement import HaloTile, OperandPlacement, halo_taps
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
 from tilewright.plan.search.tiling import Tiling, is_chained
-from tilewright.plan.search.unit import MmaTile
+from tilewright.plan.search.unit import MmaTile, refusal_name
 
 AHEAD, ORDERED, PLAIN = "mma ahead", "ordered", "none"
 """MMAs that start one iteration ahead; the same with wave groups in turn; neither."""
@@ -64,7 +64,7 @@ def pipelines(
     for keeps, overlap, pingpong in combinations((True, False) if placed.keepable else (False,), overlaps, turns):
         waves = _fit_registers(t, mmas, live, placed, (keeps, pingpong))
         if isinstance(waves, str):
-            ranking.reject(_refusal_name(mmas), waves)
+            ranking.reject(refusal_name(mmas), waves)
             continue
         if placed.halo is not None:
             for halo_roles, offsets in _halo_pipelines(t, mmas[0], placed.halo, waves, pingpong):
@@ -72,14 +72,9 @@ def pipelines(
             continue
         roles = _fit_stages(t, mmas, live, placed, waves, keeps, pingpong)
         if isinstance(roles, str):
-            ranking.reject(_refusal_name(mmas), roles)
+            ranking.reject(refusal_name(mmas), roles)
         else:
             yield KernelPipeline(roles, overlap, keeps)
-
-
-def _refusal_name(mmas: tuple[MmaTile, ...]) -> str:
-    """Return text that names a kernel in a refusal: each MMA with the rows and columns of its tile of C."""
-    return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in mmas)
 
 
 def _fit_registers(
@@ -150,8 +145,8 @@ def _fit_stages(
     result = last.rows * last.row_bytes * (_result_bytes_per_operand_byte(t, last) * t.across if chained else 1)
     stage = max(1.0, placed.staged)
     resident = placed.resident
-    made = any(m.oriented.a_in_registers and m.oriented.a.reads and not m.oriented.a.products for m in mmas)
-    goes_on = keeps or made  # what goes on to registers at once needs no second stage
+    computes_a = any(m.oriented.a_in_registers and m.oriented.a.reads and not m.oriented.a.products for m in mmas)
+    goes_on = keeps or computes_a  # what goes on to registers at once needs no second stage
     waiting = [(once, stored) for once in ((2, 1) if resident and not goes_on else (1,)) for stored in STORED]
     fits = {
         (once, stored): int((room - once * resident - halves * stored * result) // stage) for once, stored in waiting

@@ -79,10 +79,10 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
         return None
     for m in mmas:
         p = m.oriented
-        for operand, own, is_a in ((p.a, p.rows, True), (p.b, p.columns, False)):
+        for operand, side, is_a in ((p.a, p.rows, True), (p.b, p.columns, False)):
             for read in operand.reads:  # each product has slabs of its own, also of what others read
                 n = t.facts.nodes[read]
-                made_of = n.dims & own and n.dims & p.product.k and not operand.products
+                made_of = n.dims & side and n.dims & p.product.k and not operand.products
                 if operand.is_read or made_of:
                     _place_read(t, placement, m, read, is_a, phases, halo)
     placement.halo = halo
@@ -108,7 +108,7 @@ def _place_read(
     needs one element per row of the read.
     """
     facts, machine, p = t.facts, t.machine, m.oriented
-    n, own = facts.nodes[read], p.rows if is_a else p.columns
+    n, side = facts.nodes[read], p.rows if is_a else p.columns
     access, limits = n.place, machine.limits
     loops, along = t.loops_over(n.dims), access.rows_run_along(p.product.k)
     rows = m.rows if is_a else m.columns * t.batch
@@ -124,7 +124,7 @@ def _place_read(
     count = float(rows * deep * access.bytes) * thin
     overlap = 1.0
     if access.rows_overlap and not t.o.by_threads:  # rows begin within the ones before them
-        boxed = len(own) == 1 and all(access.is_plain_coordinate(d) for d in own)
+        boxed = len(side) == 1 and all(access.is_plain_coordinate(d) for d in side)
         overlap = limits.box_overlap if boxed else limits.window_overlap
     inner = inner_k(t, p)
     extent = facts.extents.get(inner or "", 1) * t.batch
@@ -213,8 +213,8 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
     inner = inner_k(t, m.oriented)
     if n.place.linear or n.source is None or inner is None:
         return 1
-    own = {str(d): over for d, over in zip(n.source.results[0].type.dims, n.source.attrs["over"], strict=True)}
-    return _cached_equal_neighbours(tuple(n.source.attrs["at"]), own[inner], slab) if inner in own else 1
+    index_of = {str(d): over for d, over in zip(n.source.results[0].type.dims, n.source.attrs["over"], strict=True)}
+    return _cached_equal_neighbours(tuple(n.source.attrs["at"]), index_of[inner], slab) if inner in index_of else 1
 
 
 @lru_cache

@@ -43,15 +43,15 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
             batch = int(form.removeprefix(DIAGONAL))
         else:
             copied[name] = form
-    own = replace(plan, values=tuple(line for line in plan.values if line.at != LAUNCH))
+    kernel_lines = replace(plan, values=tuple(line for line in plan.values if line.at != LAUNCH))
     ways = list(repackings(facts, machine, constant, Ranking()))
     if not copied:  # blocks of a batch, or of rows
         facts = next((x.facts for x in ways if x.only_blocks and not x.rewrite.forms), facts)
-        return _with_diagonal_b(_rate_kernel(facts, machine, own, batch), machine, constant)
+        return _with_diagonal_b(_rate_kernel(facts, machine, kernel_lines, batch), machine, constant)
     repacked = next((x for x in ways if dict(x.rewrite.forms) == copied), None)
     if repacked is None:
         return f"no copies are {', '.join(f'`repack {name}: {form}`' for name, form in copied.items())}"
-    kernel = _rate_kernel(repacked.facts, machine, own, batch)
+    kernel = _rate_kernel(repacked.facts, machine, kernel_lines, batch)
     return kernel if isinstance(kernel, str) else _with_diagonal_b(with_copies(kernel, repacked), machine, constant)
 
 

@@ -93,8 +93,8 @@ def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
     same shape that reads A from shared memory.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
-    said = t.machine.multiply[line.atom or ""]
-    atom = said if said in p.atoms else next((x for x in p.atoms if x.shape == said.shape), p.atoms[0])
+    stated = t.machine.multiply[line.atom or ""]
+    atom = stated if stated in p.atoms else next((x for x in p.atoms if x.shape == stated.shape), p.atoms[0])
     return MmaTile(p, atom, rows, columns // t.batch, padded_k(t, p, atom))
 
 

@@ -83,14 +83,7 @@ class PlanTiles:
         """Return the number of elements of the program dimension `d`: the product of the extents of its digits
         (mixed-radix parts).
         """
-        return self.facts.size(n for n in self._digits(d) if n in self.facts.extents)
-
-    def _digits(self, d: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (mixed-radix parts) that the program dimension `d` was split into.
-
-        A dimension that was not split gives a tuple of its own name.
-        """
-        return self.facts.digits.get(str(d), (str(d),))
+        return self.facts.size(n for n in self.facts.digit_names(d) if n in self.facts.extents)
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
         """Return the grid AxisTile of the class `c`: a box (rectangle) over the digits (mixed-radix parts) of `d`.
@@ -114,7 +107,7 @@ class PlanTiles:
             return AxisTile(level, size, filled_box(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
         box: dict[str, int] = {}
         for d in owners:
-            digits = tuple(n for n in c.dims if n in self._digits(d))
+            digits = tuple(n for n in c.dims if n in self.facts.digit_names(d))
             box |= dict(filled_box(facts, digits, sizes.get(d, 1), up=True))
         return AxisTile(
             level, size, tuple((n, box[n]) for n in c.dims), BOX, prod(ceil(facts.extents[n] / box[n]) for n in c.dims)
@@ -136,4 +129,4 @@ class PlanTiles:
 
 def program_dims_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
     """Return the program dimensions of which any of `dims` is a digit (mixed-radix part), or which `dims` names."""
-    return [d for d in facts.order if set(facts.digits.get(str(d), (str(d),))) & set(dims)]
+    return [d for d in facts.order if set(facts.digit_names(d)) & set(dims)]

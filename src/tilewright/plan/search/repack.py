@@ -15,7 +15,7 @@ from tilewright.plan.search.ranking import Ranking, Rewrite
 from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, copy_of, strides, with_accesses
 
 ROWS = ALIGNED
-"""How an operand lies after a copy that bulk copies can read."""
+"""Layouts of a repacked operand that bulk copies can read."""
 SLACK = 8
 """Rows are padded to whole lines where they grow by no more than one part in so many."""
 MOST_COPIED = 2
@@ -39,7 +39,7 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
     reads = [facts.nodes[x.reads[0]] for x in (p.a, p.b)]
     if not all(n.place.linear and n.place.dims for n in reads):
         return
-    refused = any(why_not_bulk(n.place, p.k | own, machine) for n, own in zip(reads, (p.m, p.n), strict=True))
+    refused = any(why_not_bulk(n.place, p.k | side, machine) for n, side in zip(reads, (p.m, p.n), strict=True))
     askew = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
     yield from padded_blocks(facts, p, reads, machine, constant)
     yield from paired_rows(facts, p, reads, machine)
@@ -49,11 +49,11 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
         ways.append((PANELS, _im2col(facts, p, reads, machine)))
     elif askew:
         ways = [(PADDED, _pad_k(facts, p, reads, machine))]
-    for form, made in ways:
-        if isinstance(made, str):
-            ranking.reject(f"operands in {form}", made)
+    for form, outcome in ways:
+        if isinstance(outcome, str):
+            ranking.reject(f"operands in {form}", outcome)
             continue
-        repacked, copies = made
+        repacked, copies = outcome
         rewrite = Rewrite(f"operands in {form}", forms=tuple((c.memory, form) for c in copies))
         often = [c for c in copies if c.memory not in constant]
         yield Repacked(rewrite, repacked, copy_cycles(machine, often))
@@ -219,10 +219,10 @@ def _im2col(
     accesses, copies = {}, []
     for n in reads:
         rows = [d for d in n.dims if d not in p.k]
-        owners = [o for o in facts.order if set(facts.digits.get(str(o), (str(o),))) & set(rows)]
+        owners = [o for o in facts.order if set(facts.digit_names(o)) & set(rows)]
         forms, shape = [], []
         for owner in owners:
-            digits = [d for d in facts.digits.get(str(owner), (str(owner),)) if d in rows]
+            digits = [d for d in facts.digit_names(owner) if d in rows]
             forms.append(tuple((d, facts.size(digits[i + 1 :])) for i, d in enumerate(digits)))
             shape.append(facts.size(digits))
         wide = _round_up(length, bulk_pitch(machine), n.place.bytes)

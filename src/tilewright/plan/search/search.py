@@ -115,12 +115,12 @@ def _add_repacked(
         ranking.reject(repacked.rewrite.what, f"at least {least / best:.2f} of the time")
         return
     kernels = kernels_with_atoms(repacked.facts, machine, ranking, best - repacked.cycles, only_lowered)
-    found = []
+    candidates = []
     for c in kernels:
         if repacked.only_blocks and (not isinstance(c.kernel, KernelSchedule) or c.kernel.tiling.batch == 1):
             continue
-        found.append(block_diagonal(with_copies(c, repacked), machine, constant))
-    _add_candidates(ranking, found)
+        candidates.append(block_diagonal(with_copies(c, repacked), machine, constant))
+    _add_candidates(ranking, candidates)
 
 
 def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:

@@ -115,8 +115,8 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
     if not read.place.linear or not summed or read.source is None or "at" not in read.source.attrs:
         return None
     rows = read.dims - p.batch - p.k
-    row = next((d for d in facts.order if set(digits_of_dim(facts, d)) & rows), None)
-    if row is None or not rows <= set(digits_of_dim(facts, row)):
+    row = next((d for d in facts.order if set(facts.digit_names(d)) & rows), None)
+    if row is None or not rows <= set(facts.digit_names(row)):
         return None
     along = next((d for d in facts.order if str(d) == read.place.contiguous), None)
     if along is not None and str(along) in p.batch:
@@ -130,16 +130,8 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
     terms = Terms(
         along, values, symbol("terms", 1), read.place.bytes, accumulator_size, machine.lane_access.vector_bytes, word
     )
-    digits = tuple(n for n in digits_of_dim(facts, row) if n in facts.extents)
+    digits = tuple(n for n in facts.digit_names(row) if n in facts.extents)
     return TermProgram(facts, machine, terms, read.place, row, digits, summed)
-
-
-def digits_of_dim(facts: Facts, d: Expr) -> tuple[str, ...]:
-    """Return the names of the digits (mixed-radix parts) that the program dimension `d` was split into.
-
-    A dimension that was not split gives a tuple of its own name.
-    """
-    return facts.digits.get(str(d), (str(d),))
 
 
 def sizes_of(kernel: TermKernelSchedule) -> Size:

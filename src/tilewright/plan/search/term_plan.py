@@ -8,7 +8,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import axis_of
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split
-from tilewright.plan.search.simt import TermKernelSchedule, TermProgram, digits_of_dim
+from tilewright.plan.search.simt import TermKernelSchedule, TermProgram
 
 
 def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
@@ -44,7 +44,7 @@ def _extent(facts: Facts, d: Expr) -> int:
     """Return the number of elements of the program dimension `d`: the product of the extents of its digits (mixed-radix
     parts).
     """
-    return prod(facts.extents.get(name, 1) for name in digits_of_dim(facts, d))
+    return prod(facts.extents.get(name, 1) for name in facts.digit_names(d))
 
 
 def _grid_axis(kernel: TermKernelSchedule, d: Expr) -> Axis:

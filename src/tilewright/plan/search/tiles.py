@@ -95,10 +95,10 @@ def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
     """True if the tile is no grid tile, or has as many elements per task as the author's constraints state."""
     for owner, stated in facts.stated_tasks.items():
         digits = facts.digits.get(owner, (owner,))
-        own = prod(n for d, n in tile.box if d in digits)
+        elements = prod(n for d, n in tile.box if d in digits)
         if len(digits) == 1 or all(d in digits for d, _ in tile.box):
-            own = max(own, tile.size)  # padded
-        if tile.level == GRID and any(d in digits for d, _ in tile.box) and own != stated:
+            elements = max(elements, tile.size)  # padded
+        if tile.level == GRID and any(d in digits for d, _ in tile.box) and elements != stated:
             return False
     return True
 
@@ -259,16 +259,16 @@ def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) ->
     (mixed-radix parts) of one program dimension. Bulk copies can if memory has `dims` as one dimension, or if each of
     `dims` has a separate memory coordinate, in order (im2col).
     """
-    own = [d for d in dims if d in access.dims]
-    if len(own) < 2 or (o.by_threads and _are_digits_of_one(o.facts, dims)):
+    used = [d for d in dims if d in access.dims]
+    if len(used) < 2 or (o.by_threads and _are_digits_of_one(o.facts, dims)):
         return True
-    in_windows = any(window & set(own) and not window <= set(own) for window in access.windows)
-    merged = all(access.steps[a] == access.steps[b] * o.facts.extents[b] for a, b in pairwise(own))
+    in_windows = any(window & set(used) and not window <= set(used) for window in access.windows)
+    merged = all(access.steps[a] == access.steps[b] * o.facts.extents[b] for a, b in pairwise(used))
     if merged and not in_windows:
         return True
-    if access.contiguous in own or len(own) > o.machine.bulk_copy.counted_dims:
+    if access.contiguous in used or len(used) > o.machine.bulk_copy.counted_dims:
         return False
-    places = [next((n for n, form in enumerate(access.coords) if d in dict(form)), -1) for d in own]
+    places = [next((n for n, form in enumerate(access.coords) if d in dict(form)), -1) for d in used]
     return -1 not in places and places == sorted(set(places))
 
 

@@ -1,4 +1,4 @@
-"""What describes a kernel whose waves all run the same code: task widths, waves, loop tiles and microkernels."""
+"""The schedule of a kernel whose waves all run the same code: task widths, waves, loop tiles and microkernels."""
 
 from __future__ import annotations
 

@@ -50,6 +50,11 @@ class MmaTile:
         return (self.atom.slab or 1) * self.atom.a.dtype.bits // 8
 
 
+def refusal_name(mmas: tuple[MmaTile, ...]) -> str:
+    """Return text that names a kernel in a refusal: each MMA with the rows and columns of its tile of C."""
+    return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in mmas)
+
+
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
     """Return the MmaTile of the MMA `p` with the widest atom that divides its columns, else the narrowest that covers
     them.
