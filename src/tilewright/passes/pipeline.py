@@ -50,7 +50,8 @@ def give_rows(job: Job) -> None:
 def in_digits_of_accesses(job: Job) -> None:
     """Rewrite the job's program over one flat dimension if it has no other; else over digits (mixed-radix parts).
 
-    Programs with logs and grid programs stay as they are. Copies over lanes go along flat rows as they are, so that on GPUs only summed dimensions become digits.
+    Programs with logs and grid programs stay as they are. Copies over lanes go along flat rows as they are, so that
+    on GPUs only summed dimensions become digits.
     """
     if job.workgroups is not None:
         return
