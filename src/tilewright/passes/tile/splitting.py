@@ -8,8 +8,9 @@
     } : f32[M, N]
 
 The first sums parts of K, each in tasks of its own, to memory; the second adds them up, always in the same order, and
-does what follows. Past the end of K the first reads zeros. A product over several dimensions, as that of a convolution,
-which no loop goes over, is taken apart along one of them, in equal parts.
+does what follows. The last part may be shorter than the others: past the end of K the first reads zeros. A product over
+several dimensions, as that of a convolution, which no loop goes over, is taken apart along one of them; in equal parts,
+unless that dimension ends where memory ends.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ WRITTEN_OUT = 16
 @dataclass(frozen=True)
 class WholeSum:
     """A sum of products that may be taken apart: what has its result, what it starts from, what makes its factors, and
-    the dimensions that are summed; whether what is read past their ends may be zeros."""
+    the dimensions that are summed, and those past whose end both factors read zeros."""
 
     cut: Op
     start: Op
     made: list[Op]
     product: Op
     axes: tuple[Expr, ...]
-    ends: bool
+    ends: frozenset[Expr]
 
 
-def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
+def sum_of(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) -> WholeSum | str:
     """The sum of a program with one product; or why it stays whole."""
     loops = [op for op in program.body.ops if op.name == "iterate"]
     if program.records:
@@ -65,12 +66,19 @@ def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
         found = _looped(program, cut)
         if isinstance(found, str) or cut.attrs["axis"] not in axes:
             return found if isinstance(found, str) else f"{cut.attrs['axis']} is in blocks"
-        axis, reads = cut.attrs["axis"], [op for op in found if op.name == "read" and op.result in product.operands]
-        return WholeSum(cut, start, found, product, (axis,), all(is_plain(op, axis) for op in reads))
+        axes, reads = (cut.attrs["axis"],), [op for op in found if op.name == "read" and op.result in product.operands]
+        return WholeSum(cut, start, found, product, axes, _ending(reads, axes, sizes))
     made = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
     if len(made) != 2 or product not in program.body.ops:
         return "an operand is not read from memory"
-    return WholeSum(cut, start, made, product, axes, False)
+    return WholeSum(cut, start, made, product, axes, _ending(made, axes, sizes))
+
+
+def _ending(reads: Sequence[Op], axes: Sequence[Expr], sizes: Mapping[Symbol, int]) -> frozenset[Expr]:
+    """The dimensions that all reads go along to the end of their memory, past which they read zeros."""
+    if any(op.attrs.get("otherwise", 0) != 0 for op in reads):
+        return frozenset()
+    return frozenset(axis for axis in axes if all(is_plain(op, axis, sizes) for op in reads))
 
 
 def _looped(program: Program, loop: Op) -> list[Op] | str:
@@ -92,7 +100,7 @@ def ways(found: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], st
     numbers = Substitution(dict(sizes))
     k = axes_in(found.product, lambda d: int(numbers(d)))
     for axis in found.axes:
-        if found.ends:
+        if axis in found.ends:
             yield from ((axis, n) for n in counts)
             continue
         whole, rest = divmod(int(numbers(axis)), step if not isinstance(k, str) and axis is k.k else 1)
@@ -103,13 +111,14 @@ def halves(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
 ) -> Halves | str:
     """The program in two halves: a dimension in so many parts, each whole steps; or why it stays whole."""
-    found = sum_of(program, free)
+    found = sum_of(program, free, sizes)
     if isinstance(found, str):
         return found
-    if axis not in found.axes or (not found.ends and (axis, count) not in ways(found, sizes, (), step)):
+    zeros = axis in found.ends
+    if axis not in found.axes or (not zeros and (axis, count) not in ways(found, sizes, (), step)):
         return f"{axis} is not summed, or has no {count} equal parts"
     extent = int(Substitution(dict(sizes))(axis))
-    width = -(-extent // count // step) * step if found.ends else extent // count
+    width = -(-extent // count // step) * step if zeros else extent // count
     parts = -(-extent // width)
     if parts < 2:
         return f"{axis} is too short"
@@ -119,7 +128,7 @@ def halves(
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
     cut, start, product = found.cut, found.start, found.product
     with building():
-        parted = Parted(axis, {outer: (width, parts), inner: (1, width)}, zeros=found.ends)
+        parted = Parted(axis, {outer: (width, parts), inner: (1, width)}, zeros=zeros)
         parted.block(found.made, ops := list[Op]())
         kind: TileType = product.result.type
         total = TileType(kind.dtype, (outer, *kind.dims))
@@ -132,11 +141,15 @@ def halves(
         return halved(program, ("parts", ops), memory, cut, combined, sizes, {outer: parts, inner: width}, parts)
 
 
-def is_plain(read: Op, axis: Expr) -> bool:
-    """Whether a read goes along a dimension of its memory as it lies."""
+def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
+    """Whether a read goes along `axis` as it lies in memory, from the begin to the end of a dimension there.
+
+    The dimension of the memory may have another name, as in a copy that a kernel made.
+    """
     kind, over, at = places(read)
-    dims = read.operands[0].type.dims
-    return axis in kind.dims and axis in dims and at[dims.index(axis)] is dict(zip(kind.dims, over, strict=True))[axis]
+    own, size = dict(zip(kind.dims, over, strict=True)).get(axis), Substitution(dict(sizes))
+    ends = [size(d) is size(axis) for d, place in zip(read.operands[0].type.dims, at, strict=True) if place is own]
+    return ends == [True]
 
 
 class Parted(Regrouped):
