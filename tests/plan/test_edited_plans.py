@@ -269,3 +269,21 @@ def test_a_task_whose_last_block_is_shorter_is_done():
     assert plan != edit_cases.chosen(number)
     assert broken(plan, edit_cases.shapes(number), case.machine) is None
     assert edited_plans._is_exact(case, case.kernel(plan))
+
+
+def test_an_operand_that_is_computed_is_copied_in_parts_of_as_many_rows_as_a_copy_brings():
+    """`the box has 384 elements in one dimension; the most is 256`: operands that are read were copied in parts."""
+    number = number_of("byte weights")
+    case = edit_cases.CASES[number]
+    plan = "\n".join(
+        [
+            "axis M = (M 256): task 112",
+            "axis N = (N 256): task 384",
+            "axis K = (K 256): loop 64",
+            "grid M, N",
+            "mma by wgmma.m64n112k16.bf16.ra, tile 112x384 transposed",
+            "producer 1 wave 24 registers, consumer 12 waves 160 registers, stages 2, epilogue stages 2",
+        ]
+    )
+    assert broken(plan, edit_cases.shapes(number), case.machine) is None
+    assert edited_plans._is_exact(case, case.kernel(plan))
