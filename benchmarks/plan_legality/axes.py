@@ -62,7 +62,7 @@ def axis(r: Reading) -> Iterator[Broken]:
     missing = sorted(needed - covered)
     if missing and not any(set(seen) == names for names in every):
         yield Broken("axis", str(r.plan.axes[-1]), f"no axis has {', '.join(missing)}")
-    elif not r.copied and not any(set(seen) >= names for names in every) and r.plan.parts is None:
+    elif r.has_printed_digits and not any(set(seen) >= names for names in every):
         lost = min((names - set(seen) for names in every), key=len)
         yield Broken("axis", str(r.plan.axes[-1]), f"no axis has {', '.join(sorted(lost))}")
 

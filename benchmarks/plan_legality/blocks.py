@@ -23,6 +23,9 @@ def products(r: Reading) -> Iterator[Broken]:
             yield Broken("products", str(line), "roles multiply by atoms")
     if r.plan.pipeline is not None and len(r.plan.products) < len(names):
         yield Broken("products", str(r.plan.pipeline), "a line for each product says how it is done")
+    boxes = [a for a in r.plan.axes if any(c.level == "unit" and c.digit is not None for c in a.splits)]
+    if r.on_gpu and boxes and not any(line.atom is None for line in r.plan.products):
+        yield Broken("products", str(boxes[0]), "lanes have boxes of a product by loops, and no line says one")
     printed = parse_plan(r.shapes.printed)
     if r.plan.atom is None and printed.atom is not None and r.plan.products == ():
         yield Broken("products", str(r.plan.axes[0]), "no line says which atom multiplies")
@@ -44,6 +47,8 @@ def atom(r: Reading) -> Iterator[Broken]:
         if name not in r.machine.multiply:
             yield Broken("atom", text, f"{r.machine.name} has no {name}")
             continue
+        if any(a.name == "lanes" for a in r.plan.axes):
+            yield Broken("atom", text, "it takes an element of A for all lanes, and along lanes A has other elements")
         why = _unfit(r, r.machine.multiply[name], shapes[product], text)
         if why is not None:
             yield Broken("atom", text, why)

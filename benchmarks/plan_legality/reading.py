@@ -10,6 +10,7 @@ from plan_shapes import SUM_BYTES, OperandShape, ProductShape, Shapes
 
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.schedule import Axis, ProductUnit, Schedule
+from tilewright.plan.text import parse_plan
 
 ROW = 128
 """Bytes of a row of shared memory, by which bulk copies and atoms swizzle: `slab` elements of an atom's operand."""
@@ -62,6 +63,12 @@ class Reading:
         return {p.name: p.form for p in self.plan.values if p.at == "launch"}
 
     @cached_property
+    def has_printed_digits(self) -> bool:
+        """Whether dimensions count in the digits of the printed plan: the same operands are copied, and K is whole."""
+        printed = {p.name: p.form for p in parse_plan(self.shapes.printed).values if p.at == "launch"}
+        return self.plan.parts is None and self.copied in ({}, printed)
+
+    @cached_property
     def split(self) -> str | None:
         """The dimension that is summed in parts."""
         if self.plan.parts is None:
@@ -79,6 +86,12 @@ class Reading:
             for line in self.plan.products
             if line.name in known and line.atom in self.machine.multiply
         ]
+
+    @cached_property
+    def by_loops(self) -> list[ProductShape]:
+        """The products that a line gives to loops."""
+        names = {line.name for line in self.plan.products if line.atom is None}
+        return [product for product in self.shapes.products if product.name in names]
 
     @cached_property
     def result_bytes(self) -> int:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from functools import partial
 from math import ceil, prod
+
+from plan_shapes import SUM_BYTES, OperandShape, ProductShape
 
 from plan_legality.loads import halo_rows
 from plan_legality.reading import CORE_ROWS, ROW, Broken, Reading, atoms_of, is_held, step_of, tap_axes
+from tilewright.machine import MultiplyAtom
+from tilewright.plan.schedule import ProductUnit
 
 RESULT_ROWS = (128, 64, 32)
 """Bytes of a row of a result's stage, the longest that divides its columns: by such rows bulk copies swizzle."""
@@ -33,12 +39,12 @@ def shared_memory(r: Reading) -> Iterator[Broken]:
     """Stages of operands, halo tiles, operands that stay and results that wait fit the shared memory of a workgroup;
     without roles, what a task reads again fits there, as far as lanes have no registers for it."""
     room = r.machine.spaces["shared"].bytes
-    if room is None or not r.products:
+    if room is None or not r.shapes.products:
         return
     if r.plan.pipeline is None:
-        used = _task_bytes(r)
+        used = _task_bytes(r) + sum(map(partial(_widened_bytes, r), r.by_loops))
         if used > room:
-            yield Broken("shared memory", r.plan.line("grid") or str(r.products[0][0]), f"{used} bytes of {room}")
+            yield Broken("shared memory", r.plan.line("grid") or str(r.plan.products[0]), f"{used} bytes of {room}")
         return
     used = shared_bytes(r)
     if used > room:
@@ -49,13 +55,64 @@ def _task_bytes(r: Reading) -> int:
     """Bytes of shared memory that a task of a plan without roles takes at least: rows of both operands of an atom that
     reads them there, and every value that is read again and is more than the registers of all lanes. Each has a place
     of its own: nothing is computed in place, as operations read and write different tensors."""
-    lanes = max(mine.c.lanes for _, _, mine in r.products)
+    lanes = max((mine.c.lanes for _, _, mine in r.products), default=None)
     used = sum((line.rows + line.columns) * ROW for line, _, mine in r.products if mine.slab is not None)
+    used += sum(_fragment_bytes(r, *product) for product in r.products if product[2].slab is None)
     for dims, each in r.shapes.values:
         count = prod(min(r.tile(d) or r.shapes.sizes[d], r.shapes.sizes[d]) for d in dims)
-        if count > lanes * r.machine.limits.registers:
+        if lanes is not None and count > lanes * r.machine.limits.registers:
             used += count * each
     return used
+
+
+def _fragment_bytes(r: Reading, line: ProductUnit, product: ProductShape, mine: MultiplyAtom) -> int:
+    """Bytes of shared memory for the blocks of an atom that has all in registers, which take turns there.
+
+    A step of A lies there whose rows no single step in memory leads along: lanes gather it. Of a block that is not
+    whole atoms, so do the sums, of which a part is stored, and a step of A with rows that fill the atoms.
+    """
+    if not r.on_gpu or product.a.argument is None:
+        return 0
+    deep, taps = r.k_step(product.summed, mine.shape[2])
+    step = int(deep * taps * product.a.bytes)
+    rows = _pieces(r, r.main(product.rows), line.rows)
+    columns = _pieces(r, r.main(product.columns), line.columns)
+    m, n, _ = mine.shape
+    whole_rows, whole_columns = (
+        {size: ceil(size / unit) * unit for size in of} for of, unit in ((rows, m), (columns, n))
+    )
+    panel = max((whole for size, whole in whole_rows.items() if size != whole), default=0)
+    sums = [
+        tall * wide
+        for (size, tall), (across, wide) in itertools.product(whole_rows.items(), whole_columns.items())
+        if (size, across) != (tall, wide)
+    ]
+    return (max(rows) * _is_gathered(product.a) + panel) * step + max(sums, default=0) * SUM_BYTES
+
+
+def _widened_bytes(r: Reading, product: ProductShape) -> int:
+    """Bytes of shared memory for a product by loops of operands that are narrower than its sums: these are widened once
+    for all that read them, a step of K of a block's rows and columns; A is gathered before where it has to be."""
+    rows, columns = ([d for d in of if r.shapes.sizes[d] > 1] for of in (product.rows, product.columns))
+    if not r.on_gpu or not rows or not columns or product.types[0] == product.types[2]:
+        return 0  # lanes multiply and add what they read
+    deep, taps = r.k_step(product.summed, 1)
+    tall, wide = (prod(min(r.tile(d) or r.shapes.sizes[d], r.shapes.sizes[d]) for d in of) for of in (rows, columns))
+    gathered = tall * deep * taps * int(product.a.bytes) * _is_gathered(product.a)
+    return gathered + ((tall + wide) * deep * taps + tall * wide) * SUM_BYTES
+
+
+def _is_gathered(operand: OperandShape) -> bool:
+    """Whether an operand lies in more dimensions of memory than it has: no single step leads along its rows."""
+    return operand.argument is not None and len(operand.pitches) + 1 > len(operand.dims)
+
+
+def _pieces(r: Reading, dim: str, block: int) -> set[int]:
+    """The sizes of blocks along a dimension: those of a task, and of the last task."""
+    size = r.shapes.sizes[dim]
+    tasks = [c.size for a in r.axes_of(dim) for c in a.splits if c.level == "task" and c.digit is None]
+    task = min([size, *tasks])
+    return {n for width in (task, size % task) for n in (min(block, width), width % block) if n}
 
 
 def shared_bytes(r: Reading) -> int:
