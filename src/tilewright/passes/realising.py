@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ProgramError
@@ -129,7 +130,7 @@ def _name(candidate: PlanCandidate, plan: Schedule) -> str:
 def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> GeneralChoice:
     """The choice of a plan that the search ranked: its time, what limits it, and why the others are not chosen."""
     ranking = ranked.rankings[-1]
-    plans = [(c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)][:SHOWN]
+    plans = list(islice(((c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)), SHOWN))
     slower = [Refusal(r.what, r.why) for r in refusals(ranking)]
     return GeneralChoice(
         job.machine,
