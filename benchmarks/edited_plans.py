@@ -3,7 +3,7 @@
     python benchmarks/edited_plans.py [2000] [--seed 0] [--first 0] [--jobs 1] [--run] [--show] [--classes]
 
 A plan that was chosen is changed as one does by hand (`plan_edits.py`), of the cases of `edit_cases.py` in turn. A
-checker that knows nothing of the planner (`plan_legality.py`) says whether the edit is legal. What is done is read
+checker that knows nothing of the planner (`plan_legality`) says whether the edit is legal. What is done is read
 again in the block text, by a reader that knows nothing of the compiler (`block_reader.py`), and its printed plan must
 be the edited one; with `--run` it is also interpreted, and must give what the executor gives. What is refused must
 name the line, and a rule: `is not done here` is none. Bars: 98 % of the legal edits are done, all others are refused by

@@ -287,3 +287,13 @@ def test_a_box_of_lanes_that_is_longer_than_its_digit_is_refused():
     plan = re_sub(r"unit M_0 \d+", "unit M_0 35", chosen(make, sizes, "hopper"))
     with pytest.raises(ArgumentError, match="a lane's box of 35 is longer than M_0, which has 28"):
         kernel_for(make(), sizes, machine=machine("hopper"), plan=plan)
+
+
+@pytest.mark.parametrize("rows", ["", ".tb", ".ta", ".ta.tb"])
+def test_lanes_copy_operands_in_the_order_that_an_atom_reads_without_a_pipeline(rows):
+    """Only atoms with K contiguous were taken, though lanes may write shared memory in any order."""
+    plan = (
+        "axis M = (M 70): task 64\naxis N = (N 130): task 64\naxis K = (K 100): whole\ngrid M, N\n"
+        f"mma by wgmma.m64n64k16.bf16{rows}, tile 64x64"
+    )
+    assert_exact(lambda: kernels.gemm("nt", "bf16", "f32"), {"M": 70, "N": 130, "K": 100}, "hopper", plan)

@@ -269,3 +269,76 @@ def test_a_task_whose_last_block_is_shorter_is_done():
     assert plan != edit_cases.chosen(number)
     assert broken(plan, edit_cases.shapes(number), case.machine) is None
     assert edited_plans._is_exact(case, case.kernel(plan))
+
+
+def test_an_operand_that_is_computed_is_copied_in_parts_of_as_many_rows_as_a_copy_brings():
+    """`the box has 384 elements in one dimension; the most is 256`: operands that are read were copied in parts."""
+    number = number_of("byte weights")
+    case = edit_cases.CASES[number]
+    plan = "\n".join(
+        [
+            "axis M = (M 256): task 112",
+            "axis N = (N 256): task 384",
+            "axis K = (K 256): loop 64",
+            "grid M, N",
+            "mma by wgmma.m64n112k16.bf16.ra, tile 112x384 transposed",
+            "producer 1 wave 24 registers, consumer 12 waves 160 registers, stages 2, epilogue stages 2",
+        ]
+    )
+    assert broken(plan, edit_cases.shapes(number), case.machine) is None
+    assert edited_plans._is_exact(case, case.kernel(plan))
+
+
+def edited(name, row, changes):
+    """(a case, its chosen plan, edited by patterns, and what the checker says of it)."""
+    number = number_of(name, row)
+    case, plan = edit_cases.CASES[number], edit_cases.chosen(number)
+    for said, other in changes.items():
+        plan, count = re.subn(said, other, plan)
+        assert count == 1
+    return case, plan, broken(plan, edit_cases.shapes(number), case.machine)
+
+
+@pytest.mark.parametrize(
+    ("row", "changes"),
+    [
+        ("cdna3", {r"\(K 576\): loop \d+": "(K 576): loop 64"}),
+        ("cdna3", {r"mma by .*": "mma by loops"}),
+        ("xe", {r"\(F 64\): task \d+": "(F 64): task 33"}),
+    ],
+)
+def test_tensors_of_blocks_that_come_one_after_the_other_take_turns_in_shared_memory(row, changes):
+    """Each block of a task had memory of its own: `81408 bytes are needed`."""
+    case, plan, fault = edited("conv 3x3", row, changes)
+    assert fault is None
+    assert "_room = alloc shared" in case.kernel(plan).text("block")
+    assert edited_plans._is_exact(case, case.kernel(plan))
+
+
+@pytest.mark.parametrize(("step", "bytes_"), [("loop 96", 81920), ("loop 128", 98304), ("whole", 327680)])
+def test_a_step_that_shared_memory_does_not_hold_is_refused_for_its_line(step, bytes_):
+    """The checker let it pass: it did not count what lanes gather, nor the sums of a block that is not whole atoms. The
+    refusal did not quote an axis that is whole."""
+    case, plan, fault = edited("conv 3x3", "cdna3", {r"\(K 576\): loop \d+": f"(K 576): {step}"})
+    assert fault is not None
+    assert fault.why == f"{bytes_} bytes of 65536"
+    with pytest.raises(ArgumentError, match=rf"`axis K = \(K 576\): {step}`.*: shared memory"):
+        case.kernel(plan)
+
+
+NOT_LEGAL = [
+    ("conv stem", "hopper", {r"axis K_2 .*\n": ""}, "axis"),
+    ("conv depthwise", "hopper", {r"mma by loops\n": ""}, "products"),
+    ("conv depthwise", "x86.avx512", {"atom lanes.f32": "atom avx512.f32"}, "atom"),
+    ("two kernels", "hopper", {"mma by .*": "mma by loops"}, "shared memory"),
+]
+
+
+@pytest.mark.parametrize(("name", "row", "changes", "rule"), NOT_LEGAL)
+def test_the_checker_sees_what_is_missing_or_too_much(name, row, changes, rule):
+    """It let each of them pass."""
+    case, plan, fault = edited(name, row, changes)
+    assert fault is not None
+    assert fault.rule == rule
+    with pytest.raises(ArgumentError):
+        case.kernel(plan)

@@ -22,7 +22,7 @@ MEASURED = re.compile(r"\b(cycles?|measured|fitted|of the time)\b", re.IGNORECAS
 REASONS = {
     "plan/boxes.py: Room": "what is enough for a machine that says nothing: rows give others (`room_of`)",
     "plan/boxes.py: _widths_without_products": "where two dimensions are innermost in memory, runs of each are longer",
-    "plan/boxes.py: width_choices": "beyond some blocks of rows a smaller one at the end weighs little",
+    "plan/boxes.py: _best_width": "beyond some blocks of rows a smaller one at the end weighs little",
     "plan/general.py: room_of": "tasks for each core, and shares of its caches that a task takes",
     "plan/lanes.py: _line_extents": "tasks for each worker, so that the last ones to finish weigh little",
     "plan/lanes.py: _instructions": "instructions around a block, and of a program beside its blocks",

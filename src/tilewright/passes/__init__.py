@@ -32,6 +32,7 @@
 | kernels     | the block programs of a job whose plan is bound: one kernel, or several       |
 | parts       | a program as two, with a value in memory between                              |
 | launching   | when a program's launch begins: after the one before it, or while that ends   |
+| reusing     | tensors that are never needed at once, at one place of shared memory          |
 | outside     | what shared memory does not hold, in workspaces                               |
 | abreast     | programs that need nothing of each other, as one launch                       |
 | host        | the pass that writes the host program                                         |

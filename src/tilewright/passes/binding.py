@@ -82,7 +82,7 @@ def _bind_split(job: Job, plan: Schedule, choose: Pass, name: str, count: int) -
     """
     line = f"parts {name} {count}"
     if names_of(job.program):
-        whole = sum_of(job.program, job.free)
+        whole = sum_of(job.program, job.free, job.sizes)
         if isinstance(whole, str):
             raise refused(line, whole)
         axis = next((d for d in whole.axes if str(d) == name), None)

@@ -12,6 +12,7 @@ from tilewright.passes.job import Job, Pass
 from tilewright.passes.kernels import lower_kernels, with_workspace
 from tilewright.passes.launching import can_be_early, with_known_launch
 from tilewright.passes.rating import rated, rated_blocks
+from tilewright.passes.reusing import reuse_shared_memory
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.legality import lines_of_stages
 from tilewright.plan.pinned import Known, quote_lines
@@ -73,12 +74,24 @@ def lower_given(job: Job, given: Schedule, choose: Pass, lower: Pass) -> None:
 
 
 def _refuse_overflow(job: Job, given: Schedule, choose: Pass, lower: Pass) -> None:
-    """Refuse a plan whose tasks need more shared memory than there is, unless no plan needs less."""
+    """Refuse a plan whose tasks need more shared memory than there is, also where tensors take turns there.
+
+    The plan that is chosen is done all the same: no plan needs less.
+    """
     assert job.lowered is not None
     over = None if job.opened else past_shared_memory(job.lowered.program, job.machine)
     if over is None or _is_chosen_plan(job, given, choose, lower):
         return
-    lines = [given.pipeline] if given.pipeline else [*(a for a in given.axes if a.splits), *given.products]
+    if given.pipeline is None:
+        reuse_shared_memory(job.lowered.program, job.machine)
+        over = past_shared_memory(job.lowered.program, job.machine)
+        if over is None:
+            return
+    lines = (
+        [given.pipeline]
+        if given.pipeline
+        else [*(a for a in given.axes if any(d.extent > 1 for d in a.digits)), *given.products]
+    )
     raise ArgumentError(f"plan: `{'`, `'.join(map(str, lines))}`: {over.what}")
 
 

@@ -112,12 +112,17 @@ def _move_to_workspaces(program: Program, tasks: Op, chosen: list[Op]) -> list[V
         attrs = {"over": over, "at": (*numbers, *((i, False) for i in over))}
         views[op] = Op(BLOCK.ops["view"], (argument,), attrs, op.results, loc=op.loc)
         workspaces.append(argument)
-    _replace(tasks.blocks, views)
-    for op in program.walk():  # what is seen through views lies where the tensor does
+    put_views(program, views)
+    return workspaces
+
+
+def put_views(program: Program, views: dict[Op, Op]) -> None:
+    """Put views in the place of allocations; what is seen through them lies where their tensor does."""
+    _replace((program.body,), views)
+    for op in program.walk():
         if op.name in ("view", "bitcast"):
             assert op.spec.result_types is not None
             (op.results[0].type,) = op.spec.result_types(op)
-    return workspaces
 
 
 def _replace(blocks: Iterable[Block], views: dict[Op, Op]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ProgramError
@@ -132,7 +133,7 @@ def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Sch
         choice = candidate.kernel.choice
         copied = (rewrite.what for rewrite in candidate.rewrites)
         return replace(choice, notes=(*choice.notes, *copied, *notes_on(job, plan)))
-    plans = [(c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)][:SHOWN]
+    plans = list(islice(((c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)), SHOWN))
     slower = [Refusal(r.what, r.why) for r in refusals(ranking)]
     return GeneralChoice(
         job.machine,

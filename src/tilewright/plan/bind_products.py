@@ -57,7 +57,7 @@ def _bind_statement(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
     axes = axes_in(op, lambda d: 1)
     if isinstance(axes, str):
         raise refused(line, f"{axes}; it runs by loops")
-    fitting = atoms_for(machine, *types_of(op, axes.swapped, machine), precision_of(op))
+    fitting = atoms_for(machine, *types_of(op, axes.swapped, machine), precision_of(op), any_rows=True)
     if atom not in fitting:
         kinds = " by ".join(map(str, types_of(op, axes.swapped, machine)[:2]))
         names = ", ".join(x.name for x in fitting) or "none"

@@ -27,6 +27,8 @@ RUN = 16
 """Contiguous elements that a task should have at least."""
 ROWS = 16
 """Rows of an MMA that a task should have at least."""
+WIDTHS_AT_ONCE, ALL_PREFERRED = 4096, 7
+"""Extents of a task that are compared at once, and the score of one that has all that is preferred."""
 TABLED = 1 << 22
 """Elements of a write, at most, whose addresses are computed one by one, to see whether they differ."""
 
@@ -459,14 +461,30 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
     widths = [extent]
     while widths[-1] > 1:
         half = -(-widths[-1] // 2)
-        n = np.arange(max(1, half // 2 + 1), half + 1)
+        widths.append(_best_width(max(1, half // 2 + 1), half, extent, radices))
+    return widths
+
+
+def _best_width(least: int, most: int, extent: int, radices: Collection[int]) -> int:
+    """Return the best extent of a task from `least` to `most`, as `width_choices` prefers; of equally good ones the
+    widest.
+
+    Extents are looked at WIDTHS_AT_ONCE (4096) at a time, the widest first, until one has all that is preferred.
+    """
+    best, best_score = most, -1
+    for top in range(most, least - 1, -WIDTHS_AT_ONCE):
+        n = np.arange(top, max(least, top - WIDTHS_AT_ONCE + 1) - 1, -1)
         keeps_digits = np.ones(n.shape, bool)
         for radix in radices:
             keeps_digits &= (n % radix == 0) | (radix % n == 0)
         in_rows, divides = (n % ROWS == 0) | (n > 6 * ROWS), extent % n == 0
-        best = (2 * (2 * keeps_digits + in_rows) + divides)[::-1].argmax()  # of equally good ones the widest
-        widths.append(int(n[len(n) - 1 - best]))
-    return widths
+        scores = 2 * (2 * keeps_digits + in_rows) + divides
+        place = int(scores.argmax())
+        if scores[place] > best_score:
+            best, best_score = int(n[place]), int(scores[place])
+        if best_score == ALL_PREFERRED:
+            break
+    return best
 
 
 def radices(program: Program, dim: Expr, size: Size) -> set[int]:

@@ -326,14 +326,18 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
     return vectors.registers(microkernel.rows, column_atoms, microkernel.atom), machine.limits.registers
 
 
-def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | None = None) -> list[MultiplyAtom]:
+def atoms_for(
+    machine: Machine, a: DType, b: DType, c: DType, precision: str | None = None, any_rows: bool = False
+) -> list[MultiplyAtom]:
     """Return the atoms, for kernels without a pipeline, that take operands of types `a` and `b` and accumulate in `c`.
 
+    Atoms that read A and B from shared memory are those with K contiguous; with `any_rows` also those with M or N
+    contiguous, as lanes copy operands there in any order.
     If no atom has exactly these types, the result is the atoms whose operands and accumulator all have the type `c`,
     provided that `c` holds `a` and `b` losslessly. An atom that rounds operands is left out unless `precision` names
     its rounding. [] if no atom is left.
     """
-    fitting = [x for x in _usable_atoms(machine) if x.rounds in (None, precision)]
+    fitting = [x for x in _usable_atoms(machine, any_rows) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
     if same or not (c.holds(a) and c.holds(b)):
         return same
@@ -347,18 +351,18 @@ def precision_of(op: Op) -> str | None:
 
 
 @lru_cache
-def _usable_atoms(machine: Machine) -> tuple[MultiplyAtom, ...]:
+def _usable_atoms(machine: Machine, any_rows: bool) -> tuple[MultiplyAtom, ...]:
     """Return the machine's atoms that kernels without a pipeline can use.
 
     All their operands are in registers (as vectors, tiles or fragments), or A and B are in shared memory with K
-    contiguous.
+    contiguous; with `any_rows`, in any order.
     """
 
     def is_usable(atom: MultiplyAtom) -> bool:
-        """True if all operands are in registers, or if A and B are in shared memory with K contiguous."""
+        """True if all operands are in registers, or if A and B are in shared memory in an order that is allowed."""
         in_registers = all(isinstance(operand, RegisterOperand) for operand in (atom.a, atom.b, atom.c))
         single = Microkernel(atom, *atom.shape[:2])
-        return in_registers or (single.slab is not None and not single.held_a and all(single.along_k))
+        return in_registers or (single.slab is not None and not single.held_a and (any_rows or all(single.along_k)))
 
     return tuple(atom for atom in machine.multiply.values() if is_usable(atom))
 

@@ -65,10 +65,7 @@ class Computed(Factor):
             places = [here(e) for e in each.at]
             if each in self.tiles:
                 held, alike = self.tiles[each]
-                over = w.axes((rows, deep // alike))
-                shifted = self._images(row + over[0], k + alike * over[1])
-                view = w.view(each.tensor, over, marked([shifted(e) for e in each.at], each.tensor.type.shape))
-                p.low.storage.brought[w.emit("copy", (view, held), otherwise=0)] = "ring"
+                self._bring(each, rows, deep, row, k)
                 known[each] = load(held, i, c // alike)
             elif not any(c in e.symbols for e in places):
                 known[each] = load(self._row_values(each, i, places, (rows, deep)), i, c)
@@ -80,6 +77,18 @@ class Computed(Factor):
         formula = rewritten(formula, self._images(row + i, k + c), known.__getitem__)
         w.map(self.held, (i, c), formula, Substitution({}))
         return self.held
+
+    def _bring(self, each: Load, rows: int, deep: int, row: Expr, k: Expr) -> None:
+        """Copies a step of what A is computed from, in equal parts of as many rows as one copy brings."""
+        p, w, (held, alike) = self.product, self.product.w, self.tiles[each]
+        copies = -(-rows // p.low.machine.bulk_copy.box_extent)
+        with w.loop("s", copies, unroll=True) as s:
+            i, e = w.axes((rows // copies, deep // alike))
+            down = rows // copies * s + i
+            there = self._images(row + down, k + alike * e)
+            view = w.view(each.tensor, (i, e), marked([there(x) for x in each.at], each.tensor.type.shape))
+            target = held if copies == 1 else w.view(held, (i, e), [(down, False), (e, False)])
+            p.low.storage.brought[w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def _images(self, row: Expr, k: Expr) -> Substitution:
         """Return the substitution of coordinates at a row and an index along K; other dimensions are at the loops'

@@ -45,7 +45,7 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: M
     reads = [op for op in before if op.name == "read" and axis in op.result.type.dims]
     if any(set(op.attrs) & {"lookups", "bounds", "otherwise"} for op in reads):
         return "its reads are not plain"
-    if not all(is_plain(op, axis) for op in reads):
+    if not all(is_plain(op, axis, sizes) for op in reads):
         return f"{axis} is no dimension of what is read"
     extent = sizes.get(axis, 0)
     width = _width(reads, axis, extent, count, machine.lane_access.line_bytes)

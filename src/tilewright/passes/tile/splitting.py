@@ -8,8 +8,9 @@
     } : f32[M, N]
 
 The first sums parts of K, each in tasks of its own, to memory; the second adds them up, always in the same order, and
-does what follows. Past the end of K the first reads zeros. A product over several dimensions, as that of a convolution,
-which no loop goes over, is taken apart along one of them, in equal parts.
+does what follows. The last part may be shorter than the others: past the end of K the first reads zeros. A product over
+several dimensions, as that of a convolution, which no loop goes over, is taken apart along one of them; in equal parts,
+unless that dimension ends where memory ends.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class WholeSum:
     """A sum of products that may be split (split K).
 
     `cut` has the result, `start` is the zero it starts from, `made` are the operations that compute the operands of
-    `product`, `axes` the summed dimensions that may be split. `ends`: True if reads past their ends may give zeros.
+    `product`, `axes` the summed dimensions that may be split. `ends` are those past whose end both operands read zeros.
     """
 
     cut: Op
@@ -44,10 +45,10 @@ class WholeSum:
     made: list[Op]
     product: Op
     axes: tuple[Expr, ...]
-    ends: bool
+    ends: frozenset[Expr]
 
 
-def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
+def sum_of(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) -> WholeSum | str:
     """Return the WholeSum of a program with one MMA; or text: why it stays whole."""
     loops = [op for op in program.body.ops if op.name == "iterate"]
     if program.records:
@@ -68,15 +69,20 @@ def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
         factor_ops = _operand_ops(program, cut)
         if isinstance(factor_ops, str) or cut.attrs["axis"] not in axes:
             return factor_ops if isinstance(factor_ops, str) else f"{cut.attrs['axis']} is in blocks"
-        axis, reads = (
-            cut.attrs["axis"],
-            [op for op in factor_ops if op.name == "read" and op.result in product.operands],
-        )
-        return WholeSum(cut, start, factor_ops, product, (axis,), all(is_plain(op, axis) for op in reads))
+        axes = (cut.attrs["axis"],)
+        reads = [op for op in factor_ops if op.name == "read" and op.result in product.operands]
+        return WholeSum(cut, start, factor_ops, product, axes, _ending_axes(reads, axes, sizes))
     operand_reads = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
     if len(operand_reads) != 2 or product not in program.body.ops:
         return "an operand is not read from memory"
-    return WholeSum(cut, start, operand_reads, product, axes, False)
+    return WholeSum(cut, start, operand_reads, product, axes, _ending_axes(operand_reads, axes, sizes))
+
+
+def _ending_axes(reads: Sequence[Op], axes: Sequence[Expr], sizes: Mapping[Symbol, int]) -> frozenset[Expr]:
+    """Return those of `axes` along which all reads go to the end of their memory, past which they read zeros."""
+    if any(op.attrs.get("otherwise", 0) != 0 for op in reads):
+        return frozenset()
+    return frozenset(axis for axis in axes if all(is_plain(op, axis, sizes) for op in reads))
 
 
 def _operand_ops(program: Program, loop: Op) -> list[Op] | str:
@@ -105,7 +111,7 @@ def ways(
     numbers = Substitution(dict(sizes))
     k = axes_in(whole_sum.product, lambda d: int(numbers(d)))
     for axis in whole_sum.axes:
-        if whole_sum.ends:
+        if axis in whole_sum.ends:
             yield from ((axis, n) for n in counts)
             continue
         whole, rest = divmod(int(numbers(axis)), step if not isinstance(k, str) and axis is k.k else 1)
@@ -116,13 +122,14 @@ def halves(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
 ) -> Halves | str:
     """Return the program as two, with `axis` split into `count` parts of whole steps; or text: why it stays whole."""
-    whole = sum_of(program, free)
+    whole = sum_of(program, free, sizes)
     if isinstance(whole, str):
         return whole
-    if axis not in whole.axes or (not whole.ends and (axis, count) not in ways(whole, sizes, (), step)):
+    zeros = axis in whole.ends
+    if axis not in whole.axes or (not zeros and (axis, count) not in ways(whole, sizes, (), step)):
         return f"{axis} is not summed, or has no {count} equal parts"
     extent = int(Substitution(dict(sizes))(axis))
-    width = -(-extent // count // step) * step if whole.ends else extent // count
+    width = -(-extent // count // step) * step if zeros else extent // count
     parts = -(-extent // width)
     if parts < 2:
         return f"{axis} is too short"
@@ -132,7 +139,7 @@ def halves(
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
     cut, start, product = whole.cut, whole.start, whole.product
     with building():
-        parted = Parted(axis, {outer: (width, parts), inner: (1, width)}, zeros=whole.ends)
+        parted = Parted(axis, {outer: (width, parts), inner: (1, width)}, zeros=zeros)
         parted.block(whole.made, ops := list[Op]())
         kind: TileType = product.result.type
         total = TileType(kind.dtype, (outer, *kind.dims))
@@ -145,11 +152,15 @@ def halves(
         return halved(program, ("parts", ops), memory, cut, combined, sizes, {outer: parts, inner: width}, parts)
 
 
-def is_plain(read: Op, axis: Expr) -> bool:
-    """True if a read has `axis` as a memory dimension, indexed by its own iterator alone."""
+def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
+    """True if a read goes along `axis` as it lies in memory, from the begin to the end of a dimension there.
+
+    The dimension of the memory may have another name, as in a copy that a kernel made.
+    """
     kind, over, at = places(read)
-    dims = read.operands[0].type.dims
-    return axis in kind.dims and axis in dims and at[dims.index(axis)] is dict(zip(kind.dims, over, strict=True))[axis]
+    own, size = dict(zip(kind.dims, over, strict=True)).get(axis), Substitution(dict(sizes))
+    ends = [size(d) is size(axis) for d, place in zip(read.operands[0].type.dims, at, strict=True) if place is own]
+    return ends == [True]
 
 
 class Parted(Regrouped):

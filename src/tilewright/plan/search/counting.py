@@ -13,7 +13,7 @@ from tilewright.plan.search.lane_work import LaneCycles
 from tilewright.plan.search.liveness import Liveness
 from tilewright.plan.search.placement import OperandPlacement
 from tilewright.plan.search.tiles import GRID
-from tilewright.plan.search.tiling import Loops, Tiling, is_chained
+from tilewright.plan.search.tiling import Loops, Tiling
 from tilewright.plan.search.unit import MmaTile
 from tilewright.plan.search.work import Phase, TaskEnd, Work
 
@@ -185,7 +185,7 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
     A tile is what one workgroup computes of C. (0, 0) if lanes copy operands, or if a workgroup does several MMAs, or
     an MMA and reductions of its rows.
     """
-    if t.o.by_threads or is_chained(t):
+    if t.o.by_threads or t.o.is_chained:
         return 0.0, 0
     per_core = ceil(t.tasks / (t.machine.limits.cores or 1))
     outside, edges = 0.0, 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import lru_cache
 
-from tilewright.plan.facts import ValueFacts
+from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.facts.values import RENAMING, STATE, UNTIMED
 from tilewright.plan.search.tiling import Loops, Tiling
 
@@ -24,7 +25,7 @@ class LaneCycles:
         self.reduces_at_end = False
         masks = {op for ops in self.facts.masks.values() for op in ops}
         conditions = {op.operands[0] for op in masks}
-        self.after_product = _nodes_after_mmas(t)
+        self.after_product = _nodes_after_mmas(t.facts)
         feeding = {i for p in self.facts.products for x in (p.a, p.b) for i in x.between}
         for n in self.facts.nodes:
             if n.op in ("read", "write", STATE, "fill", "scalar", "self_index"):
@@ -69,10 +70,11 @@ class LaneCycles:
             )
 
 
-def _nodes_after_mmas(t: Tiling) -> set[int]:
-    """Return the node numbers of all MMAs and of all values that depend on an MMA."""
+@lru_cache
+def _nodes_after_mmas(facts: Facts) -> set[int]:
+    """Return the node numbers of all MMAs and of all values that depend on an MMA; cached, as all tilings ask."""
     after: set[int] = set()
-    for n in t.facts.nodes:
+    for n in facts.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):
             after.add(n.id)
     return after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil, prod
 
 from tilewright.plan.model import l2, moving_cycles
@@ -25,12 +26,14 @@ def order_of(work: Work) -> str:
     return DYNAMIC if len(work.lengths) > 1 else CYCLIC
 
 
+@lru_cache
 def raster_of(t: Tiling) -> int:
     """Return the raster group (number of tiles of C along M that run next to each other) with the fewest rows read at a
     time.
 
     Rows are the distinct rows of A and of B that all concurrent tiles read. If groups are equal, it is the largest if C
     has fewer tiles along M than along N, else the smallest.
+    It is cached: every pipeline of a tiling asks for it.
     """
     rows, columns = _sides(t)
     tall, wide = rows[1], columns[1]
@@ -58,8 +61,11 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
     best group shares B, or the other way round. Otherwise it grows with the number of rows that concurrent tiles read.
     `columns_first` says that the grid has N before M.
     """
+    best = raster_of(t)
+    if raster == best and not columns_first:
+        return 1.0
     rows, columns = _sides(t)
-    best, walked = raster_of(t), (columns, rows) if columns_first else (rows, columns)
+    walked = (columns, rows) if columns_first else (rows, columns)
     if rows[1] * columns[1] <= (t.machine.limits.cores or 1):
         along_rows = (min(raster, walked[0][1]) > 1) != columns_first
         is_square = rows[1] == columns[1] or 1 in (rows[1], columns[1])
@@ -86,7 +92,7 @@ def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
     Along a dimension of a sliding window with one position per task, neighbouring tasks read nearly the same elements
     and count as one.
     """
-    windows = {d for r in t.facts.reads for window in r.place.windows for d in window}
+    windows = t.o.window_dims
     sliding = [d for d, n in tile.box if d in windows and n == 1]
     if not sliding or any(d in windows for d, n in tile.box if n > 1):
         return tile.count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tilewright.plan.facts import Facts
 from tilewright.plan.search.tiling import Loops, Tiling
@@ -91,5 +92,11 @@ def _last_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[in
     `order` has all MMAs; `into` maps an MMA to the MMA whose accumulator it adds to.
     """
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
-    behind = {q for w in facts.writes for q in facts.behind(w.args[0], ("read",))}
+    behind = _nodes_behind_writes(facts)
     return tuple(q for q in order if q in behind and q not in inner and q not in into.values())
+
+
+@lru_cache
+def _nodes_behind_writes(facts: Facts) -> set[int]:
+    """Return the node numbers of all values that a result is computed from; cached, as all tilings ask."""
+    return {q for w in facts.writes for q in facts.behind(w.args[0], ("read",))}

@@ -12,7 +12,7 @@ from tilewright.plan.search.axes import BATCH, COLUMNS, DEPTH, NONE, ROWS, DimCl
 from tilewright.plan.search.halo import halo_window
 from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, LOOP, RUN, WHOLE, AxisTile
-from tilewright.plan.search.tiling import Tiling, is_chained
+from tilewright.plan.search.tiling import Tiling
 
 LACKING = "lowering lacks it"
 """The reason given for a choice that only the lowering cannot do."""
@@ -50,10 +50,10 @@ def why_not_lowered(t: Tiling) -> str:
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
     facts = t.facts
-    if is_chained(t) and any(t.o.flips):
+    if t.o.is_chained and any(t.o.flips):
         return "reductions of rows that lie on the unit's columns"
     unit = t.o.products[0].atoms[0].shape[0]
-    if is_chained(t) and any(ROWS in c.roles and tile.size > unit * t.down for c, tile in t.pairs()):
+    if t.o.is_chained and any(ROWS in c.roles and tile.size > unit * t.down for c, tile in t.pairs()):
         return "several atoms of rows for each group of waves, of products that follow each other"
     for c, tile in t.pairs():
         if tile.level == CLUSTER:

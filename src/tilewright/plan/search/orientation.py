@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product as combinations
 
 from tilewright.ir.core import Op
@@ -13,7 +13,7 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Dims, Facts, OperandFacts, ProductFacts
 from tilewright.plan.microkernel import axes_in, precision_of, shared_atoms
-from tilewright.plan.search.axes import DimClass, classes_of
+from tilewright.plan.search.axes import COLUMNS, ROWS, DimClass, classes_of
 from tilewright.plan.search.ranking import Ranking
 from tilewright.plan.sums import summed_in
 
@@ -52,6 +52,32 @@ class Orientation:
     by_threads: str = ""
     through_shared: tuple[tuple[OperandFacts, ProductFacts], ...] = ()
     class_of: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def is_chained(self) -> bool:
+        """True if a task (one workgroup's work) has several MMAs, or an MMA whose M or N the grid cannot split.
+
+        The grid cannot split M or N if the program reduces the MMA's result along it, for example.
+        """
+        unsplit = (c for c in self.classes if not c.is_parallel)
+        return len(self.products) > 1 or any({ROWS, COLUMNS} & set(c.roles) for c in unsplit)
+
+    @cached_property
+    def inner_k(self) -> dict[int, str | None]:
+        """Return {MMA (node number): the K dimension along which one K step runs; None if the MMA has no K dimension}.
+
+        It is the dimension that is contiguous in memory, else the last.
+        """
+        found: dict[int, str | None] = {}
+        for p in self.products:
+            k = [d for c in self.classes for d in c.dims if d in p.product.k]
+            found[p.product.node] = contiguous_k(self.facts, p) or (k[-1] if k else None)
+        return found
+
+    @cached_property
+    def window_dims(self) -> frozenset[str]:
+        """Return the dimensions of all sliding windows of the program's reads."""
+        return frozenset(d for r in self.facts.reads for window in r.place.windows for d in window)
 
 
 def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:

@@ -13,7 +13,7 @@ from tilewright.plan.schedule import Pipeline
 from tilewright.plan.search.liveness import Liveness, operand_registers
 from tilewright.plan.search.placement import HaloTile, OperandPlacement, halo_taps
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
-from tilewright.plan.search.tiling import Tiling, is_chained
+from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.unit import MmaTile, refusal_name
 
 AHEAD, ORDERED, PLAIN = "mma ahead", "ordered", "none"
@@ -59,7 +59,7 @@ def pipelines(
     overlaps = [PLAIN]
     if live.dependent:
         overlaps = [AHEAD, ORDERED, PLAIN] if t.groups > 1 else [AHEAD, PLAIN]
-    can_turn = t.groups == 1 and len(mmas) == 1 and t.tasks > cores and not t.o.by_threads and not is_chained(t)
+    can_turn = t.groups == 1 and len(mmas) == 1 and t.tasks > cores and not t.o.by_threads and not t.o.is_chained
     turns = (False, True) if can_turn and mmas[0].atom.asynchronous else (False,)
     for keeps, overlap, pingpong in combinations((True, False) if placed.keepable else (False,), overlaps, turns):
         waves = _fit_registers(t, mmas, live, placed, (keeps, pingpong))
@@ -138,7 +138,7 @@ def _fit_stages(
     """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
-    chained = is_chained(t)
+    chained = t.o.is_chained
     regions = 2 * len(mmas) + 1 if chained else halves
     assert space.bytes is not None
     room = space.bytes - regions * space.alignment - placed.between - _exchange_bytes(t, mmas[0])

@@ -14,7 +14,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.plan.computed import equal_neighbours
 from tilewright.plan.search.cost import row_cycles
 from tilewright.plan.search.halo import HaloWindow, halo_window
-from tilewright.plan.search.orientation import OrientedProduct, contiguous_k, is_one_a_step
+from tilewright.plan.search.orientation import is_one_a_step
 from tilewright.plan.search.tiles import BOX, GRID
 from tilewright.plan.search.tiling import Loops, Tiling
 from tilewright.plan.search.unit import MmaTile
@@ -126,7 +126,7 @@ def _place_read(
     if access.rows_overlap and not t.o.by_threads:  # rows begin within the ones before them
         boxed = len(side) == 1 and all(access.is_plain_coordinate(d) for d in side)
         overlap = limits.box_overlap if boxed else limits.window_overlap
-    inner = inner_k(t, p)
+    inner = t.o.inner_k[m.node]
     extent = facts.extents.get(inner or "", 1) * t.batch
     in_blocks = t.batch > 1 and not is_a  # copied first, to rows of its own
     pitch = 0 if overlap > 1 or t.o.by_threads or in_blocks else access.pitch
@@ -193,15 +193,6 @@ def halo_taps(halo: HaloTile) -> int:
     return prod(halo.taps)
 
 
-def inner_k(t: Tiling, p: OrientedProduct) -> str | None:
-    """Return the name of the K dimension along which one K step of `p` runs; None if `p` has no K dimension.
-
-    It is the dimension that is contiguous in memory, else the last.
-    """
-    k = [d for c in t.o.classes for d in c.dims if d in p.product.k]
-    return contiguous_k(t.facts, p) or (k[-1] if k else None)
-
-
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
     """Return the number of neighbours along K, within a K step of `slab` elements, that read the same element of
     memory.
@@ -210,7 +201,7 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
     dimension along which steps run.
     """
     n = t.facts.nodes[read]
-    inner = inner_k(t, m.oriented)
+    inner = t.o.inner_k[m.node]
     if n.place.linear or n.source is None or inner is None:
         return 1
     index_of = {str(d): over for d, over in zip(n.source.results[0].type.dims, n.source.attrs["over"], strict=True)}

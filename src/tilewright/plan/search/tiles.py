@@ -56,6 +56,15 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
     unit = o.products[0].atoms[0].shape[0]
     held = any(p.a_in_registers for p in o.products)
     has_rows = any(ROWS in c.roles for c in o.classes)
+    legal: dict[tuple[int, int], list[AxisTile]] = {}
+
+    def legal_tiles(n: int, c: DimClass, rows: int) -> list[AxisTile]:
+        """Return the legal tiles of the n-th class; only those on the atom's rows depend on `rows`."""
+        key = n, rows if ROWS in c.roles else 0
+        if key not in legal:
+            legal[key] = _legal_tiles(o, c, rows, _atom_widths(o, c))
+        return legal[key]
+
     for (down, across), atoms in combinations(GROUPS, ATOMS):
         rows = unit * down * atoms
         if (
@@ -64,7 +73,7 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
             or (rows > unit and not has_rows)
         ):
             continue  # a fragment of A would be each group's in part
-        for tiles in combinations(*(_legal_tiles(o, c, rows, _atom_widths(o, c)) for c in o.classes)):
+        for tiles in combinations(*(legal_tiles(n, c, rows) for n, c in enumerate(o.classes))):
             if across == 1 or any(
                 t.level in (WHOLE, CLUSTER) and COLUMNS in c.roles for t, c in zip(tiles, o.classes, strict=True)
             ):

@@ -10,7 +10,7 @@ from functools import cached_property
 from math import prod
 
 from tilewright.plan.facts import Dims, ValueFacts
-from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
+from tilewright.plan.search.axes import COLUMNS, DEPTH, DimClass
 from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import CLUSTER, GRID, LOOP, WHOLE, AxisTile
 
@@ -29,6 +29,7 @@ class Tiling:
         self.looped = frozenset(n for n, tile in enumerate(tiles) if tile.level == LOOP)
         self.tasks = prod(tile.count if tile.level in (GRID, CLUSTER) else tile.tasks for tile in tiles)
         self._spans: dict[Dims, int] = {}
+        self._loops: dict[Dims, Loops] = {}
 
     @property
     def groups(self) -> int:
@@ -75,7 +76,9 @@ class Tiling:
 
         The set is empty if no loop iterates over any of `dims`.
         """
-        return frozenset(self.o.class_of[d] for d in dims) & self.looped
+        if dims not in self._loops:
+            self._loops[dims] = frozenset(self.o.class_of[d] for d in dims) & self.looped
+        return self._loops[dims]
 
     def trips(self, loops: Loops) -> int:
         """Return the number of iterations per task (workgroup) of the innermost loop of a loop nest.
@@ -112,14 +115,10 @@ class Tiling:
                 return c.extent // slab
         return 1
 
-    def pairs(self) -> list[tuple[DimClass, AxisTile]]:
-        """Return a list of (DimClass, its AxisTile): each class of dimensions (same role in all MMAs) with its tile."""
-        return list(zip(self.o.classes, self.tiles, strict=True))
+    def pairs(self) -> tuple[tuple[DimClass, AxisTile], ...]:
+        """Return (DimClass, its AxisTile) of each class of dimensions (same role in all MMAs)."""
+        return self._pairs
 
-
-def is_chained(t: Tiling) -> bool:
-    """True if a task (one workgroup's work) has several MMAs, or an MMA whose M or N the grid cannot split.
-
-    The grid cannot split M or N if the program reduces the MMA's result along it, for example.
-    """
-    return len(t.o.products) > 1 or any(not c.is_parallel and {ROWS, COLUMNS} & set(c.roles) for c in t.o.classes)
+    @cached_property
+    def _pairs(self) -> tuple[tuple[DimClass, AxisTile], ...]:
+        return tuple(zip(self.o.classes, self.tiles, strict=True))

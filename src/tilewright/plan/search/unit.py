@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from tilewright.machine import MultiplyAtom
-from tilewright.plan.search.orientation import OrientedProduct
+from tilewright.plan.search.orientation import Orientation, OrientedProduct
 from tilewright.plan.search.tiling import Tiling
 
 
@@ -68,15 +69,24 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
     columns = t.span(p.columns)
     if rows % (unit * t.down):
         return None
-    group_columns = columns / t.across
-    dividing = [x for x in p.atoms if group_columns % x.shape[1] == 0]
-    covering = [x for x in p.atoms if x.shape[1] >= group_columns]
-    if not dividing and not covering:
-        return None
-    atom = max(dividing, key=lambda x: x.shape[1]) if dividing else min(covering, key=lambda x: x.shape[1])
-    if not _is_legal_k(t, p, atom, iteration_k(t, p)):
+    atom = _atom_of_columns(t.o, p.product.node, columns / t.across)
+    if atom is None or not _is_legal_k(t, p, atom, iteration_k(t, p)):
         return None
     return MmaTile(p, atom, rows, max(columns, atom.shape[1] * t.across), padded_k(t, p, atom))
+
+
+@lru_cache
+def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom | None:
+    """Return the widest atom that divides `columns`, else the narrowest that covers them; None if there is none.
+
+    `node` is the node number of an MMA. The result is cached: many tilings have the same columns.
+    """
+    atoms = next(p.atoms for p in o.products if p.product.node == node)
+    dividing = [x for x in atoms if columns % x.shape[1] == 0]
+    covering = [x for x in atoms if x.shape[1] >= columns]
+    if not dividing:
+        return min(covering, key=lambda x: x.shape[1], default=None)
+    return max(dividing, key=lambda x: x.shape[1])
 
 
 def iteration_k(t: Tiling, p: OrientedProduct) -> int:
