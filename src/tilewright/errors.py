@@ -145,6 +145,10 @@ class TracedArgument(ArgumentError):
     """
 
 
+class NoBackward(TilewrightError, NotImplementedError):
+    """A derivative was asked of a kernel for which none is named; the message says how to name one."""
+
+
 class ExecutionError(ProgramError, RuntimeError):
     """A program that does, when run, what it must not: reading outside memory, say."""
 
