@@ -145,8 +145,8 @@ class TracedArgument(ArgumentError):
     """
 
 
-class NoBackward(TilewrightError, NotImplementedError):
-    """A derivative was asked of a kernel for which none is named; the message says how to name one."""
+class MissingBackward(TilewrightError, RuntimeError):
+    """A gradient was asked of an operator that has no backward; the message names it and the way out."""
 
 
 class ExecutionError(ProgramError, RuntimeError):

@@ -15,8 +15,23 @@ Array([[3., 3., 3., 3.],
 | registry  | programs that XLA calls by name                                      |
 | members   | what a compiled kernel does for arrays of given shapes               |
 | functions | a compiled kernel as a function of JAX                               |
+| operators | what the operators share: checks, calls, derivatives of activations  |
+| products, convolutions | `matmul`; `conv1d`, `conv2d`, `conv3d`                  |
 """
 
-from tilewright.jax.functions import Function, function
+from tilewright.errors import MissingPackage
 
-__all__ = ["Function", "function"]
+try:
+    import jax
+except ImportError:
+    raise MissingPackage("tilewright.jax needs JAX, which is not installed; pip install 'tilewright[jax]'") from None
+if jax.__version_info__ < (0, 10):
+    raise MissingPackage(
+        f"tilewright.jax needs JAX 0.10 or newer, not {jax.__version__}; pip install 'tilewright[jax]'"
+    )
+
+from tilewright.jax.convolutions import conv1d, conv2d, conv3d
+from tilewright.jax.functions import Function, function
+from tilewright.jax.products import matmul
+
+__all__ = ["Function", "conv1d", "conv2d", "conv3d", "function", "matmul"]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tilewright.errors import ArgumentError, NoBackward, TracedArgument
+from tilewright.errors import ArgumentError, MissingBackward, TracedArgument
 from tilewright.ir.dtypes import plain_number
 from tilewright.jax.members import Argument, kernel_of
 from tilewright.jax.registry import alike, buffer_of, called, registered, require_held
@@ -34,18 +34,15 @@ def function(executable: Any, *, backward: Backward | None = None, params: Mappi
 
     `backward(inputs, outputs, cotangents)` gets three tuples: the arguments of the call, its results, and the
     derivatives by these; it returns the derivatives by each argument, None for zeros. It is any function of JAX, such
-    as one that calls other kernels. Without it a derivative is refused (`NoBackward`).
+    as one that calls other kernels. Without it a derivative is refused (`MissingBackward`).
 
     Element types and shapes are checked when JAX traces. `params` gives open parameters of a block program that no
     shape tells.
 
-    >>> import jax, jax.numpy as jnp, tilewright
-    >>> from tilewright.kernels import activation
-    >>> import tilewright.jax
-    >>> silu = tilewright.jax.function(tilewright.compile(activation("silu")))
-    >>> x = jnp.array([[0.0, 1.0]])
-    >>> jax.jit(lambda x: silu(x) + 1)(x).round(3)
-    Array([[1.   , 1.731]], dtype=float32)
+    >>> import jax, jax.numpy as jnp, tilewright, tilewright.jax
+    >>> relu = tilewright.jax.function(tilewright.compile(tilewright.kernels.activation("relu")))
+    >>> jax.jit(lambda x: relu(x) + 1)(jnp.array([[-2.0, 2.0]]))
+    Array([[1., 3.]], dtype=float32)
     """
     return Function(executable, backward, params)
 
@@ -139,7 +136,7 @@ def derived(run: Callable[..., Any], name: str, backward: Backward | None) -> An
         refusing = jax.custom_jvp(run)
 
         def refuse(primals: Any, tangents: Any) -> Any:
-            raise NoBackward(
+            raise MissingBackward(
                 f"{name} has no derivative: name one, tilewright.jax.function(executable, backward=...), or pass "
                 "jax.lax.stop_gradient of its arguments"
             )

@@ -211,7 +211,7 @@ zero:
   %k1 = add i64 %k, 1
   br label %look
 report:
-  %e = call ptr @fault(ptr %frame, ptr %from, i32 9)
+  %e = call ptr @fault(ptr %frame, ptr %from, i32 10)
   ret ptr %e
 
 done:

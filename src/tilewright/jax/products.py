@@ -83,7 +83,7 @@ def _product(options: _Options) -> Any:
 
 
 def _folded(options: _Options, a: Any, b: Any, *bias: Any) -> Any:
-    """The product of arrays with dimensions in front: as one of matrices where b is one, else as a batch of products."""
+    """The product of arrays with dimensions in front: as one of matrices where b is one, else as a batch."""
     *batch, m, k = a.shape
     n = b.shape[-1]
     count = prod(batch)
