@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -52,6 +53,18 @@ def test_convolutions_their_derivatives_and_batches(function, image, filters, op
     by_both = jax.vmap(lambda x, w: function(x, w, **options))
     wanted = jnp.stack([reference(x, w, **options) for x, w in zip(images, banks, strict=True)])
     assert_same(by_both(images, banks), wanted)
+
+
+def test_derivatives_have_derivatives():
+    x, w = small(1, 5, 4, 2), small(3, 2, 3, 2, seed=1)
+
+    def twice(convolution: Any) -> Any:
+        inner = jax.grad(lambda x, w: (convolution(x, w) ** 3).sum(), (0, 1))
+        return jax.grad(lambda x, w: sum((y**2).sum() for y in inner(x, w)) / 1024, (0, 1))
+
+    ours, theirs = (partial(f, stride=2, padding=1) for f in (conv2d, reference))
+    for found, wanted in zip(twice(ours)(x, w), twice(theirs)(x, w), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_bf16():

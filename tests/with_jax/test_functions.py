@@ -65,6 +65,16 @@ def test_a_named_backward_is_used():
         assert_same(transform(squares(run))(a, b), squares(jnp.matmul)(a, b))
 
 
+def test_a_backward_that_can_be_derived_gives_second_derivatives():
+    a, b = small(3, 4), small(4, 2, seed=1)
+    run = product(backward=by_products)
+
+    def twice(function: Any) -> Any:
+        return jax.grad(lambda a: (jax.grad(lambda a: (function(a, b) ** 2).sum())(a) ** 2).sum())(a)
+
+    assert_same(twice(run), twice(jnp.matmul))
+
+
 def test_a_backward_may_leave_derivatives_out():
     a, b = small(7, 12), small(12, 5, seed=1)
     run = product(backward=lambda inputs, outputs, cotangents: (cotangents[0] @ inputs[1].T, None))

@@ -24,6 +24,17 @@ def test_products_and_their_derivatives(shapes):
     assert_same(jax.jit(squares(matmul))(a, b), squares(jnp.matmul)(a, b))
 
 
+def test_derivatives_have_derivatives():
+    a, b = small(3, 4), small(4, 2, seed=1)
+
+    def twice(product: Any) -> Any:
+        inner = jax.grad(lambda a, b: (product(a, b) ** 3).sum(), (0, 1))
+        return jax.grad(lambda a, b: sum((x**2).sum() for x in inner(a, b)) / 1024, (0, 1))
+
+    for found, wanted in zip(twice(matmul)(a, b), twice(jnp.matmul)(a, b), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_bias_and_activation_have_derivatives(name):
     a, b, bias = small(2, 7, 12), small(12, 5, seed=1), small(5, seed=2)

@@ -99,15 +99,20 @@ class _Options:
 
 @lru_cache(maxsize=256)
 def _convolution(options: _Options) -> Any:
-    """The convolution as JAX differentiates and compiles it."""
-    single = _batchable(options)
-    run = jax.custom_vjp(single)
+    """The convolution as JAX compiles it."""
+    return jax.jit(_derivable(options))
+
+
+@lru_cache(maxsize=256)
+def _derivable(options: _Options) -> Any:
+    """The convolution with its derivatives."""
+    run = jax.custom_vjp(_batchable(options))
 
     def forward(*arrays: Any) -> Any:
-        return single(*arrays), arrays
+        return run(*arrays), arrays
 
     run.defvjp(forward, partial(_gradients, options))
-    return jax.jit(run)
+    return run
 
 
 @lru_cache(maxsize=256)
@@ -155,7 +160,7 @@ def _gradients(options: _Options, kept: Any, gradient: Any) -> tuple[Any, ...]:
     x, w, *bias = kept
     kind = options.kind
     sums = replace(options, activation=None, out=kind.accumulator, accumulate=None)
-    inner = activation_gradient(options.activation, lambda: _batchable(sums)(x, w, *bias), gradient)
+    inner = activation_gradient(options.activation, lambda: _derivable(sums)(x, w, *bias), gradient)
     common = common_type(kind, gradient)
     plain = replace(sums, kind=common, out=kind, precision=options.precision if common is kind else None)
     image, filters, outer = (a.astype(common.numpy) for a in (x, w, inner))
@@ -178,7 +183,7 @@ def _by_image(options: _Options, shape: tuple[int, ...], w: Any, gradient: Any) 
     parted = w.reshape(groups, -1, *w.shape[1:])  # group, feature, taps, channel
     turned = jnp.flip(jnp.swapaxes(parted, 1, -1), range(2, 2 + len(taps)))
     none, ones = ((0, 0),) * len(taps), (1,) * len(taps)
-    return _batchable(replace(options, stride=ones, padding=none))(inner, turned.reshape(-1, *taps, parted.shape[1]))
+    return _derivable(replace(options, stride=ones, padding=none))(inner, turned.reshape(-1, *taps, parted.shape[1]))
 
 
 def _by_filters(options: _Options, x: Any, shape: tuple[int, ...], gradient: Any) -> Any:
@@ -186,7 +191,7 @@ def _by_filters(options: _Options, x: Any, shape: tuple[int, ...], gradient: Any
     exchanged = replace(options, stride=options.dilation, dilation=options.stride, groups=1)
 
     def of_group(image: Any, outer: Any) -> Any:  # batch and channels change places: [c, ..., n] and [f, ..., n]
-        found = _batchable(exchanged)(jnp.swapaxes(image, 0, -1), jnp.swapaxes(outer, 0, -1))
+        found = _derivable(exchanged)(jnp.swapaxes(image, 0, -1), jnp.swapaxes(outer, 0, -1))
         cut = found[(slice(None), *(slice(0, k) for k in taps))]  # a stride may leave places that no tap reaches
         return jnp.swapaxes(cut, 0, -1)
 

@@ -146,7 +146,7 @@ def derived(run: Callable[..., Any], name: str, backward: Backward | None) -> An
     derivable = jax.custom_vjp(run)
 
     def forward(*arrays: Any) -> Any:
-        found = run(*arrays)
+        found = derivable(*arrays)
         return found, (arrays, found)
 
     def back(kept: Any, cotangents: Any) -> tuple[Any, ...]:

@@ -72,14 +72,8 @@ class _Options:
 
 @lru_cache(maxsize=256)
 def _product(options: _Options) -> Any:
-    """The product as JAX differentiates and compiles it."""
-    run = jax.custom_vjp(partial(_folded, options))
-
-    def forward(*arrays: Any) -> Any:
-        return _folded(options, *arrays), arrays
-
-    run.defvjp(forward, partial(_gradients, options))
-    return jax.jit(run)
+    """The product as JAX compiles it."""
+    return jax.jit(partial(_folded, options))
 
 
 def _folded(options: _Options, a: Any, b: Any, *bias: Any) -> Any:
@@ -88,28 +82,46 @@ def _folded(options: _Options, a: Any, b: Any, *bias: Any) -> Any:
     n = b.shape[-1]
     count = prod(batch)
     if b.ndim == 2 or count == 1:
-        folded = _batchable(options)(a.reshape(count * m, k), b.reshape(k, n), *bias)
+        folded = _derivable(options)(a.reshape(count * m, k), b.reshape(k, n), *bias)
     else:
-        folded = _batchable(options)(a.reshape(count, m, k), b.reshape(count, k, n), *bias)
+        folded = _derivable(options)(a.reshape(count, m, k), b.reshape(count, k, n), *bias)
     return folded.reshape(*batch, m, n)
+
+
+@lru_cache(maxsize=256)
+def _derivable(options: _Options) -> Any:
+    """The product of two matrices, or of two batches of them, with its derivatives."""
+    run = jax.custom_vjp(_batchable(options))
+
+    def forward(*arrays: Any) -> Any:
+        return run(*arrays), arrays
+
+    run.defvjp(forward, partial(_gradients, options))
+    return run
+
+
+GRADIENTS = {
+    "nn": (("nt", "c", "b"), ("tn", "a", "c")),
+    "nt": (("nn", "c", "b"), ("tn", "c", "a")),
+    "tn": (("nt", "b", "c"), ("nn", "a", "c")),
+}
+"""For factors that lie so, the products that are the derivatives by a and by b; c is the derivative by the result."""
 
 
 def _gradients(options: _Options, kept: Any, gradient: Any) -> tuple[Any, ...]:
     a, b, *bias = kept
     kind = options.kind
     sums = replace(options, activation=None, out=kind.accumulator, accumulate=None)
-    inner = activation_gradient(options.activation, lambda: _folded(sums, a, b, *bias), gradient)
-    *batch, m, k = a.shape
-    n, count = b.shape[-1], prod(batch)
-    batched = b.ndim > 2 and count != 1
+    inner = activation_gradient(options.activation, lambda: _derivable(sums)(a, b, *bias), gradient)
     common = common_type(kind, gradient)
-    wide = replace(sums, kind=common, out=kind, precision=options.precision if common is kind else None)
-    shapes = ((count, m, k), (count, k, n), (count, m, n)) if batched else ((count * m, k), (k, n), (count * m, n))
-    left, right, outer = (x.astype(common.numpy).reshape(s) for x, s in zip((a, b, inner), shapes, strict=True))
-    by_a = _batchable(replace(wide, transposes="nt"))(outer, right).reshape(a.shape)
-    by_b = _batchable(replace(wide, transposes="tn"))(left, outer).reshape(b.shape)
-    added = [inner.reshape(-1, n).astype(kind.accumulator.numpy).sum(0) for _ in bias]
-    return by_a, by_b, *added
+    plain = replace(sums, kind=common, out=kind, precision=options.precision if common is kind else None)
+    factors = {name: x.astype(common.numpy) for name, x in zip("abc", (a, b, inner), strict=True)}
+    found = [
+        _derivable(replace(plain, transposes=transposes))(factors[left], factors[right])
+        for transposes, left, right in GRADIENTS[options.transposes]
+    ]
+    added = [inner.reshape(-1, inner.shape[-1]).astype(kind.accumulator.numpy).sum(0) for _ in bias]
+    return (*found, *added)
 
 
 @lru_cache(maxsize=256)
