@@ -7,4 +7,4 @@ import os
 from importlib.util import find_spec
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
-collect_ignore_glob = [] if find_spec("jax") else ["test_*.py"]
+collect_ignore_glob = [] if find_spec("jax") else ["*.py"]
