@@ -18,6 +18,7 @@ import tilewright.wave as tkw
 from tilewright.errors import ArgumentError, MissingBackward, TracedArgument
 from tilewright.kernels import (
     activation,
+    gather_rows,
     gemm,
     histogram,
     layer_norm,
@@ -153,6 +154,16 @@ def test_shard_map_over_two_devices(check):
         assert_same(squares(parted)(a, b), squares(jnp.matmul)(a, b))
 
 
+def test_kernels_within_scan_and_checkpoint():
+    run, a, b = product(backward=by_products), small(5, 5), small(5, 5, seed=1)
+    found, _ = jax.lax.scan(lambda c, _: (run(c, b) % 7, None), a, None, length=3)
+    wanted = a
+    for _ in range(3):
+        wanted = (wanted @ b) % 7
+    assert_same(found, wanted)
+    assert_same(squares(jax.checkpoint(run))(a, b), squares(jnp.matmul)(a, b))
+
+
 def test_sharded_arrays_are_gathered_where_nobody_parts_the_call():
     mesh, run = two_devices(), product()
     a, b = small(14, 12), small(12, 5, seed=1)
@@ -221,6 +232,16 @@ def test_an_output_that_is_left_out_starts_as_zeros():
 @tkw.wave()
 def shifted(x: tkl.Memory[M, GLOBAL, tkl.i32], y: tkl.Memory[M, GLOBAL, tkl.i32], by: tkl.i32) -> None:
     tkw.write(tkw.read(x) + by, y)
+
+
+def test_an_argument_of_integers_has_no_derivative():
+    run = tilewright.jax.function(
+        tilewright.compile(gather_rows()),
+        backward=lambda inputs, outputs, cotangents: (jnp.zeros_like(inputs[0]).at[inputs[1]].add(cotangents[0]), None),
+    )
+    table, index = small(5, 3), np.array([3, 0, 3], np.int32)
+    found = jax.jit(jax.grad(lambda table, index: (run(table, index) ** 2).sum()))(table, index)
+    assert_same(found, jax.grad(lambda table: (table[index] ** 2).sum())(table))
 
 
 def test_numbers_may_be_traced():

@@ -112,6 +112,12 @@ def test_wrong_arguments_are_refused_by_name():
         (lambda: matmul(a, b, out_dtype="f3"), "f3"),
         (lambda: matmul(a, b, precision="bf16"), "precision='bf16'"),
         (lambda: matmul(a, b, out_dtype="f64"), "the result holds float64, which JAX narrows now"),
+        (
+            lambda: matmul(jnp.ones((2, 2), jnp.int4), jnp.ones((2, 2), jnp.int4)),
+            "a holds i4, of which XLA puts several",
+        ),
+        (lambda: matmul(jax.random.key(0).reshape(1, 1), b), "a holds key.*, which are no numbers"),
+        (lambda: matmul(jnp.ones((2, 2), jnp.complex64), b), "a holds complex64"),
         (lambda: matmul([[1.0]], b), "a is a list; tilewright.jax takes arrays of JAX and numpy"),
     ):
         with pytest.raises(ArgumentError, match=says):

@@ -31,7 +31,7 @@ if jax.__version_info__ < (0, 10):
     )
 
 from tilewright.jax.convolutions import conv1d, conv2d, conv3d
-from tilewright.jax.functions import Function, function
+from tilewright.jax.functions import JaxFunction, function
 from tilewright.jax.products import matmul
 
-__all__ = ["Function", "conv1d", "conv2d", "conv3d", "function", "matmul"]
+__all__ = ["JaxFunction", "conv1d", "conv2d", "conv3d", "function", "matmul"]

@@ -12,9 +12,9 @@ import numpy as np
 
 from tilewright.errors import ArgumentError, MissingBackward, TracedArgument
 from tilewright.ir.dtypes import plain_number
-from tilewright.jax.members import Argument, kernel_of
+from tilewright.jax.members import KernelArgument, kernel_of
 from tilewright.jax.registry import alike, buffer_of, called, registered, require_held
-from tilewright.jax.table import Buffer, Call
+from tilewright.jax.table import XlaBuffer, XlaCall
 from tilewright.limits import written
 from tilewright.runtime.calls import arranged
 from tilewright.runtime.scalars import scalar
@@ -25,7 +25,9 @@ GIVEN = "given"
 Form = tuple[Any, ...]
 
 
-def function(executable: Any, *, backward: Backward | None = None, params: Mapping[str, int] | None = None) -> Function:
+def function(
+    executable: Any, *, backward: Backward | None = None, params: Mapping[str, int] | None = None
+) -> JaxFunction:
     """A compiled kernel as a function of JAX, which jit, vmap and shard_map take, and grad with a `backward`.
 
     `executable` is what `tilewright.compile(kernel)` or `compile_text(text)` gives, for the CPU at hand. Call the
@@ -44,10 +46,10 @@ def function(executable: Any, *, backward: Backward | None = None, params: Mappi
     >>> jax.jit(lambda x: relu(x) + 1)(jnp.array([[-2.0, 2.0]]))
     Array([[1., 3.]], dtype=float32)
     """
-    return Function(executable, backward, params)
+    return JaxFunction(executable, backward, params)
 
 
-class Function:
+class JaxFunction:
     """A compiled kernel that JAX can call; see `function`."""
 
     def __init__(self, executable: Any, backward: Backward | None, params: Mapping[str, int] | None):
@@ -99,12 +101,12 @@ class Function:
 
     def _traced(self, form: Form, *arrays: Any) -> Any:
         """The call, with arrays that JAX traces."""
-        inputs = tuple(Buffer(tuple(a.shape), np.dtype(a.dtype)) for a in arrays)
+        inputs = tuple(XlaBuffer(tuple(a.shape), np.dtype(a.dtype)) for a in arrays)
         kernel, rest = self._kernel, iter(inputs)
         likes = [None if f is None else _like(a, next(rest), f) for a, f in zip(kernel.arguments, form, strict=True)]
         member = kernel.member(tuple(likes))
         places: list[int] = []
-        results: list[Buffer] = []
+        results: list[XlaBuffer] = []
         zeroed: list[int] = []
         aliases: dict[int, int] = {}
         taken = 0
@@ -124,7 +126,7 @@ class Function:
             held = {result: arrays[place] for place, result in aliases.items()}
             found = tuple(held.get(n, jnp.zeros(b.shape, b.dtype)) for n, b in enumerate(results))
         else:
-            call = Call(inputs, tuple(results), tuple(places), tuple(zeroed))
+            call = XlaCall(inputs, tuple(results), tuple(places), tuple(zeroed))
             target = registered(self.__name__, member.text, member.script, call)
             found = called(target, call, aliases, arrays)
         return found[0] if len(found) == 1 else found
@@ -167,7 +169,7 @@ def derived(run: Callable[..., Any], name: str, backward: Backward | None) -> An
 # -- arguments ----------------------------------------------------------------------------------------------
 
 
-def _number(value: Any, argument: Argument, where: str) -> Any:
+def _number(value: Any, argument: KernelArgument, where: str) -> Any:
     """A number as an array without dimensions, of the argument's element type."""
     if isinstance(value, jax.core.Tracer):
         if argument.is_size:
@@ -186,7 +188,7 @@ def _number(value: Any, argument: Argument, where: str) -> Any:
     return np.asarray(scalar(number, argument.dtype, where), argument.dtype.numpy)
 
 
-def _checked(array: Any, argument: Argument, where: str) -> Any:
+def _checked(array: Any, argument: KernelArgument, where: str) -> Any:
     """An array of the argument's element type."""
     found = buffer_of(array, where)
     if found.dtype != argument.dtype.numpy:
@@ -197,7 +199,7 @@ def _checked(array: Any, argument: Argument, where: str) -> Any:
     return array
 
 
-def _like(argument: Argument, buffer: Buffer, form: Any) -> Any:
+def _like(argument: KernelArgument, buffer: XlaBuffer, form: Any) -> Any:
     """What stands for an array that is traced: one of its shape, whose elements nobody reads or writes."""
     if argument.is_number:
         return 0 if form is GIVEN else form

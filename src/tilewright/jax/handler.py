@@ -434,7 +434,7 @@ def spare_workspace() -> np.ndarray[Any, np.dtype[np.uint64]]:
     return np.zeros(1, np.uint64)
 
 
-class Handler:
+class FfiHandler:
     """A copy of the handler for one program's table."""
 
     def __init__(self, table: np.ndarray[Any, np.dtype[np.uint64]]):

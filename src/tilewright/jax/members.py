@@ -16,7 +16,7 @@ from tilewright.errors import ArgumentError
 from tilewright.interpret.grid import is_grid
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType
-from tilewright.jax.table import Buffer
+from tilewright.jax.table import XlaBuffer
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.host import Script
@@ -24,7 +24,7 @@ from tilewright.targets.registry import is_gpu
 
 
 @dataclass(frozen=True)
-class Argument:
+class KernelArgument:
     """An argument of a kernel: whether it is a number, whether the kernel writes it, and all of it without reading it,
     whether it must be given all the same, and whether a number decides about sizes."""
 
@@ -38,13 +38,13 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Member:
+class KernelMember:
     """A kernel for arrays of some shapes: its steps (None: nothing is computed), a text that tells it from others, and
     all its arrays."""
 
     script: Script | None
     text: str
-    arrays: tuple[Buffer, ...]
+    arrays: tuple[XlaBuffer, ...]
 
 
 class TileKernel:
@@ -59,7 +59,7 @@ class TileKernel:
             )
         self.name = executable.name
         self.arguments = tuple(
-            Argument(
+            KernelArgument(
                 a.name or "",
                 a.type.dtype,
                 not isinstance(a.type, MemoryType),
@@ -71,22 +71,22 @@ class TileKernel:
             for a in program.args
         )
 
-    def member(self, given: tuple[Any, ...]) -> Member:
+    def member(self, given: tuple[Any, ...]) -> KernelMember:
         """The kernel for arrays such as these, None for outputs that are left out."""
         executable = self._executable
         bound = Arguments(executable.program, executable.outputs, executable.known, given, executable.lenient)
         values = [np.asarray(bound.values[a]) for a in executable.program.args]
         arrays = tuple(
-            Buffer(v.shape, a.type.dtype.numpy) for v, a in zip(values, executable.program.args, strict=True)
+            XlaBuffer(v.shape, a.type.dtype.numpy) for v, a in zip(values, executable.program.args, strict=True)
         )
         if bound.is_empty:
-            return Member(None, "", arrays)
+            return KernelMember(None, "", arrays)
         found, params = executable.member(bound)
         device = found.executor.device
         assert isinstance(device, NativeDevice)
         device.target.require(self.name)
         given_like = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in arrays]
-        return Member(found.executor.script(given_like, params), f"{found.module}{params}", arrays)
+        return KernelMember(found.executor.script(given_like, params), f"{found.module}{params}", arrays)
 
 
 class TextKernel:
@@ -96,20 +96,20 @@ class TextKernel:
         self._executable, self._params = executable, None if params is None else dict(params)
         self.name = executable.name
         self.arguments = tuple(
-            Argument(a.name or "", a.type.dtype, is_output=a.type.role != "in", is_needed=a.type.role != "out")
+            KernelArgument(a.name or "", a.type.dtype, is_output=a.type.role != "in", is_needed=a.type.role != "out")
             for a in executable.main.args
         )
 
-    def member(self, given: tuple[Any, ...]) -> Member:
+    def member(self, given: tuple[Any, ...]) -> KernelMember:
         """The program for arrays such as these, None for outputs that are left out."""
         executable = self._executable
         script, arrays = executable.script(*given, params=self._params)
         device = executable.device
         assert isinstance(device, NativeDevice)
         device.target.require(self.name)
-        buffers = tuple(Buffer(arrays[a.name].shape, a.dtype.numpy) for a in self.arguments)
+        buffers = tuple(XlaBuffer(arrays[a.name].shape, a.dtype.numpy) for a in self.arguments)
         text = "\n".join(map(str, executable.programs.values()))
-        return Member(script, f"{executable.main}{text}{self._params}{executable.workers}", buffers)
+        return KernelMember(script, f"{executable.main}{text}{self._params}{executable.workers}", buffers)
 
 
 def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel | TextKernel:

@@ -13,7 +13,7 @@ from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType, from_numpy
 from tilewright.jax.registry import buffer_of, called, registered, require_held
-from tilewright.jax.table import Buffer, Call
+from tilewright.jax.table import XlaBuffer, XlaCall
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
@@ -39,15 +39,15 @@ def array_like(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
 def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape: tuple[int, ...], kind: DType) -> Any:
     """The result of a kernel for arrays by argument name; `shape` and `kind` are those of the argument `result`."""
-    require_held(Buffer(shape, kind.numpy), "the result")
+    require_held(XlaBuffer(shape, kind.numpy), "the result")
     host, forms = kernel.module.host, kernel.executor.forms
     names = [a.name or "" for a in host.args]
     taken = [n for n in names if n != result]
     shapes = dict(zip(names, forms, strict=True))  # a kernel may see an array in another shape than callers do
     given = tuple(jnp.reshape(arrays[n], shapes[n] or arrays[n].shape) for n in taken)
-    inputs = tuple(Buffer(a.shape, np.dtype(a.dtype)) for a in given)
-    outputs = (Buffer(shapes[result] or shape, kind.numpy),)
-    call = Call(inputs, outputs, tuple(len(taken) if n == result else taken.index(n) for n in names))
+    inputs = tuple(XlaBuffer(a.shape, np.dtype(a.dtype)) for a in given)
+    outputs = (XlaBuffer(shapes[result] or shape, kind.numpy),)
+    call = XlaCall(inputs, outputs, tuple(len(taken) if n == result else taken.index(n) for n in names))
     likes = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in (call.buffers[place] for place in call.places)]
     script = kernel.executor.script(likes)
     (made,) = called(registered(kernel.name, str(kernel.module), script, call), call, {}, given)

@@ -13,17 +13,18 @@ import numpy as np
 
 from tilewright._version import __version__
 from tilewright.errors import ArgumentError
-from tilewright.jax.handler import Handler
-from tilewright.jax.table import Buffer, Call, Table
+from tilewright.ir.dtypes import from_numpy
+from tilewright.jax.handler import FfiHandler
+from tilewright.jax.table import StepTable, XlaBuffer, XlaCall
 from tilewright.runtime.host import Script
 from tilewright.targets.cpu.pool import pool
 
-_registered: dict[str, tuple[Handler, Table]] = {}
+_registered: dict[str, tuple[FfiHandler, StepTable]] = {}
 """What XLA may call, by name; nothing is ever taken back, as an executable of XLA's may hold the address."""
 _lock = Lock()
 
 
-def registered(name: str, text: str, script: Script, call: Call) -> str:
+def registered(name: str, text: str, script: Script, call: XlaCall) -> str:
     """The name under which XLA calls a script; `text` is the program with its sizes, which together with the call and
     the number of workers tells it from all others, in every process.
     """
@@ -31,15 +32,15 @@ def registered(name: str, text: str, script: Script, call: Call) -> str:
     target = f"tilewright.{name}.{sha256(told.encode()).hexdigest()[:24]}"
     with _lock:
         if target not in _registered:
-            table = Table(name, script, call)
-            handler = Handler(table.words)
+            table = StepTable(name, script, call)
+            handler = FfiHandler(table.words)
             function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(handler.address)
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
             _registered[target] = handler, table
     return target
 
 
-def called(target: str, call: Call, aliases: dict[int, int], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+def called(target: str, call: XlaCall, aliases: dict[int, int], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     """The results of a registered program as arrays of JAX. `aliases` says which arguments become which results.
 
     Under vmap it stays one call: the handler goes through the batch. An array that becomes a result is repeated for
@@ -67,18 +68,23 @@ def alike(arrays: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(jax.lax.pcast(a, m, to="varying") if m else a for a, m in zip(arrays, missing, strict=True))
 
 
-def require_held(buffer: Buffer, where: str) -> None:
-    """Raises where JAX would make the elements narrower; `where` names the array."""
+def require_held(buffer: XlaBuffer, where: str) -> None:
+    """Raises where JAX holds such elements in another way than kernels do; `where` names the array."""
+    kind = from_numpy(buffer.dtype)
+    if kind is not None and 1 < kind.bits < 8:
+        raise ArgumentError(f"{where} holds {kind}, of which XLA puts several into a byte; convert it to i8 or f8")
     if jax.dtypes.canonicalize_dtype(buffer.dtype) != buffer.dtype:
         raise ArgumentError(
             f"{where} holds {buffer.dtype}, which JAX narrows now; say jax.config.update('jax_enable_x64', True) first"
         )
 
 
-def buffer_of(array: Any, where: str) -> Buffer:
+def buffer_of(array: Any, where: str) -> XlaBuffer:
     """The shape and element type of an array that JAX takes; `where` names it."""
     if not isinstance(array, jax.Array | np.ndarray):
         raise ArgumentError(
             f"{where} is a {type(array).__name__}; tilewright.jax takes arrays of JAX and numpy: pass jnp.asarray of it"
         )
-    return Buffer(tuple(array.shape), np.dtype(array.dtype))
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
+        raise ArgumentError(f"{where} holds {array.dtype}, which are no numbers; pass jax.random.key_data of it")
+    return XlaBuffer(tuple(array.shape), np.dtype(array.dtype))

@@ -28,7 +28,7 @@ LINE = 128
 
 
 @dataclass(frozen=True)
-class Buffer:
+class XlaBuffer:
     """An array that XLA passes: its shape and element type, without the dimensions that vmap adds in front."""
 
     shape: tuple[int, ...]
@@ -41,26 +41,26 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Call:
+class XlaCall:
     """What XLA passes: arguments, results, for each argument of the host program the buffer that it is, and the
     results that are filled with zeros first."""
 
-    arguments: tuple[Buffer, ...]
-    results: tuple[Buffer, ...]
+    arguments: tuple[XlaBuffer, ...]
+    results: tuple[XlaBuffer, ...]
     places: tuple[int, ...]
     zeroed: tuple[int, ...] = ()
 
     @property
-    def buffers(self) -> tuple[Buffer, ...]:
+    def buffers(self) -> tuple[XlaBuffer, ...]:
         """Arguments, then results."""
         return self.arguments + self.results
 
 
-class Table:
+class StepTable:
     """The table of a script, and everything that it points at."""
 
-    def __init__(self, name: str, script: Script, call: Call):
-        self.name, self._call, self._kept = name, call, []  # type: tuple[str, Call, list[Any]]
+    def __init__(self, name: str, script: Script, call: XlaCall):
+        self.name, self._call, self._kept = name, call, []  # type: tuple[str, XlaCall, list[Any]]
         self._steps: list[list[int]] = []
         self._words, self._bytes = 1, 0
         self._space = len(call.buffers)
