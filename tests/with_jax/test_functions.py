@@ -255,6 +255,26 @@ def test_numbers_may_be_traced():
         run(x, "x")
 
 
+START = tkl.sym.START
+
+
+@tkw.wave([tkw.WorkgroupConstraint(M, 4, 0, apply_fn=lambda group: 4 * group + START)])
+def from_there(start: tkl.i32, x: tkl.Memory[M, GLOBAL, tkl.f32], y: tkl.Memory[M, GLOBAL, tkl.f32]) -> None:
+    tkw.set_symbol(START, start)
+    tkw.write(tkw.read(x) + 1.0, y)
+
+
+def test_a_number_that_decides_about_sizes_needs_a_value():
+    run, x = tilewright.jax.function(tilewright.compile(from_there)), small(7)
+    for start in (1, 3):  # workgroups begin there: what lies before is not written, and starts as zeros
+        wanted = np.where(np.arange(7) < start, 0, x + 1).astype(np.float32)
+        assert_same(run(start, x), wanted)
+        assert_same(jax.jit(run, static_argnums=0)(start, x), wanted)
+        assert_same(jax.jit(lambda x, start=start: run(np.int32(start), x))(x), wanted)
+    with pytest.raises(TracedArgument, match=r"argument start decides about sizes, and is a tracer of JAX"):
+        jax.jit(run)(1, x)
+
+
 def test_dynamic_sizes_share_machine_code():
     executable = tilewright.compile(gemm("nn", "f32"), dynamic=["M"])
     run = jax.jit(tilewright.jax.function(executable))

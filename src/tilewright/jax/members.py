@@ -25,8 +25,11 @@ from tilewright.targets.registry import is_gpu
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """An argument of a kernel: whether it is a number, whether the kernel writes it, and all of it without reading it,
-    whether it must be given all the same, and whether a number decides about sizes."""
+    """An argument of a kernel.
+
+    A number `is_size` where workgroups or loops may depend on it. An output `is_whole` where the kernel writes all of
+    it and reads none; it `is_needed` where the kernel reads it, so that a call must give it.
+    """
 
     name: str
     dtype: DType
@@ -140,12 +143,10 @@ def _is_written_whole(program: Program, output: Value) -> bool:
     if is_grid(program) or any(op.name == "set_symbol" for op in program.walk()):
         return False
     kind = output.type
-    uses = [op for op in program.walk() if output in op.operands]
-    return all(op.name == "write" for op in uses) and any(
-        op in program.body.ops and not op.attrs and set(op.operands[0].type.dims) == set(kind.dims)
-        for op in uses
-        if kind.extents is None
-    )
+    if kind.extents is not None or any(op.name != "write" for op in program.walk() if output in op.operands):
+        return False
+    writes = [op for op in program.body.ops if op.name == "write" and op.operands[1] is output]
+    return any(not op.attrs and set(op.operands[0].type.dims) == set(kind.dims) for op in writes)
 
 
 def _decides_sizes(program: Program, value: Value) -> bool:
