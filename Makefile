@@ -9,7 +9,7 @@ RUNS   := $(VENV)/.runs
 READY  := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo test test-cross test-gpu lint types fix pictures api clean help
+.PHONY: demo test test-cross test-gpu test-jax lint types fix pictures api clean help
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -28,6 +28,10 @@ test-cross: $(READY)  ## machine code of other CPUs, under Debian's qemu-user wh
 test-gpu: $(READY)  ## the programs of tests/targets/nvidia on the GPU at hand (extra `gpu`; a Hopper GPU)
 	$(INSTALL) '.[gpu]'
 	$(BIN)/python -m pytest -m gpu tests/gpu
+
+test-jax: $(READY)  ## functions of JAX on this CPU (extra `jax`), and the page about them
+	$(INSTALL) '.[jax]'
+	$(BIN)/python -m pytest tests/with_jax src/tilewright/jax docs/jax.md tests/runtime/test_traced.py
 
 lint: $(READY)   ## ruff: lint and format
 	$(BIN)/ruff check .

@@ -145,6 +145,10 @@ class TracedArgument(ArgumentError):
     """
 
 
+class MissingBackward(TilewrightError, RuntimeError):
+    """A gradient was asked of an operator that has no backward; the message names it and the way out."""
+
+
 class ExecutionError(ProgramError, RuntimeError):
     """A program that does, when run, what it must not: reading outside memory, say."""
 

@@ -36,6 +36,7 @@ ORDER = [
     {"compiler"},
     {"problems", "kernels"},
     {"ops", "cli", "compat", "tune", "torch", "explore"},
+    {"jax"},
     {"__main__"},
 ]
 

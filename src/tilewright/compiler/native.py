@@ -274,11 +274,19 @@ class NativeExecutable(Executable):
             else np.asarray(value).astype(a.type.dtype.numpy, copy=False)
             for a in self.program.args
         ]
-        params = None
-        if found.parameters:
-            names = [s.name for s in found.parameters]
-            params = {name: bound.symbols[s] for name, s in zip(names, self._opened(), strict=True)}
-        return found.executor.bind([*given, *logged], params, passing=passing)
+        return found.executor.bind([*given, *logged], self._told(bound, found), passing=passing)
+
+    def member(self, bound: Arguments) -> tuple[Compiled, dict[str, int] | None]:
+        """The machine code for the arguments of a call, and the sizes that the call tells it."""
+        found = self.compiled(self._sizes(bound), self._shapes(bound))
+        return found, self._told(bound, found)
+
+    def _told(self, bound: Arguments, found: Compiled) -> dict[str, int] | None:
+        """The sizes that stay open in a kernel, by name; None where there are none."""
+        if not found.parameters:
+            return None
+        names = [s.name for s in found.parameters]
+        return {name: bound.symbols[s] for name, s in zip(names, self._opened(), strict=True)}
 
     def _opened(self) -> list[Symbol]:
         """The sizes that are left to calls, in the order of a program's parameters."""

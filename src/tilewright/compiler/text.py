@@ -25,7 +25,7 @@ from tilewright.limits import WORKERS, written
 from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, share_memory
 from tilewright.runtime.eager import eager
-from tilewright.runtime.host import HostExecutor
+from tilewright.runtime.host import HostExecutor, Launched, Script
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array, count_writes
@@ -263,6 +263,20 @@ class TextExecutable:
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
         return launch if self._kernel is not None else _shown(launch)
+
+    def script(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[Script, dict[str, Any]]:
+        """What a call with arrays such as these does, step by step, and its arrays, outputs too, by name.
+
+        Nothing is run and no element is read.
+        """
+        arrays, _ = self._arguments(args, params, {})
+        given = [arrays[a.name or ""] for a in self.main.args]
+        if self._executor is not None:
+            return self._executor.script(given, params), arrays
+        assert self._launchable is not None
+        late = tuple((params or {}).items())
+        launched = Launched(self._launchable, tuple(range(len(given))), self.workers or WORKERS.most, late)
+        return Script(each=[launched]), arrays
 
     def parameters(self) -> dict[str, int | range | None]:
         """The parameters of the first program, and their defaults; of an open one, the numbers that it may be."""

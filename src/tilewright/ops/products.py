@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.compiler.compiled import Compiled
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DTypeLike
+from tilewright.ir.dtypes import DType, DTypeLike
 from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.gemm import gemm as gemm_kernel
 from tilewright.kernels.sums import known_accumulate
@@ -64,16 +64,10 @@ def matmul(
         return found[0]
     known_activation(activation), known_precision(precision), known_target(target)
     left, right = array(a, "a"), array(b, "b")
-    kind = dtype_of(left, "a")
+    kind = require_fit(left, right)
     known_accumulate(accumulate, kind)
     *batch, m, k = left.shape
     n = right.shape[-1]
-    if right.shape[-2] != k:
-        raise ArgumentError(f"a is {by(left.shape)}, b {by(right.shape)}: they do not fit")
-    if right.ndim > 2 and right.shape[:-2] != tuple(batch):
-        raise ArgumentError(f"a is {by(left.shape)}, b {by(right.shape)}: their batches must be equal, or b one matrix")
-    if dtype_of(right, "b") is not kind:
-        raise ArgumentError(f"a holds {left.dtype}, b {right.dtype}: convert one")
     kind_of_result, form = out_type(out_dtype, kind), Form([a, b])
     form.require(kind_of_result, "the result")
     added = None if bias is None else bias_of(bias, kind, n, "columns")
@@ -86,7 +80,7 @@ def matmul(
         count, m = 1, m * count
     kinds = (kind.name, kind_of_result.name)
     asked = (activation, precision, accumulate)
-    kernel = _matmul("nn", (count, m, k, n), kinds, added is not None, asked, where, False)
+    kernel = product_kernel("nn", (count, m, k, n), kinds, added is not None, asked, where, False)
     arrays = {"a": left, "b": right, "c": out} | ({} if added is None else {"bias": added})
     launch = kernel.bind(arrays)
     launch()
@@ -166,11 +160,23 @@ class Linear(Layer):
         kinds = (dtype_of(x, "x").name, self.out.name)
         sizes = (1, prod(x.shape[:-1]), k, n)
         asked = (self.activation, self.precision, self.accumulate)
-        return _matmul("nt", sizes, kinds, self.bias is not None, asked, target, self.constant)
+        return product_kernel("nt", sizes, kinds, self.bias is not None, asked, target, self.constant)
+
+
+def require_fit(left: Any, right: Any) -> DType:
+    """The element type of the factors a and b of a product; raises where they do not go together."""
+    kind, shapes = dtype_of(left, "a"), f"a is {by(left.shape)}, b {by(right.shape)}"
+    if right.shape[-2] != left.shape[-1]:
+        raise ArgumentError(f"{shapes}: they do not fit")
+    if right.ndim > 2 and right.shape[:-2] != left.shape[:-2]:
+        raise ArgumentError(f"{shapes}: their batches must be equal, or b one matrix")
+    if dtype_of(right, "b") is not kind:
+        raise ArgumentError(f"a holds {left.dtype}, b {right.dtype}: convert one")
+    return kind
 
 
 @lru_cache(maxsize=512)
-def _matmul(
+def product_kernel(
     transposes: str,
     sizes: tuple[int, ...],
     dtypes: tuple[str, str],
@@ -179,6 +185,9 @@ def _matmul(
     target: str,
     constant: bool,
 ) -> Compiled:
+    """The kernel of products of `sizes` (how many, m, k, n), of the types of factors and result; `asked` is activation,
+    precision and accumulate; `constant` says that b does not change once it is bound.
+    """
     count, m, k, n = sizes
     options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))
     made = gemm_kernel(transposes, *dtypes, batched=count > 1, bias=bias, **options)

@@ -47,8 +47,9 @@ def _traced_by_jax(argument: Any, jax: Any) -> str | None:
     if tracer is None or not isinstance(argument, tracer):
         return None
     return (
-        f"a tracer of JAX ({type(argument).__name__}), which has no values while jax.jit, grad or vmap traces; call "
-        "this outside of them, or through jax.pure_callback, which calls it with values"
+        f"a tracer of JAX ({type(argument).__name__}), which has no values while jax.jit, grad or vmap traces; use "
+        "tilewright.jax, whose functions JAX traces, or call this outside of them, or through jax.pure_callback, which "
+        "calls it with values"
     )
 
 

@@ -162,6 +162,12 @@ class NativeKernel:
         started = self.start(arrays, workers, values)
         return StagedLaunch(started, staged) if staged else started
 
+    @property
+    def configuration(self) -> Array | None:
+        """What a worker loads into the machine's tile registers before it runs; None where it has none."""
+        tiles = family_of(self.target.machine).tiles
+        return None if tiles is None else tiles.configuration()
+
     def scratch_bytes(self, values: Sequence[int]) -> int:
         """The memory of each worker's own, for values of the open parameters."""
         fixed, opened = self._scratch or (self.emitted.scratch_bytes, self.emitted.open_bytes)
@@ -206,8 +212,7 @@ class NativeLaunch:
         line = kernel.target.machine.limits.line_bytes
         scratch = aligned(kernel.scratch_bytes(values) * count + line)
         block = aligned(8 * (len(arrays) + 2 + len(values)), line).view(np.uint64)
-        tiles = family_of(kernel.target.machine).tiles
-        configuration = None if tiles is None else tiles.configuration()
+        configuration = kernel.configuration
         block[: len(arrays)] = [a.ctypes.data for a in arrays]
         block[len(arrays)] = scratch.ctypes.data
         block[len(arrays) + 1] = 0 if configuration is None else configuration.ctypes.data

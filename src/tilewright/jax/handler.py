@@ -1,0 +1,450 @@
+"""The XLA FFI handler: machine code that XLA calls with a call frame, and that runs the steps of a program.
+
+It is LLVM text, made into an object once and kept in the cache; a program gets a copy of its own, which our linker
+loads, and whose variable `program` points at the program's table (`table.py` writes it). No C compiler takes part, and
+no Python runs during a call.
+
+The offsets are those of the structures in `xla/ffi/api/c_api.h`, version 0.3: a call frame has the API at 16, the stage
+at 32, arguments at 40 and results at 80; of both, the number lies at 16 and the pointers to buffers at 32. A buffer has
+its memory at 24, its number of dimensions at 32 and its extents at 40.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.targets.cpu.load import Code, link, object_of
+from tilewright.targets.cpu.pool import pool
+
+API_VERSION = (0, 3)
+"""The version of XLA's FFI whose structures the handler reads."""
+ALIGNMENT = 4096
+"""Where workspaces start."""
+
+# A table has these words: 0 arguments, 1 results, 2 steps, 3 number of steps, 4 dimensions and 5 bytes of each
+# buffer (one word each), 6 words of the largest launch, 7 bytes of workspace, 8 the pool's function that runs a launch,
+# 9 the pool's control block, 10 where the spare workspace is kept.
+# A step has 6 words; the first says what it does, and places are pairs: the number of a base, an offset. Bases are the
+# buffers, then the workspace, then address 0.
+#   0 launch: function, workers, words, pointer to a place for each word
+#   1 zeros: place, bytes
+#   2 copy: place, bytes, address of what is copied
+#   3 check: place, bytes, address of the text that is reported where one of them is not 0
+_TEXT = """
+@program = global ptr null
+
+declare ptr @malloc(i64)
+declare void @free(ptr)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+@other_counts = internal constant [COUNTS_LENGTH x i8] c"COUNTS\\00"
+@no_memory = internal constant [MEMORY_LENGTH x i8] c"MEMORY\\00"
+
+define internal i64 @word(ptr %from, i64 %n) alwaysinline {
+  %p = getelementptr i64, ptr %from, i64 %n
+  %v = load i64, ptr %p
+  ret i64 %v
+}
+
+define internal ptr @address(ptr %from, i64 %n) alwaysinline {
+  %p = getelementptr ptr, ptr %from, i64 %n
+  %v = load ptr, ptr %p
+  ret ptr %v
+}
+
+define internal ptr @place(ptr %bases, i64 %base, i64 %offset) alwaysinline {
+  %start = call ptr @address(ptr %bases, i64 %base)
+  %p = getelementptr i8, ptr %start, i64 %offset
+  ret ptr %p
+}
+
+define internal ptr @fault(ptr %frame, ptr %text, i32 %code) noinline {
+  %args = alloca [4 x i64], align 8
+  %papi = getelementptr i8, ptr %frame, i64 16
+  %api = load ptr, ptr %papi
+  %pcreate = getelementptr i8, ptr %api, i64 48
+  %create = load ptr, ptr %pcreate
+  %pext = getelementptr i8, ptr %args, i64 8
+  %ptext = getelementptr i8, ptr %args, i64 16
+  %pcode = getelementptr i8, ptr %args, i64 24
+  store i64 28, ptr %args
+  store ptr null, ptr %pext
+  store ptr %text, ptr %ptext
+  store i32 %code, ptr %pcode
+  %e = call ptr %create(ptr %args)
+  ret ptr %e
+}
+
+; A workspace: at its start, which is aligned, minus 16 its bytes, minus 8 what malloc gave. One is kept for the next
+; call; a call that comes while it is in use, or that needs more, gets a new one.
+define internal ptr @take(ptr %spare, i64 %bytes) noinline {
+entry:
+  %kept = atomicrmw xchg ptr %spare, ptr null acquire
+  %none = icmp eq ptr %kept, null
+  br i1 %none, label %new, label %look
+look:
+  %psize = getelementptr i8, ptr %kept, i64 -16
+  %size = load i64, ptr %psize
+  %small = icmp ult i64 %size, %bytes
+  br i1 %small, label %drop, label %fits
+drop:
+  call void @release(ptr %kept)
+  br label %new
+fits:
+  ret ptr %kept
+new:
+  %room = add i64 %bytes, ROOM
+  %raw = call ptr @malloc(i64 %room)
+  %fails = icmp eq ptr %raw, null
+  br i1 %fails, label %out, label %align
+align:
+  %n = ptrtoint ptr %raw to i64
+  %past = add i64 %n, ROOM
+  %start = and i64 %past, MASK
+  %p = inttoptr i64 %start to ptr
+  %qsize = getelementptr i8, ptr %p, i64 -16
+  %qraw = getelementptr i8, ptr %p, i64 -8
+  store i64 %bytes, ptr %qsize
+  store ptr %raw, ptr %qraw
+  ret ptr %p
+out:
+  ret ptr null
+}
+
+define internal void @release(ptr %workspace) {
+  %praw = getelementptr i8, ptr %workspace, i64 -8
+  %raw = load ptr, ptr %praw
+  call void @free(ptr %raw)
+  ret void
+}
+
+define internal void @give_back(ptr %spare, ptr %workspace) noinline {
+entry:
+  %other = atomicrmw xchg ptr %spare, ptr %workspace release
+  %none = icmp eq ptr %other, null
+  br i1 %none, label %out, label %drop
+drop:
+  call void @release(ptr %other)
+  br label %out
+out:
+  ret void
+}
+
+define internal ptr @run_steps(ptr %frame, ptr %table, ptr %bases, ptr %block, ptr %record) {
+entry:
+  %first = call ptr @address(ptr %table, i64 2)
+  %count = call i64 @word(ptr %table, i64 3)
+  %run = call ptr @address(ptr %table, i64 8)
+  %control = call ptr @address(ptr %table, i64 9)
+  br label %head
+head:
+  %n = phi i64 [0, %entry], [%next, %done]
+  %ended = icmp eq i64 %n, %count
+  br i1 %ended, label %fine, label %body
+body:
+  %skip = mul i64 %n, 6
+  %step = getelementptr i64, ptr %first, i64 %skip
+  %kind = call i64 @word(ptr %step, i64 0)
+  %base = call i64 @word(ptr %step, i64 1)
+  %offset = call i64 @word(ptr %step, i64 2)
+  %bytes = call i64 @word(ptr %step, i64 3)
+  %from = call ptr @address(ptr %step, i64 4)
+  switch i64 %kind, label %launch [i64 1, label %zeros i64 2, label %copy i64 3, label %check]
+
+launch:
+  br label %words
+words:
+  %w = phi i64 [0, %launch], [%w1, %fill]
+  %full = icmp eq i64 %w, %bytes
+  br i1 %full, label %start, label %fill
+fill:
+  %twice = shl i64 %w, 1
+  %after = add i64 %twice, 1
+  %b = call i64 @word(ptr %from, i64 %twice)
+  %o = call i64 @word(ptr %from, i64 %after)
+  %value = call ptr @place(ptr %bases, i64 %b, i64 %o)
+  %goal = getelementptr ptr, ptr %block, i64 %w
+  store ptr %value, ptr %goal
+  %w1 = add i64 %w, 1
+  br label %words
+start:
+  %rarg = getelementptr i8, ptr %record, i64 8
+  %rmany = getelementptr i8, ptr %record, i64 16
+  %rctl = getelementptr i8, ptr %record, i64 24
+  %rlock = getelementptr i8, ptr %record, i64 32
+  store i64 %base, ptr %record
+  store ptr %block, ptr %rarg
+  store i64 %offset, ptr %rmany
+  store ptr %control, ptr %rctl
+  store i64 0, ptr %rlock
+  call void %run(ptr %record)
+  br label %done
+
+zeros:
+  %zgoal = call ptr @place(ptr %bases, i64 %base, i64 %offset)
+  call void @llvm.memset.p0.i64(ptr %zgoal, i8 0, i64 %bytes, i1 false)
+  br label %done
+
+copy:
+  %cgoal = call ptr @place(ptr %bases, i64 %base, i64 %offset)
+  call void @llvm.memcpy.p0.p0.i64(ptr %cgoal, ptr %from, i64 %bytes, i1 false)
+  br label %done
+
+check:
+  %seen = call ptr @place(ptr %bases, i64 %base, i64 %offset)
+  br label %look
+look:
+  %k = phi i64 [0, %check], [%k1, %zero]
+  %all = icmp eq i64 %k, %bytes
+  br i1 %all, label %done, label %one
+one:
+  %pbyte = getelementptr i8, ptr %seen, i64 %k
+  %byte = load i8, ptr %pbyte
+  %wrong = icmp ne i8 %byte, 0
+  br i1 %wrong, label %report, label %zero
+zero:
+  %k1 = add i64 %k, 1
+  br label %look
+report:
+  %e = call ptr @fault(ptr %frame, ptr %from, i32 10)
+  ret ptr %e
+
+done:
+  %next = add i64 %n, 1
+  br label %head
+fine:
+  ret ptr null
+}
+
+; The buffers' memory for one member of a batch. Under vmap every buffer has as many further dimensions in front, each
+; of the batch's extent or 1; those of the first result are the batch's. `member` counts through them.
+define internal void @set_bases(ptr %table, ptr %buffers, i64 %count, ptr %bases, i64 %member) {
+entry:
+  %ranks = call ptr @address(ptr %table, i64 4)
+  %sizes = call ptr @address(ptr %table, i64 5)
+  %nargs = call i64 @word(ptr %table, i64 0)
+  %result = call ptr @address(ptr %buffers, i64 %nargs)
+  %rdims = call ptr @address(ptr %result, i64 5)
+  br label %head
+head:
+  %n = phi i64 [0, %entry], [%next, %set]
+  %ended = icmp eq i64 %n, %count
+  br i1 %ended, label %out, label %one
+one:
+  %buffer = call ptr @address(ptr %buffers, i64 %n)
+  %memory = call ptr @address(ptr %buffer, i64 3)
+  %rank = call i64 @word(ptr %buffer, i64 4)
+  %dims = call ptr @address(ptr %buffer, i64 5)
+  %own = call i64 @word(ptr %ranks, i64 %n)
+  %size = call i64 @word(ptr %sizes, i64 %n)
+  %further = sub i64 %rank, %own
+  br label %axes
+axes:
+  %axis = phi i64 [%further, %one], [%before, %along]
+  %left = phi i64 [%member, %one], [%rest, %along]
+  %step = phi i64 [%size, %one], [%wider, %along]
+  %offset = phi i64 [0, %one], [%moved, %along]
+  %last = icmp eq i64 %axis, 0
+  br i1 %last, label %set, label %along
+along:
+  %before = sub i64 %axis, 1
+  %whole = call i64 @word(ptr %rdims, i64 %before)
+  %mine = call i64 @word(ptr %dims, i64 %before)
+  %rest = udiv i64 %left, %whole
+  %at = urem i64 %left, %whole
+  %single = icmp eq i64 %mine, 1
+  %index = select i1 %single, i64 0, i64 %at
+  %move = mul i64 %index, %step
+  %moved = add i64 %offset, %move
+  %wider = mul i64 %step, %mine
+  br label %axes
+set:
+  %start = getelementptr i8, ptr %memory, i64 %offset
+  %goal = getelementptr ptr, ptr %bases, i64 %n
+  store ptr %start, ptr %goal
+  %next = add i64 %n, 1
+  br label %head
+out:
+  ret void
+}
+
+; The pointers to the buffers' descriptions, arguments before results.
+define internal void @gather(ptr %frame, i64 %nargs, i64 %nrets, ptr %buffers) {
+entry:
+  %pargs = getelementptr i8, ptr %frame, i64 72
+  %prets = getelementptr i8, ptr %frame, i64 112
+  %args = load ptr, ptr %pargs
+  %rets = load ptr, ptr %prets
+  %abytes = shl i64 %nargs, 3
+  %rbytes = shl i64 %nrets, 3
+  call void @llvm.memcpy.p0.p0.i64(ptr %buffers, ptr %args, i64 %abytes, i1 false)
+  %after = getelementptr ptr, ptr %buffers, i64 %nargs
+  call void @llvm.memcpy.p0.p0.i64(ptr %after, ptr %rets, i64 %rbytes, i1 false)
+  ret void
+}
+
+define internal i64 @members(ptr %table, ptr %result, i64 %nargs) {
+entry:
+  %ranks = call ptr @address(ptr %table, i64 4)
+  %rank = call i64 @word(ptr %result, i64 4)
+  %dims = call ptr @address(ptr %result, i64 5)
+  %own = call i64 @word(ptr %ranks, i64 %nargs)
+  %further = sub i64 %rank, %own
+  br label %head
+head:
+  %axis = phi i64 [0, %entry], [%next, %one]
+  %many = phi i64 [1, %entry], [%more, %one]
+  %ended = icmp eq i64 %axis, %further
+  br i1 %ended, label %out, label %one
+one:
+  %extent = call i64 @word(ptr %dims, i64 %axis)
+  %more = mul i64 %many, %extent
+  %next = add i64 %axis, 1
+  br label %head
+out:
+  ret i64 %many
+}
+
+define internal ptr @execute(ptr %frame, ptr %table) {
+entry:
+  %nargs = call i64 @word(ptr %table, i64 0)
+  %nrets = call i64 @word(ptr %table, i64 1)
+  %pna = getelementptr i8, ptr %frame, i64 56
+  %pnr = getelementptr i8, ptr %frame, i64 96
+  %na = load i64, ptr %pna
+  %nr = load i64, ptr %pnr
+  %sa = icmp eq i64 %na, %nargs
+  %sr = icmp eq i64 %nr, %nrets
+  %same = and i1 %sa, %sr
+  br i1 %same, label %counted, label %other
+other:
+  %e0 = call ptr @fault(ptr %frame, ptr @other_counts, i32 3)
+  ret ptr %e0
+counted:
+  %count = add i64 %nargs, %nrets
+  %two = add i64 %count, 2
+  %words = call i64 @word(ptr %table, i64 6)
+  %buffers = alloca ptr, i64 %count, align 8
+  %bases = alloca ptr, i64 %two, align 8
+  %block = alloca i64, i64 %words, align 64
+  %record = alloca [8 x i64], align 64
+  call void @gather(ptr %frame, i64 %nargs, i64 %nrets, ptr %buffers)
+  %result = call ptr @address(ptr %buffers, i64 %nargs)
+  %many = call i64 @members(ptr %table, ptr %result, i64 %nargs)
+  %one = add i64 %count, 1
+  %pspace = getelementptr ptr, ptr %bases, i64 %count
+  %pzero = getelementptr ptr, ptr %bases, i64 %one
+  store ptr null, ptr %pspace
+  store ptr null, ptr %pzero
+  %bytes = call i64 @word(ptr %table, i64 7)
+  %spare = call ptr @address(ptr %table, i64 10)
+  %frugal = icmp eq i64 %bytes, 0
+  br i1 %frugal, label %head, label %take
+take:
+  %space = call ptr @take(ptr %spare, i64 %bytes)
+  store ptr %space, ptr %pspace
+  %poor = icmp eq ptr %space, null
+  br i1 %poor, label %refuse, label %head
+refuse:
+  %e1 = call ptr @fault(ptr %frame, ptr @no_memory, i32 8)
+  ret ptr %e1
+head:
+  %n = phi i64 [0, %counted], [0, %take], [%next, %member]
+  %ended = icmp eq i64 %n, %many
+  br i1 %ended, label %finish, label %member
+member:
+  call void @set_bases(ptr %table, ptr %buffers, i64 %count, ptr %bases, i64 %n)
+  %next = add i64 %n, 1
+  %e2 = call ptr @run_steps(ptr %frame, ptr %table, ptr %bases, ptr %block, ptr %record)
+  %good = icmp eq ptr %e2, null
+  br i1 %good, label %head, label %finish
+finish:
+  %e = phi ptr [null, %head], [%e2, %member]
+  br i1 %frugal, label %out, label %back
+back:
+  %used = load ptr, ptr %pspace
+  call void @give_back(ptr %spare, ptr %used)
+  br label %out
+out:
+  ret ptr %e
+}
+
+define ptr @handler(ptr %frame) {
+entry:
+  %pext = getelementptr i8, ptr %frame, i64 8
+  %ext = load ptr, ptr %pext
+  %plain = icmp eq ptr %ext, null
+  br i1 %plain, label %call, label %extended
+extended:
+  %ptype = getelementptr i8, ptr %ext, i64 8
+  %type = load i32, ptr %ptype
+  %asks = icmp eq i32 %type, 1
+  br i1 %asks, label %metadata, label %call
+metadata:
+  %pmeta = getelementptr i8, ptr %ext, i64 24
+  %meta = load ptr, ptr %pmeta
+  %pmajor = getelementptr i8, ptr %meta, i64 24
+  %pminor = getelementptr i8, ptr %meta, i64 28
+  store i32 MAJOR, ptr %pmajor
+  store i32 MINOR, ptr %pminor
+  ret ptr null
+call:
+  %pstage = getelementptr i8, ptr %frame, i64 32
+  %stage = load i32, ptr %pstage
+  %runs = icmp eq i32 %stage, 3
+  br i1 %runs, label %execute, label %nothing
+nothing:
+  ret ptr null
+execute:
+  %table = load ptr, ptr @program
+  %e = call ptr @execute(ptr %frame, ptr %table)
+  ret ptr %e
+}
+"""
+_COUNTS = "tilewright: this custom call has other numbers of arguments or results than the kernel of its name"
+_MEMORY = "tilewright: there is no memory for the workspace of a kernel"
+
+
+def handler_text() -> str:
+    """The LLVM text of the handler, the same for all programs."""
+    numbers = {
+        "COUNTS_LENGTH": len(_COUNTS) + 1,
+        "MEMORY_LENGTH": len(_MEMORY) + 1,
+        "COUNTS": _COUNTS,
+        "MEMORY": _MEMORY,
+        "ROOM": ALIGNMENT + 16,
+        "MASK": -ALIGNMENT,
+        "MAJOR": API_VERSION[0],
+        "MINOR": API_VERSION[1],
+    }
+    text = _TEXT
+    for name, value in numbers.items():
+        text = text.replace(name, str(value))
+    return text
+
+
+@cache
+def spare_workspace() -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Where the workspace is kept that no call uses; handlers of all programs share it."""
+    return np.zeros(1, np.uint64)
+
+
+class FfiHandler:
+    """A copy of the handler for one program's table."""
+
+    def __init__(self, table: np.ndarray[Any, np.dtype[np.uint64]]):
+        self.table = table
+        workers = pool()
+        table[8:11] = [workers.code.address("pool_run"), workers.address, spare_workspace().ctypes.data]
+        self.code: Code = link(object_of(handler_text()), ("handler", "program"))
+        ctypes.c_uint64.from_address(self.code.address("program")).value = table.ctypes.data
+
+    @property
+    def address(self) -> int:
+        """The address of the function that XLA calls."""
+        return self.code.address("handler")
