@@ -149,18 +149,16 @@ def _task_loop_tiles(
     """Return {dimension that both the grid and a task's loop split: loop tile in elements}, outermost loop first.
 
     A task is one workgroup's tile. `parallel` are the dimensions that the grid may split, `axes` maps each dimension to
-    the plan's axis. If the kernel has a single MMA the order is N, M, other dimensions of its accumulator, then the
-    rest; otherwise it is the order of the plan's axes. `products` maps each MMA to its microkernel. `width(d)`
+    the plan's axis. If all MMAs have the same M and N the order is N, M, other dimensions of their accumulators, then
+    the rest; otherwise it is the order of the plan's axes. `products` maps each MMA to its microkernel. `width(d)`
     evaluates a task's extent along a dimension d.
     """
     loop_tile_of = {d: n for d, axis in axes.items() if d in parallel and (n := loop_tile_size(axis)) is not None}
-    if len(products) != 1 or not loop_tile_of:
+    every = [axes_in(op, width) for op in products]
+    orders = [[x.n, x.m, *x.around] for x in every if not isinstance(x, str)]
+    if not orders or len(orders) < len(every) or any(order != orders[0] for order in orders):
         return loop_tile_of
-    (op,) = products
-    product_axes = axes_in(op, width)
-    if isinstance(product_axes, str):
-        return loop_tile_of
-    order = [product_axes.n, product_axes.m, *product_axes.around]
+    order = orders[0]
     return dict(sorted(loop_tile_of.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 

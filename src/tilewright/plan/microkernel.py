@@ -234,13 +234,15 @@ def products_of(
     size: Size,
     opened: Collection[Expr] = (),
     lanes: int | None = None,
+    accumulators: int = 1,
 ) -> dict[Op, Microkernel | None]:
     """Return {mma: Microkernel, or None if it runs as scalar loops}, for every MMA of a program.
 
     `width(d)` evaluates the extent of a dimension d in one task (tile of the grid), `size(d)` in the whole program.
     `lanes` is the number of lanes that every atom must span; None allows any number. If the fastest atoms of a GPU
     program span different numbers of lanes, every MMA gets an atom of one wave (warp) instead. An MMA whose K is in
-    `opened` (known only at the call) always gets an atom of one wave.
+    `opened` (known only at the call) always gets an atom of one wave. On CPUs registers must hold `accumulators`
+    accumulator tiles at once.
     """
     microkernels: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
@@ -251,7 +253,7 @@ def products_of(
             types, allowed_lanes = types_of(op, axes.swapped, machine), machine.lanes if axes.k in opened else lanes
             row_stride, is_part = row_stride_of_a(program, op, axes, size), width(axes.n) < size(axes.n)
             microkernels[op] = microkernel(
-                machine, types, axes.sizes(width), allowed_lanes, precision_of(op), row_stride, is_part
+                machine, types, axes.sizes(width), allowed_lanes, precision_of(op), row_stride, is_part, accumulators
             )
     if (
         machine.lanes is not None
@@ -415,13 +417,14 @@ def microkernel(
     precision: str | None = None,
     row_stride: int = 0,
     is_part: bool = False,
+    accumulators: int = 1,
 ) -> Microkernel | None:
     """Return the Microkernel with the fewest predicted cycles for an MMA; None if no atom takes its types.
 
     `types` are the types of A, B and the accumulator, `sizes` the extents M, N and K. On GPUs only atoms that span
     `lanes` lanes are tried, unless it is None. `row_stride` is the number of bytes between rows of A. `is_part` says
     that N is a part of a longer dimension. An atom that rounds operands is left out unless `precision` names its
-    rounding.
+    rounding. On CPUs registers must hold `accumulators` accumulator tiles at once.
     """
     m, n, _ = sizes
 
@@ -435,7 +438,9 @@ def microkernel(
         )
 
     atoms = [x for x in atoms_for(machine, *types, precision) if machine.lanes is None or lanes in (None, x.c.lanes)]
-    return min((tile for atom in atoms for tile in _legal_tiles(machine, atom)), key=sort_key, default=None)
+    return min(
+        (tile for atom in atoms for tile in _legal_tiles(machine, atom, accumulators)), key=sort_key, default=None
+    )
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
@@ -444,17 +449,19 @@ def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
 
-def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
+def _legal_tiles(machine: Machine, atom: MultiplyAtom, accumulators: int = 1) -> Iterator[Microkernel]:
     """Yield a Microkernel of an atom for each accumulator tile to try that fits the machine's registers.
 
-    An atom that reads shared memory has one such tile, of the atom's shape.
+    Registers of a CPU must hold `accumulators` such tiles at once. An atom that reads shared memory has one such tile,
+    of the atom's shape.
     """
+    more = accumulators - 1
     m, n, _ = atom.shape
     if isinstance(atom.c, OpaqueOperand):
         limit = machine.limits.tile_registers
         for a in range(1, limit):
             for b in range(1, limit):
-                if tiles.registers(a, b) <= limit:
+                if tiles.registers(a, b) + more * a * b <= limit:
                     yield Microkernel(atom, a * m, b * n)
         return
     if atom.slab is not None:
@@ -469,7 +476,7 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
         return
     for column_vectors in range(1, MOST_VECTORS + 1):
         for rows in range(1, machine.limits.registers):
-            if rows == 1 or vectors.fits(rows, column_vectors, atom, machine):
+            if rows == 1 or vectors.fits(rows, column_vectors, atom, machine, accumulators):
                 yield Microkernel(atom, rows, column_vectors * n)
 
 
@@ -483,13 +490,22 @@ def cycles(
     packed again for every row of tiles.
     """
     m, n, k = sizes
+    packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.group > 1)
+    packed_bytes = packings * n * k * element_bytes(microkernel.atom.b.dtype)
+    return tile_cycles(machine, microkernel, sizes, row_stride) + 2 * packed_bytes / machine.limits.copy_rate
+
+
+def tile_cycles(machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0) -> float:
+    """Return the cycles of one core for all accumulator tiles of an MMA, loads and stores of the accumulators included.
+
+    `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A.
+    """
+    m, n, k = sizes
     total = 0.0
     for rows, row_blocks in _tile_counts(m, microkernel.rows, microkernel.atom.shape[0]).items():
         for columns, column_blocks in _tile_counts(n, microkernel.columns, microkernel.atom.shape[1]).items():
             total += row_blocks * column_blocks * _tile_cycles(machine, microkernel, rows, columns, k, row_stride)
-    packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.group > 1)
-    packed_bytes = packings * n * k * element_bytes(microkernel.atom.b.dtype)
-    return total + 2 * packed_bytes / machine.limits.copy_rate
+    return total
 
 
 def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:

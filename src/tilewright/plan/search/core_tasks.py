@@ -15,7 +15,6 @@ from tilewright.plan.boxes import choose_task_widths, numbers_of, reads_sliding_
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import blocks_of, room_of
 from tilewright.plan.ranked import rank_vector_blockings
-from tilewright.plan.rows import tasks_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
@@ -41,18 +40,6 @@ def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     yield uniform_candidate(_cpu_kernel(facts, machine, widths, loops))
 
 
-def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
-    """True if the ranking's best candidate on a machine without lanes (a CPU) has at least one task per core.
-
-    False on a machine with lanes, and if the ranking has no candidate. A task is one thread's work.
-    """
-    best = ranking.best
-    if machine.lanes is not None or best is None or not isinstance(best.kernel, UniformKernelSchedule):
-        return False
-    kernel = best.kernel
-    return tasks_of(kernel.widths, numbers_of(kernel.facts.sizes)) >= (machine.limits.cores or 1)
-
-
 def _cpu_kernel(
     facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict[Expr, int]
 ) -> UniformKernelSchedule:
@@ -73,17 +60,23 @@ def _cpu_kernel(
         return widths.get(d) or loops.get(d) or size(d)
 
     products, blocks = microkernels(facts, machine, width), dict[Expr, int]()
-    if len(products) == 1:
-        single = microkernels(facts, machine, lambda d: size(d) if d in facts.cut else width(d))
-        blocks = blocks_of(single, facts.cut, width)
-        products = single if blocks else products
+    if products and _are_independent(facts):
+        whole = microkernels(
+            facts, machine, lambda d: size(d) if d in facts.cut else width(d), accumulators=len(products)
+        )
+        blocks = blocks_of(whole, facts.cut, width)
+        products = whole if blocks else products
         is_free = blocks and not (facts.stated_tasks or facts.opened or facts.logs)
-        (op,) = products
-        ranked = rank_vector_blockings(facts.program, op, blocks, size, machine) if is_free else None
-        if ranked is not None:
+        ranked = rank_vector_blockings(facts.program, next(iter(products)), blocks, size, machine) if is_free else None
+        if ranked is not None and len(products) == 1:
             widths = widths | {d: n for d, n in ranked[0].items() if d in facts.cut}
             blocks, products = ranked[1], dict.fromkeys(products, ranked[2])
     return UniformKernelSchedule(facts, machine, _whole_tiles(facts, widths, blocks), 1, loops, products, blocks)
+
+
+def _are_independent(facts: Facts) -> bool:
+    """True if no MMA of the program uses the result of another, and so all accumulate tiles in registers at once."""
+    return not any(p.a.products or p.b.products or p.into is not None for p in facts.products)
 
 
 def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:

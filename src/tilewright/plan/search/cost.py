@@ -158,7 +158,7 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     rounds = ceil(w.tasks / cores)
-    each = [p.mma + p.lanes + p.copied / limits.l2_rate + p.shared / limits.shared_rate for p in w.phases]
+    each = [_phase_cycles(machine, p) for p in w.phases]
     busy = rounds * sum(p.trips * max(cycles, p.gather) for p, cycles in zip(w.phases, each, strict=True))
     moved = moving_cycles(machine, w.moved, from_memory=w.from_memory) * max(1, cores / w.tasks)
     if w.at_a_time:
@@ -169,6 +169,17 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
         overlapping = together(machine.costs.resident.sharpness, moved, waiting + own)
         return max(busy, min(overlapping, moved + waiting)) + w.waits, moved + w.waits
     return max(busy, w.latency) + w.waits, moved + w.waits
+
+
+def _phase_cycles(machine: Machine, p: Phase) -> float:
+    """Return the cycles of one core for one iteration of a phase (loop nest) of a kernel without a pipeline.
+
+    Cycles of lanes, MMAs and copies add up; on a machine without lanes (a CPU) loads overlap the MMAs that they feed.
+    """
+    limits = machine.limits
+    copies = p.copied / limits.l2_rate
+    busy = p.mma + copies if machine.lanes is not None else max(p.mma, copies)
+    return busy + p.lanes + p.shared / limits.shared_rate
 
 
 def together(sharpness: float, *cycles: float) -> float:

@@ -12,7 +12,7 @@ from tilewright.plan.addresses import elements_per_load, needs_division
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, only_adds, plan_over_dims
-from tilewright.plan.microkernel import Microkernel, axes_in, products_of, waves_of
+from tilewright.plan.microkernel import Microkernel, axes_in, products_of, tile_cycles, waves_of
 from tilewright.plan.model import Size
 from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
@@ -56,15 +56,17 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
     return tiles
 
 
-def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
+def microkernels(
+    facts: Facts, machine: Machine, width: Size, lanes: int | None = None, accumulators: int = 1
+) -> dict[Op, Microkernel | None]:
     """Return {MMA: its Microkernel (atom and accumulator tile), or None if no atom fits} for the MMAs of a kernel.
 
     `width(d)` evaluates the extent of a dimension d in a task (one workgroup's work; on CPUs one thread's). `lanes` is
-    the number of lanes that an atom must span, None for any. MMAs of the program that another kernel computes are left
-    out.
+    the number of lanes that an atom must span, None for any. On CPUs registers must hold `accumulators` accumulator
+    tiles at once. MMAs of the program that another kernel computes are left out.
     """
     own = {facts.nodes[p.node].source for p in facts.products}
-    every = products_of(facts.program, machine, width, numbers_of(facts.sizes), facts.opened, lanes)
+    every = products_of(facts.program, machine, width, numbers_of(facts.sizes), facts.opened, lanes, accumulators)
     return {op: microkernel for op, microkernel in every.items() if op in own}
 
 
@@ -79,10 +81,11 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
     waves = max(kernel.waves, waves_of(machine, kernel.products.values()))
     slower = machine.costs.one_wave if waves == 1 else 1.0
-    lanes = 0.0
+    mma = lanes = 0.0
     for n in facts.nodes:
         repeated = prod(count for d, count in counts.items() if not _is_computed_over(facts, n, d))
-        lanes += _element_cycles(kernel, n) * facts.size(n.space) * repeated
+        cycles = _element_cycles(kernel, n) * facts.size(n.space) * repeated
+        mma, lanes = (mma + cycles, lanes) if n.op == "mma" else (mma, lanes + cycles)
     tasks = prod(counts.values())
     waits = float(machine.limits.copy_latency)
     if kernel.products:
@@ -92,7 +95,8 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
     copied, words = _operand_copies(kernel)
     lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate
     in_shared = 0.0 if machine.spaces["shared"].bytes is None else 2 * copied  # written, and read
-    phase = Phase(1, lanes=lanes * slower / max(1, tasks), shared=in_shared, copied=copied)
+    mma, lanes = (cycles * slower / max(1, tasks) for cycles in (mma, lanes))
+    phase = Phase(1, mma, lanes, shared=in_shared, copied=copied)
     work = Work(max(1, tasks), (phase,), moved=argument_bytes(facts) + 2 * sum(packed), waits=waits)
     return work if kernel.products else with_residence(kernel, work)
 
@@ -172,11 +176,15 @@ def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
     has none.
 
     M and N of a task's tile are padded to whole atoms, and the cycles of the padding are shared by all multiply-adds.
+    On a machine without lanes (a CPU), loads that feed the atom, and loads and stores of accumulator tiles, count too.
     """
     how, axes = kernel.products.get(op), axes_in(op, kernel.width)
     if how is None or isinstance(axes, str):
         return 1 / kernel.machine.limits.lane_rate
-    rows, columns, _ = axes.sizes(kernel.width)
+    sizes = axes.sizes(kernel.width)
+    if kernel.machine.lanes is None:
+        return tile_cycles(kernel.machine, how, sizes) / prod(sizes)
+    rows, columns, _ = sizes
     whole = ceil(rows / how.atom.shape[0]) * ceil(columns / how.atom.shape[1]) / (rows * columns)
     return how.atom.cycles * whole / how.atom.shape[2]
 
