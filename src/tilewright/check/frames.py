@@ -472,12 +472,12 @@ class _Classes:
         return found
 
     def is_together(self, op: Op, axes: tuple[Dim | None, ...]) -> bool:
-        """Whether a lane gains by having all its values of an operation on memory at once: vectors, or a few that lie
-        side by side with those of its neighbours, all on their way before the first is needed."""
+        """Whether a lane gains by having several values of an operation on memory at once: vectors, or single ones that
+        lie side by side with those of its neighbours, many of them on their way before the first is needed."""
         own = tuple(d for d in axes if d is not None)
         if any(d.width > 1 for d in own):
             return True
-        return 1 < held(own) <= self._frames.access.scattered_loads and not set(self._of(op)).isdisjoint(self._votes())
+        return held(own) > 1 and not set(self._of(op)).isdisjoint(self._votes())
 
     def _votes(self) -> dict[Node, _Vote]:
         """By class: what lies side by side along it."""
@@ -525,7 +525,10 @@ class _Classes:
             return found
         slots.sort(key=lambda s: -max(votes[c].moved if c in votes else 0 for c in s))
         widths = {c: _width(extents[c], votes.get(c), vector) if c in slots[0] else 1 for c in group}
-        vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
+        if not found.keys().isdisjoint(votes):  # vectors lie in windows: no lane has several while others have none
+            idle = self._frames.threads // prod(1 << (n - 1).bit_length() for n in _vectors(slots, extents, widths))
+            widths = {c: width // gcd(width, max(1, idle)) for c, width in widths.items()}
+        vectors = _vectors(slots, extents, widths)
         moved = max((widths[c] * votes[c].least for c in slots[0] if c in votes), default=vector)
         line = self._frames.access.line_bytes
         share = min(self._frames.lanes, line // 2 // moved)
@@ -539,6 +542,11 @@ class _Classes:
                 found[c] = alike.setdefault(key, Dim(*key, count, stride))
             stride *= count
         return found
+
+
+def _vectors(slots: Sequence[list[Node]], extents: Mapping[Node, int], widths: Mapping[Node, int]) -> list[int]:
+    """The vectors along each slot: those of the class that has most."""
+    return [max(-(-extents[c] // widths[c]) for c in slot) for slot in slots]
 
 
 def _width(extent: int, vote: _Vote | None, vector: int) -> int:

@@ -42,7 +42,7 @@ class LaneAccess:
     `vector_bytes` is the most that a lane moves with one instruction, `line_bytes` what memory moves together. A lane
     may have `own_bytes` of contiguous memory for itself, which other lanes do not touch. A tile that is transposed
     through shared memory has a side of `transposed_bytes`. `loads_in_flight` are the registers that a lane loads before
-    it uses the first, `scattered_loads` as many where the values are not contiguous.
+    it uses the first.
     """
 
     vector_bytes: int = 1
@@ -50,7 +50,6 @@ class LaneAccess:
     own_bytes: int = 0
     transposed_bytes: int = 1
     loads_in_flight: int = 1
-    scattered_loads: int = 0
 
 
 @dataclass(frozen=True)

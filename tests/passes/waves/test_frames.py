@@ -24,7 +24,7 @@ from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
-M, N, GLOBAL = tkl.sym.M, tkl.sym.N, tkl.GLOBAL_ADDRESS_SPACE
+M, N, K, GLOBAL = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.GLOBAL_ADDRESS_SPACE
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -363,3 +363,26 @@ def test_a_reduction_with_more_results_than_registers_goes_by_rows() -> None:
     x = np.random.default_rng(0).integers(-9, 9, (63, 5, 640)).astype(np.float32)
     loop = tilewright.compile_text(text, "gpu:hopper").text("loop")
     assert np.array_equal(tilewright.compile_text(loop, "interpreter")(x), x.max(1))
+
+
+@tkw.wave()
+def matrix_vector(
+    w: tkl.Memory[N, K, GLOBAL, tkl.f32], x: tkl.Memory[K, GLOBAL, tkl.f32], y: tkl.Memory[N, GLOBAL, tkl.f32]
+) -> None:
+    zero = tkl.Register[N, tkl.f32](0.0)
+
+    @tkw.iterate(K, init_args=[zero])
+    def total(acc: Any) -> Any:
+        return tkw.mma(tkw.read(w), tkw.read(x), acc)
+
+    tkw.write(total, y)
+
+
+def test_odd_rows_of_a_packed_operand_are_not_loaded_one_by_one() -> None:
+    """Rows of an odd number of elements have no vectors: each element was loaded, and stored, before the next."""
+    plan = (
+        "axis N = (N 41): task 8; axis unit = (unit 1): whole; axis K = (K 333): whole; grid N; "
+        "mma by fma.m16n32k1.f32, tile 16x32"
+    )
+    found = compare(matrix_vector, plan, N=41, K=333)
+    assert "0..333 {\n          %4 = alloc fragment f32 (32, 1)" not in found.text("loop")

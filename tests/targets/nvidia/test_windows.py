@@ -105,3 +105,46 @@ def test_what_lies_across_is_every_lanes_own():
     y = np.full_like(x, np.nan)
     compile_text(loop, "interpreter")(x, y)
     assert (y == np.concatenate([x[:4] + x[4:], x[:4] - x[4:]])).all()
+
+
+ONE_RESULT = (
+    "axis M = (M_1 72, M_0 256): task 768, unit M_1 3; axis F = (F 1): whole; axis K = (K 180): whole; grid M; "
+    "raster contiguous; mma by loops; waves 8"
+)
+
+
+def one_result(dtype, plan, **sizes):
+    kernel = kernels.conv((3, 3), dtype, padding=1)
+    return kernel_for(kernel, {"N": 1, "H": 72, "W": 256, "C": 20, "F": 1} | sizes, target="gpu:hopper", plan=plan)
+
+
+def test_a_lane_has_one_box_where_results_of_boxes_lie_side_by_side():
+    """Vectors of results gave a lane eight boxes, whose windows no registers held; seven lanes of eight were idle."""
+    loop = one_result("bf16", ONE_RESULT).text("loop")
+    assert re.search(r"%carried\w* = alloc fragment f32 \(32, 3\)", loop)
+    assert re.search(r"%x_part\w* = alloc fragment bf16 \(32, 300\)", loop)
+
+
+def test_bytes_under_a_condition_stay_in_words():
+    """Each byte took a register, and was taken out of its word where it was loaded: the next load waited for it."""
+    plan = (
+        "axis G = (G 96): task 32; axis M = (M_2 2, M_1 56, M_0 56): task 16, unit M_0 2; axis FG = (FG 1): whole; "
+        "axis K = (K 9): loop 3; grid G, M; raster contiguous; mma by loops; waves 2"
+    )
+    kernel = kernels.conv((3, 3), "i8", groups=96, padding=1, stride=2)
+    sizes = {"N": 2, "H": 112, "W": 112, "C": 96, "F": 96, "CG": 1}
+    ptx = kernel_for(kernel, sizes, target="gpu:hopper", plan=plan).text("ptx")
+    loads = re.findall(r"ld\.global\.v4\.b32.*?\$L", ptx, re.DOTALL)
+    assert len(loads) >= 5 * 3
+    assert not any("prmt" in load or "cvt" in load for load in loads)
+    if ptxas() is not None:
+        assert "0 bytes spill stores, 0 bytes spill loads" in assembled(ptx, "sm_90a")
+
+
+def test_sums_of_integers_are_not_given_too_few_registers():
+    """Only products by fma were seen: a kernel of integers was to share a core's registers by 1024 lanes."""
+    plan = ONE_RESULT.replace("task 768, unit M_1 3", "task 640, unit M_1 5").replace("waves 8", "waves 4")
+    ptx = one_result("i8", plan.replace("M_1 72", "M_1 75"), H=75).text("ptx")
+    held = 5 + 7 * 3 * 20 // 4
+    (workgroups,) = re.findall(r"minnctapersm (\d+)", ptx)
+    assert int(workgroups) * 4 * 32 * held <= 65536

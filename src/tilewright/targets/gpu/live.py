@@ -25,7 +25,9 @@ def registers_of_products(program: Program) -> int:
 
 
 def _multiplies(op: Op) -> bool:
-    return any(part.name == "fma" for part in op.attrs["formula"].walk())
+    """Whether an operation adds products to a sum: by fma, or, of integers, by an addition to what it writes."""
+    parts = {part.name for part in op.attrs["formula"].walk()}
+    return "fma" in parts or (op.operands[0] in op.operands[1:] and {"add", "mul"} <= parts)
 
 
 def _words(value: Value) -> int:

@@ -93,14 +93,14 @@ def _forms(kind: str, size: int, count: int) -> tuple[str, str]:
     return (f"<{total // 4} x i32>" if total > 4 else "i32"), values
 
 
-def _words(e: Emitter, address: str, space: int, count: int, *, stream: bool) -> list[str]:
-    """Values of bf16, two to a word, each word loaded by itself; the back end joins the loads."""
+def _words(e: Emitter, address: str, space: int, total: int, *, stream: bool) -> list[str]:
+    """Elements of less than a word, `total` bytes of them, each word loaded by itself; the back end joins the loads."""
     if stream:
-        return e.dialect.load_streaming(e, address, count // 2)
+        return e.dialect.load_streaming(e, address, total // WORD)
     found = []
-    for n in range(0, count, 2):
-        place = e.w.value(f"getelementptr i8, ptr addrspace({space}) {address}, i64 {2 * n}") if n else address
-        found.append(e.w.value(f"load i32, ptr addrspace({space}) {place}, align {4 if n else 2 * count}"))
+    for n in range(0, total, WORD):
+        place = e.w.value(f"getelementptr i8, ptr addrspace({space}) {address}, i64 {n}") if n else address
+        found.append(e.w.value(f"load i32, ptr addrspace({space}) {place}, align {WORD if n else total}"))
     return found
 
 
@@ -139,17 +139,18 @@ def _askew(e: Emitter, address: str) -> list[str]:
     return [w.value(f"call i32 @llvm.fshr.i32(i32 {words[n + 1]}, i32 {words[n]}, i32 {bits})") for n in range(4)]
 
 
-def _halves(e: Emitter, words: list[str], kind: str = "bfloat") -> list[str]:
-    """Values of 16 bits as halves of words.
+def _parts(e: Emitter, words: list[str], size: int, kind: str) -> list[str]:
+    """Values of `size` bytes as parts of words: halves, or bytes.
 
-    So what widens a half starts from its word. Of a vector of words, LLVM would make one of halves, and take each
-    half out before it is widened.
+    So what widens a part starts from its word. Of a vector of words, LLVM would make one of parts, and take each part
+    out before it is widened.
     """
-    found = []
+    whole, found = f"i{8 * size}", []
     for word in words:
-        for bits in (word, e.w.value(f"lshr i32 {word}, 16")):
-            half = e.w.value(f"trunc i32 {bits} to i16")
-            found.append(half if kind == "i16" else e.w.value(f"bitcast i16 {half} to {kind}"))
+        for low in range(0, 8 * WORD, 8 * size):
+            bits = e.w.value(f"lshr i32 {word}, {low}") if low else word
+            part = e.w.value(f"trunc i32 {bits} to {whole}")
+            found.append(part if kind == whole else e.w.value(f"bitcast {whole} {part} to {kind}"))
     return found
 
 
@@ -181,29 +182,31 @@ def load(e: Emitter, op: Op) -> None:
     def brought(run: MemoryRun, address: str) -> list[str]:
         if run.askew:
             return _askew(e, address)
-        return _words(e, address, space, run.count, stream=_streams(op, size, run.count))
+        return _words(e, address, space, size * run.count, stream=_streams(op, size, run.count))
 
     def in_words(run: MemoryRun, condition: str | None) -> None:
-        """What depends on the condition are words: a half by itself would take a register."""
+        """What depends on the condition are words: a half or a byte by itself would take a register, and be taken out
+        of its word where it is loaded, which waits for it."""
         address = pointer(e, memory, run.place, size)
         if condition is None:
             words = brought(run, address)
         else:
-            slots = [e.w.slot("i32") for _ in range(run.count // 2)]
-            both = int(np.full(2, number, target.type.dtype.numpy).view(np.int32)[0])
+            slots = [e.w.slot("i32") for _ in range(size * run.count // WORD)]
+            others = int(np.full(WORD // size, number, target.type.dtype.numpy).view(np.int32)[0])
             for slot in slots:
-                e.w.line(f"store i32 {both}, ptr {slot}")
+                e.w.line(f"store i32 {others}, ptr {slot}")
             with e.w.when(condition):
                 for slot, word in zip(slots, brought(run, address), strict=True):
                     e.w.line(f"store i32 {word}, ptr {slot}")
             words = [e.dialect.whole(e, e.w.value(f"load i32, ptr {slot}")) for slot in slots]
-        for n, part in enumerate(_halves(e, words, kind)):
+        for n, part in enumerate(_parts(e, words, size, kind)):
             e.put(target, run.first + n, part)
 
     for run in _runs(e, op, askew=size == 2 and space == 1):
         always = run.when is None or (isinstance(run.when, Const) and run.when.value)
         condition = None if always or run.when is None else e.w.condition(run.when)
-        if run.askew or (kind == "bfloat" and run.count > 1):
+        is_bytes = size == 1 and run.count >= WORD and condition is not None
+        if run.askew or is_bytes or (kind == "bfloat" and run.count > 1):
             in_words(run, condition)
         elif condition is None:
             one(run)

@@ -22,7 +22,6 @@ ACCESS = LaneAccess(
     own_bytes=64,
     transposed_bytes=256,
     loads_in_flight=32,
-    scattered_loads=32,
 )
 
 SHARED = SharedMemory(
