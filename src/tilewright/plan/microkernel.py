@@ -234,15 +234,13 @@ def products_of(
     size: Size,
     opened: Collection[Expr] = (),
     lanes: int | None = None,
-    accumulators: int = 1,
 ) -> dict[Op, Microkernel | None]:
     """Return {mma: Microkernel, or None if it runs as scalar loops}, for every MMA of a program.
 
     `width(d)` evaluates the extent of a dimension d in one task (tile of the grid), `size(d)` in the whole program.
     `lanes` is the number of lanes that every atom must span; None allows any number. If the fastest atoms of a GPU
     program span different numbers of lanes, every MMA gets an atom of one wave (warp) instead. An MMA whose K is in
-    `opened` (known only at the call) always gets an atom of one wave. On CPUs registers must hold `accumulators`
-    accumulator tiles at once.
+    `opened` (known only at the call) always gets an atom of one wave.
     """
     microkernels: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
@@ -253,7 +251,7 @@ def products_of(
             types, allowed_lanes = types_of(op, axes.swapped, machine), machine.lanes if axes.k in opened else lanes
             row_stride, is_part = row_stride_of_a(program, op, axes, size), width(axes.n) < size(axes.n)
             microkernels[op] = microkernel(
-                machine, types, axes.sizes(width), allowed_lanes, precision_of(op), row_stride, is_part, accumulators
+                machine, types, axes.sizes(width), allowed_lanes, precision_of(op), row_stride, is_part
             )
     if (
         machine.lanes is not None
@@ -326,6 +324,16 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
             1
         ] + row_atoms * column_atoms * values_per_lane[2], machine.limits.registers
     return vectors.registers(microkernel.rows, column_atoms, microkernel.atom), machine.limits.registers
+
+
+def hold_accumulators(microkernels: Iterable[Microkernel | None], machine: Machine) -> bool:
+    """True if a CPU's registers hold an accumulator tile of every MMA at once, beside the operands of one of them."""
+    sums, operands, available = 0, 0, machine.limits.registers
+    for each in (x for x in microkernels if x is not None):
+        needed, available = registers_of(each, machine)
+        tile = each.rows // each.atom.shape[0] * (each.columns // each.atom.shape[1])
+        sums, operands = sums + tile, max(operands, needed - tile)
+    return sums + operands <= available
 
 
 def atoms_for(
@@ -417,14 +425,13 @@ def microkernel(
     precision: str | None = None,
     row_stride: int = 0,
     is_part: bool = False,
-    accumulators: int = 1,
 ) -> Microkernel | None:
     """Return the Microkernel with the fewest predicted cycles for an MMA; None if no atom takes its types.
 
     `types` are the types of A, B and the accumulator, `sizes` the extents M, N and K. On GPUs only atoms that span
     `lanes` lanes are tried, unless it is None. `row_stride` is the number of bytes between rows of A. `is_part` says
     that N is a part of a longer dimension. An atom that rounds operands is left out unless `precision` names its
-    rounding. On CPUs registers must hold `accumulators` accumulator tiles at once.
+    rounding.
     """
     m, n, _ = sizes
 
@@ -438,9 +445,7 @@ def microkernel(
         )
 
     atoms = [x for x in atoms_for(machine, *types, precision) if machine.lanes is None or lanes in (None, x.c.lanes)]
-    return min(
-        (tile for atom in atoms for tile in _legal_tiles(machine, atom, accumulators)), key=sort_key, default=None
-    )
+    return min((tile for atom in atoms for tile in _legal_tiles(machine, atom)), key=sort_key, default=None)
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
@@ -449,19 +454,17 @@ def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
 
-def _legal_tiles(machine: Machine, atom: MultiplyAtom, accumulators: int = 1) -> Iterator[Microkernel]:
+def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
     """Yield a Microkernel of an atom for each accumulator tile to try that fits the machine's registers.
 
-    Registers of a CPU must hold `accumulators` such tiles at once. An atom that reads shared memory has one such tile,
-    of the atom's shape.
+    An atom that reads shared memory has one such tile, of the atom's shape.
     """
-    more = accumulators - 1
     m, n, _ = atom.shape
     if isinstance(atom.c, OpaqueOperand):
         limit = machine.limits.tile_registers
         for a in range(1, limit):
             for b in range(1, limit):
-                if tiles.registers(a, b) + more * a * b <= limit:
+                if tiles.registers(a, b) <= limit:
                     yield Microkernel(atom, a * m, b * n)
         return
     if atom.slab is not None:
@@ -476,7 +479,7 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom, accumulators: int = 1) ->
         return
     for column_vectors in range(1, MOST_VECTORS + 1):
         for rows in range(1, machine.limits.registers):
-            if rows == 1 or vectors.fits(rows, column_vectors, atom, machine, accumulators):
+            if rows == 1 or vectors.fits(rows, column_vectors, atom, machine):
                 yield Microkernel(atom, rows, column_vectors * n)
 
 

@@ -83,13 +83,9 @@ def most_picked(atom: MultiplyAtom) -> int:
     return atom.picks_from // 2
 
 
-def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine, accumulators: int = 1) -> bool:
-    """True if the vector registers hold a block of `rows` x `vectors` vectors, and the atom can pick so many rows.
-
-    The block has `accumulators` accumulator tiles, each of a product of its own.
-    """
-    needed = registers(rows, vectors, atom) + (accumulators - 1) * rows * vectors
-    return needed <= machine.limits.registers and rows <= (most_picked(atom) or rows)
+def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
+    """True if the vector registers hold a block of `rows` x `vectors` vectors, and the atom can pick so many rows."""
+    return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (most_picked(atom) or rows)
 
 
 def step_cycles(

@@ -19,8 +19,7 @@ from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import REDUCTIONS, TILE
 from tilewright.passes.tile.rewriting import Halves, between, halved, needed, within
 from tilewright.plan.computed import GIVEN, SIMPLE
-
-NAME = "between"
+from tilewright.plan.search.partition import BETWEEN
 
 
 def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
@@ -30,7 +29,7 @@ def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
         if not candidates:
             return "nothing that is computed from a product is all that the rest needs of it"
         op, ops = min(reversed(candidates), key=lambda x: (sum(map(_multiplies, x[1])), x[0].result.type.dtype.bits))
-        memory = between(program, NAME, op.result)
+        memory = between(program, BETWEEN, op.result)
         read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
         return halved(program, ("before", ops), memory, op, [read], sizes, {})
 

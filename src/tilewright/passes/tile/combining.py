@@ -388,15 +388,15 @@ def room_for_sums(
 ) -> tuple[Value, bool]:
     """Return (tensor for an accumulator, True if it is still empty).
 
-    It is in registers if one block of the microkernel covers it, else in memory. `start` is stored in it, but zeros in
-    memory are not: then it is empty.
+    It is in registers if one block of the microkernel covers it and registers hold the accumulator tiles of all
+    products at once, else in memory. `start` is stored in it, but zeros in memory are not: then it is empty.
     """
     rows, columns = (parts[d][1] for d in (axes.m, axes.n))
     zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
     known = isinstance(rows, int) and isinstance(columns, int)
     m, n, _ = how.atom.shape
     one = rows <= how.rows and columns <= how.columns and rows % m == columns % n == 0 if known else False
-    if single and one:
+    if single and one and storage.holds_sums:
         held = storage.writer.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
         storage.sums[held] = axes.m, axes.n
         if zero:

@@ -33,7 +33,7 @@ from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import Tile, load
 from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan.general import Cuts
-from tilewright.plan.microkernel import waves_of
+from tilewright.plan.microkernel import hold_accumulators, waves_of
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,7 @@ def lower_tiles(
         writer.home = home_of(cuts.products, machine, lambda dim: _task_width(cuts, scope, dim))
     walks = {} if cuts.tiled is None or cuts.walk is None else {cuts.tiled.axes.m: cuts.walk}
     storage = Storage(scope, writer)
+    storage.holds_sums = machine.lanes is not None or hold_accumulators(cuts.products.values(), machine)
     low = Lowering(
         program,
         machine,

@@ -27,6 +27,8 @@ class Storage:
         self.sums: dict[Value, tuple[Expr, ...]] = {}
         """Tensors in registers, and the dimensions they hold: a block of a product's sum has M and N; of others the
         current part is one wide."""
+        self.holds_sums = True
+        """True if registers hold an accumulator tile of every product at once; else finished tiles go to memory."""
         self.padded: dict[Value, tuple[Expr, ...]] = {}
         """Sums in memory that are longer than what they hold, because atoms are whole, and how wide that is."""
         self.loose: dict[Load, tuple[bool, ...]] = {}

@@ -15,6 +15,7 @@ from tilewright.plan.boxes import choose_task_widths, numbers_of, reads_sliding_
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import blocks_of, room_of
 from tilewright.plan.ranked import rank_vector_blockings
+from tilewright.plan.rows import tasks_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
@@ -40,6 +41,18 @@ def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     yield uniform_candidate(_cpu_kernel(facts, machine, widths, loops))
 
 
+def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
+    """True if the ranking's best candidate on a machine without lanes (a CPU) has at least one task per core.
+
+    False on a machine with lanes, and if the ranking has no candidate. A task is one thread's work.
+    """
+    best = ranking.best
+    if machine.lanes is not None or best is None or not isinstance(best.kernel, UniformKernelSchedule):
+        return False
+    kernel = best.kernel
+    return tasks_of(kernel.widths, numbers_of(kernel.facts.sizes)) >= (machine.limits.cores or 1)
+
+
 def _cpu_kernel(
     facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict[Expr, int]
 ) -> UniformKernelSchedule:
@@ -61,9 +74,7 @@ def _cpu_kernel(
 
     products, blocks = microkernels(facts, machine, width), dict[Expr, int]()
     if products and _are_independent(facts):
-        whole = microkernels(
-            facts, machine, lambda d: size(d) if d in facts.cut else width(d), accumulators=len(products)
-        )
+        whole = microkernels(facts, machine, lambda d: size(d) if d in facts.cut else width(d))
         blocks = blocks_of(whole, facts.cut, width)
         products = whole if blocks else products
         is_free = blocks and not (facts.stated_tasks or facts.opened or facts.logs)

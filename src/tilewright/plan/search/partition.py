@@ -15,6 +15,8 @@ from tilewright.plan.search.ranking import Ranking
 from tilewright.plan.search.uniform import loops_around
 
 FIRST, SECOND = "first", "second"
+BETWEEN = "between"
+"""The name of the memory between two kernels."""
 TIMES = 3
 """Bytes of the value between two kernels, at most, for each byte of the program's arguments."""
 
@@ -117,8 +119,8 @@ def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
     """Return the access to a contiguous row-major tensor that holds the value `v`, with one coordinate per program
     dimension.
 
-    A program dimension that was split into digits (mixed-radix parts) has one coordinate for all of them. The memory is
-    named %ID, where ID is the node number of `v`.
+    A program dimension that was split into digits (mixed-radix parts) has one coordinate for all of them. The memory
+    has the name that binding gives it.
     """
     every = [facts.digit_names(d) for d in _tile_dims(v)]
     digits = [[n for n in names if n in v.dims] for names in every]
@@ -127,7 +129,11 @@ def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
     coords = tuple(tuple((n, facts.size(names[i + 1 :])) for i, n in enumerate(names)) for names in runs)
     shape = tuple(facts.size(names) for names in runs)
     strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
-    return AccessFacts(f"%{v.id}", v.bytes, coords, shape, strides, False)
+    taken = {arg.name for arg in facts.program.args} | {n.place.memory for n in (*facts.reads, *facts.writes)}
+    name = BETWEEN
+    while name in taken:  # a value of another split may lie there
+        name += "_"
+    return AccessFacts(name, v.bytes, coords, shape, strides, False)
 
 
 def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:

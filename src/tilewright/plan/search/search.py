@@ -15,7 +15,7 @@ from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.microkernel import atoms_for, precision_of, shared_atoms
 from tilewright.plan.search.blocked import BlockedKernelSchedule, kernels_of_blocks
 from tilewright.plan.search.candidates import kernels_with_atoms
-from tilewright.plan.search.core_tasks import kernels_of_cores
+from tilewright.plan.search.core_tasks import keeps_cores_busy, kernels_of_cores
 from tilewright.plan.search.cost import roofline
 from tilewright.plan.search.diagonal import block_diagonal
 from tilewright.plan.search.fragments import kernels_of_fragments
@@ -93,6 +93,8 @@ def search_facts(
         _add_repacked(repacked, machine, ranking, constant, only_lowered)
     if ranking.best is not None and isinstance(ranking.best.kernel, BlockedKernelSchedule):
         ranking.reject("two kernels", "one kernel computes the product and what follows it, tile by tile")
+    elif keeps_cores_busy(ranking, machine):
+        ranking.reject("two kernels", "one kernel gives every core a task, and caches hold the values between")
     elif facts.part != FIRST:
         _add_two_kernels(facts, machine, ranking, only_lowered)
     return ranking

@@ -56,17 +56,15 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
     return tiles
 
 
-def microkernels(
-    facts: Facts, machine: Machine, width: Size, lanes: int | None = None, accumulators: int = 1
-) -> dict[Op, Microkernel | None]:
+def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
     """Return {MMA: its Microkernel (atom and accumulator tile), or None if no atom fits} for the MMAs of a kernel.
 
     `width(d)` evaluates the extent of a dimension d in a task (one workgroup's work; on CPUs one thread's). `lanes` is
-    the number of lanes that an atom must span, None for any. On CPUs registers must hold `accumulators` accumulator
-    tiles at once. MMAs of the program that another kernel computes are left out.
+    the number of lanes that an atom must span, None for any. MMAs of the program that another kernel computes are left
+    out.
     """
     own = {facts.nodes[p.node].source for p in facts.products}
-    every = products_of(facts.program, machine, width, numbers_of(facts.sizes), facts.opened, lanes, accumulators)
+    every = products_of(facts.program, machine, width, numbers_of(facts.sizes), facts.opened, lanes)
     return {op: microkernel for op, microkernel in every.items() if op in own}
 
 
