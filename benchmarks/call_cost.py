@@ -23,7 +23,7 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-BATCH, ROUNDS = 500, 60
+BATCH, ROUNDS = 500, 40
 BARS_US = {"plain": 5.0, "layer": 10.0}
 BAR_MS = 150.0
 PROGRAMS = {

@@ -25,7 +25,7 @@ from tilewright.passes.tile.reports import Log
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime.calls import known_level, named_values
 from tilewright.runtime.device_arrays import DeviceArray, array_of
-from tilewright.runtime.host import HostExecutor, Kept
+from tilewright.runtime.host import HostExecutor, Kept, Whole
 from tilewright.runtime.tensors import as_array
 from tilewright.runtime.timing import benchmark
 from tilewright.targets.registry import GPU, is_gpu, is_native
@@ -135,7 +135,13 @@ class Compiled:
 
         Arrays may have another shape than the kernel's arguments, with as many elements, where they are contiguous.
         """
-        return self.executor.bind(self._ordered(arrays), kept=kept)
+        return self.bind_whole(arrays, kept)[0]
+
+    def bind_whole(
+        self, arrays: Mapping[str, Array], kept: Kept | None = None
+    ) -> tuple[Callable[[], None], Whole | None]:
+        """What `bind` gives, and what it consists of where each call only launches on these very arrays."""
+        return self.executor.bind_whole(self._ordered(arrays), kept=kept)
 
     def keep(self, arrays: Mapping[str, Array]) -> Kept:
         """What is done once for constant arguments, such as packing weights: `bind` takes it again and again."""

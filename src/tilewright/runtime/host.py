@@ -198,13 +198,15 @@ class Script:
     """The slots of workspaces that are made or written once."""
     lasting: bool = True
     """Whether what is done once only fills workspaces, so that it may be kept for other arguments."""
+    fixed: set[int] = field(default_factory=set)
+    """The arguments that what is done once reads or writes."""
 
     def places(self, arguments: int) -> list[tuple[int | None, ...]] | None:
-        """For each launch, which argument each of its arrays is, None: a workspace. None where it does more."""
+        """For each launch, which argument each of its arrays is, None: a workspace. None where launches do more."""
         roots: dict[int, int | None] = {n: n for n in range(arguments)}
         for each in self.memory:
             roots[each.slot] = None if each.source is None else roots[each.source]
-        if self.once or not all(isinstance(step, Launched) for step in self.each):
+        if not all(isinstance(step, Launched) for step in self.each):
             return None
         return [tuple(roots[n] for n in step.slots) for step in self.each if isinstance(step, Launched)]
 
@@ -347,6 +349,8 @@ class _Writing:
         for once, op, uses in sorted(self._uses, key=lambda use: not use[0]):
             for value, read, written in uses:
                 root = self.roots[self.slots[value]]
+                if once and root < arguments:
+                    self.script.fixed.add(root)
                 if read and root in unwritten:
                     raise UninitialisedFault(f"{at_line(op)} reads %{value.name}, which nothing wrote", op.loc)
                 if written and once:
@@ -462,6 +466,17 @@ class HostExecutor:
         `passing` says that the result is called once, now: its workspaces may be gone afterwards. Threads may call the
         result at the same time; they take turns.
         """
+        return self.bind_whole(arrays, params, kept, passing=passing)[0]
+
+    def bind_whole(
+        self,
+        arrays: Sequence[Array],
+        params: Mapping[str, int] | None = None,
+        kept: Kept | None = None,
+        *,
+        passing: bool = False,
+    ) -> tuple[Call, Whole | None]:
+        """What `bind` gives, and what it consists of where each call only launches on these very arrays."""
         script, where = self.script(arrays, params), self.device.near(arrays, passing)
         staged, copies = self._staged(arrays, where)
         known = kept if kept is not None and kept.fits(script) else None
@@ -472,16 +487,19 @@ class HostExecutor:
         if copies:
             calls = [partial(where.copy, given, copy) for given, copy, _ in copies] + calls
             calls += [partial(where.copy, copy, given) for given, copy, written in copies if written]
-            return Bound(calls)
+            return Bound(calls), None
         places = script.places(len(arrays))
+        whole = None
+        if places:
+            args = self.module.host.args
+            names, written = tuple(a.name or "" for a in args), tuple(a.type.role != "in" for a in args)
+            launches = tuple(zip(calls, places, strict=True))
+            whole = Whole(names, tuple(arrays), written, launches, frozenset(script.fixed))
         slots = [step.slots for step in script.each if isinstance(step, Launched)]
-        as_given = places is not None and slots == [tuple(range(len(arrays)))]
+        as_given = not script.once and places is not None and slots == [tuple(range(len(arrays)))]
         if as_given or (len(calls) == 1 and not hasattr(calls[0], "again")):
-            return calls[0]
-        if not places:
-            return Bound(calls)
-        written = tuple(a.type.role != "in" for a in self.module.host.args)
-        return Bound(calls, Whole(tuple(arrays), written, tuple(zip(calls, places, strict=True))))
+            return calls[0], whole
+        return Bound(calls, None if script.once else whole), whole
 
     def _staged(self, arrays: Sequence[Any], where: Memories) -> tuple[list[Any], list[tuple[Any, Any, bool]]]:
         """The arguments as programs take them: packed, at multiples of their element size; and which are copies."""
@@ -511,14 +529,17 @@ class HostExecutor:
 
 @dataclass(frozen=True)
 class Whole:
-    """A call of a host program that only launches: its arguments, which of them are written, and the launches.
+    """A call of a host program that only launches: its arguments by name, which of them are written, and the launches.
 
-    With each launch go the arguments that its arrays are; None: a workspace.
+    With each launch go the arguments that its arrays are; None: a workspace. `fixed` are arguments that what was done
+    once has used: others cannot take their place.
     """
 
+    names: tuple[str, ...]
     arrays: tuple[Any, ...]
     written: tuple[bool, ...]
     launches: tuple[tuple[Any, tuple[int | None, ...]], ...]
+    fixed: frozenset[int] = frozenset()
 
     @property
     def works(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from functools import cache
@@ -104,5 +105,5 @@ def link(data: bytes, names: tuple[str, ...]) -> Code:
 
 def load_text(text: str) -> Code:
     """LLVM IR text, generated and linked; all its functions can be called."""
-    names = tuple(line.split("@")[1].split("(")[0] for line in text.splitlines() if line.startswith("define void @"))
+    names = tuple(re.findall(r"^define (?:void|ptr) @(\w+)", text, re.MULTILINE))
     return link(object_of(text), names)

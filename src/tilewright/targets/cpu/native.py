@@ -214,11 +214,19 @@ class NativeLaunch:
         block[len(arrays) + 2 :] = values
         self._record = found.record(kernel.entry, block.ctypes.data, count)
         self._run, self._pointer = found.run, self._record.pointer
-        self._kept = (kernel, arrays, scratch, block, configuration)
+        self.words, self.pointer = int(block.ctypes.data), int(self._record.data.ctypes.data)
+        """Where the addresses of its arrays stand, one word each; and the pool's record."""
+        self._kept: tuple[Any, ...] = (kernel, arrays, scratch, block, configuration)
 
     def __call__(self) -> None:
         """Runs the kernel."""
         self._run(self._pointer)
+
+    def let_go(self, moved: Sequence[int | None]) -> None:
+        """Others will take the place of its arrays, but for those whose place is None; it keeps only these."""
+        kernel, arrays, *rest = self._kept
+        stay = [a for a, place in zip(arrays, moved, strict=True) if place is None]
+        self._kept = (kernel, stay, *rest)
 
 
 class StagedLaunch:
