@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import weakref
 from typing import Any
@@ -251,20 +253,29 @@ def test_threads_call_one_kernel_at_the_same_time() -> None:
     assert not wrong
 
 
+FORKING = """
+import os
+import numpy as np
+import tilewright
+
+run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
+a, b = (np.arange(m * n, dtype=np.float32).reshape(m, n) for m, n in ((64, 24), (24, 96)))
+held = run(a, b)  # from the pool of outputs
+child = os.fork()
+if child == 0:
+    right = all(np.array_equal(run(a + n, b), (a + n) @ b) for n in range(20)) and np.array_equal(held, a @ b)
+    held[:] = -1
+    os._exit(0 if right else 1)
+others = [run(a + n, b) for n in range(20)]
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert np.array_equal(held, a @ b)
+assert all(np.array_equal(z, (a + n) @ b) for n, z in enumerate(others))
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 def test_a_forked_process_launches_on_workers_of_its_own() -> None:
-    run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
-    a, b = numbers(64, 24), numbers(24, 96)  # the result comes from the pool of outputs
-    held = run(a, b)
-    child = os.fork()
-    if child == 0:
-        right = all(np.array_equal(run(a + n, b), (a + n) @ b) for n in range(20)) and np.array_equal(held, a @ b)
-        held[:] = -1
-        os._exit(0 if right else 1)
-    others = [run(a + n, b) for n in range(20)]
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert np.array_equal(held, a @ b)
-    assert all(np.array_equal(z, (a + n) @ b) for n, z in enumerate(others))
+    subprocess.run([sys.executable, "-c", FORKING], check=True)
 
 
 def test_programs_as_text_are_called_like_before() -> None:

@@ -12,7 +12,6 @@ from native_checks import affine, succeeds, whole
 
 import tilewright
 from tilewright.compiler.text import compile_text
-from tilewright.targets.cpu.pool import aligned
 
 COUNT = """block count(%step: in global i32 (T), %total: inout global i32 (T))
   param T = 7
@@ -277,10 +276,15 @@ def test_threads_may_trace_compile_and_call_kernels_at_the_same_time() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 def test_forked_processes_do_not_share_scratch_memory() -> None:
     """Much of it was memory that parent and child wrote at the same time."""
-    memory = aligned(1 << 20)
-    child = os.fork()
-    if child == 0:
-        memory[:] = 1
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert not memory.any()
+    succeeds("""
+        import os
+        from tilewright.targets.cpu.pool import aligned
+
+        memory = aligned(1 << 20)
+        child = os.fork()
+        if child == 0:
+            memory[:] = 1
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert not memory.any()
+    """)

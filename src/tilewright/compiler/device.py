@@ -24,13 +24,13 @@ from tilewright.limits import BUFFER, ELEMENTS, STEPS, Limit
 from tilewright.machine import Condition, Machine
 from tilewright.runtime.device_arrays import common_device
 from tilewright.runtime.dump import Dump
-from tilewright.runtime.host import HostMemory, Memories
+from tilewright.runtime.scripts import HostMemory, Memories
 from tilewright.runtime.sizes import sizes_of
-from tilewright.targets.registry import gpu, is_gpu, is_native, native
+from tilewright.targets.names import is_gpu, is_native
+from tilewright.targets.registry import gpu, native
 from tilewright.targets.registry import machine as machine_named
 
 Array = np.ndarray[Any, np.dtype[Any]]
-INTERPRETER = "interpreter"
 
 
 def machine_of(program: Program) -> Machine | None:
@@ -74,16 +74,16 @@ class NativeProgram:
     """A program as machine code; `kernel` has its lower levels."""
 
     def __init__(self, device: NativeDevice, program: Program, conditions: tuple[Condition, ...]):
-        self.program, self._conditions = program, conditions
+        self.program, self.conditions = program, conditions
         dump = Dump.of(program.name)
         dump.write("bind", program.level.name, lambda: str(program))
         self.kernel = device.target.kernel(program, machine_of(program), dump)
 
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
         """The machine code bound to arrays; a call runs it."""
-        if self._conditions:
+        if self.conditions:
             names = [a.name or "" for a in self.program.args]
-            sizes_of(self.program, dict(zip(names, arrays, strict=False)), params, self._conditions)
+            sizes_of(self.program, dict(zip(names, arrays, strict=False)), params, self.conditions)
         found: Callable[[], None] = self.kernel.launch(arrays, workers, params)
         return found
 

@@ -7,16 +7,14 @@ that for a named machine; and "executor", which runs the tile program in numpy a
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.block.kernel import BlockKernel as BlockKernel
-from tilewright.compiler.block import compile_block
 from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
-from tilewright.compiler.text import TextExecutable
 from tilewright.compiler.whole_writes import with_whole_writes
 from tilewright.errors import (
     AliasingWarning,
@@ -28,7 +26,6 @@ from tilewright.errors import (
     TilewrightError,
     UnboundSymbol,
 )
-from tilewright.interpret.executor import execute
 from tilewright.interpret.grid import is_grid, refuse_threads
 from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
@@ -45,8 +42,13 @@ from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.runtime.eager import eager
 from tilewright.runtime.tensors import count_writes
-from tilewright.targets.registry import CPU, GPU, check_target
+from tilewright.targets.names import CPU, GPU
+from tilewright.targets.registry import check_target
 from tilewright.wave.kernel import Kernel
+
+if TYPE_CHECKING:  # a tile kernel needs neither
+    from tilewright.block.kernel import BlockKernel as BlockKernel
+    from tilewright.compiler.text import TextExecutable
 
 _LOG = logging.getLogger("tilewright.compile")
 EXECUTOR = "executor"
@@ -130,7 +132,9 @@ def compile(
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ArgumentError(f"{name}={written(value, 80)}: True or False")
-    if isinstance(kernel, BlockKernel):
+    if _is_block_kernel(kernel):
+        from tilewright.compiler.block import compile_block
+
         for name, value in {"plan": plan, "dynamic": dynamic or None, **flags}.items():
             if value is not None and value is not False:
                 raise ArgumentError(
@@ -169,6 +173,12 @@ def compile(
         return _executable(program, known, target, plan, left, require_atoms, lenient)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
+
+
+def _is_block_kernel(kernel: Any) -> bool:
+    """Whether it is a kernel of the block language; there is none where that is not loaded."""
+    language = sys.modules.get("tilewright.block.kernel")
+    return language is not None and isinstance(kernel, language.BlockKernel)
 
 
 def _dynamic(program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str) -> list[Symbol]:
@@ -444,6 +454,8 @@ class Executable:
         if logs is None and self.program.hooks:
             logs = {}
         if not bound.is_empty:
+            from tilewright.interpret.executor import execute
+
             execute(self.program, bound.symbols, bound.values, logs, bound.derived, lenient=self.lenient)
         self._finish_logs(bound, logs)
         return bound.finish()

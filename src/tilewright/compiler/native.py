@@ -3,45 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution, number_or
+from tilewright.compiler import kept
 from tilewright.compiler.compiled import Compiled
-from tilewright.compiler.device import INTERPRETER, memory_near
-from tilewright.compiler.fast_path import report_loss
 from tilewright.compiler.kernels import Executable, resolve
 from tilewright.compiler.symbols import refuse_unknown
 from tilewright.errors import ArgumentError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
 from tilewright.ir.attrs import attr_symbols
-from tilewright.ir.binding import allowed
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.printer import program_symbols
-from tilewright.ir.tensors import TensorType
 from tilewright.ir.written import is_written_whole
-from tilewright.machine import Machine
-from tilewright.passes.job import Job
-from tilewright.passes.pipeline import run
-from tilewright.passes.places import Size
-from tilewright.passes.tile.opened import opened as opened_sizes
-from tilewright.plan.schedule import Schedule
-from tilewright.plan.text import as_plan
 from tilewright.runtime import environment
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import known_level, named_values
 from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.eager import eager
-from tilewright.runtime.host import Whole
+from tilewright.runtime.scripts import Whole
 from tilewright.runtime.tensors import count_writes
 from tilewright.runtime.timing import benchmark
 from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
-from tilewright.targets.registry import CPU, gpu_machine, is_gpu, is_native, native
+from tilewright.targets.names import CPU, INTERPRETER, is_gpu, is_native
+from tilewright.targets.registry import gpu_machine, native
+
+if TYPE_CHECKING:  # a kernel that is found in the cache is not planned
+    from tilewright.compiler.planned import PlannedKernel
+    from tilewright.machine import Machine
+    from tilewright.passes.job import Job
+    from tilewright.passes.places import Size
+    from tilewright.plan.schedule import Schedule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TYPICAL = 2
@@ -70,7 +69,7 @@ class NativeExecutable(Executable):
         self.dynamic = tuple(dynamic)
         self.target = target if machine is None else INTERPRETER
         self._constant, self._machine = frozenset(constant), machine
-        self.plan = as_plan(plan)
+        self.plan = _plan_of(plan)
         self._grid = is_grid(program)
         self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
         self.path = "best"
@@ -94,11 +93,17 @@ class NativeExecutable(Executable):
         asked = self.plan is not None and any(p.atom is None for p in self.plan.products)
         if self._require_atoms or not (asked or self._reported):
             self._reported = self._reported or bool(lost)
+            from tilewright.compiler.fast_path import report_loss
+
             report_loss(self.program, lost, self.machine, required=self._require_atoms)
 
     def _near(self) -> Callable[[Sequence[Any]], Any] | None:
         """What gives the memory of the GPU that arguments lie on; None where it runs on the host."""
-        return (lambda arrays: memory_near(self.machine, arrays)) if is_gpu(self.target) else None
+        if not is_gpu(self.target):
+            return None
+        from tilewright.compiler.device import memory_near
+
+        return lambda arrays: memory_near(self.machine, arrays)
 
     @property
     def machine(self) -> Machine:
@@ -114,6 +119,8 @@ class NativeExecutable(Executable):
         *,
         logs: bool,
     ) -> Job:
+        from tilewright.passes.job import Job
+
         free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
         derived = {s: e for s, e in self.known.items() if s not in symbols} if self._grid else None
         return Job(
@@ -133,6 +140,8 @@ class NativeExecutable(Executable):
 
     def _arguments(self, shapes: Mapping[Value, tuple[Expr, ...]]) -> tuple[Value, ...]:
         """The arguments of the host program: tensors of these shapes, scalars too."""
+        from tilewright.ir.tensors import TensorType
+
         args = self.program.args
         return tuple(Value(TensorType("global", a.type.dtype, shapes[a], role="in"), a.name) for a in args)
 
@@ -149,11 +158,43 @@ class NativeExecutable(Executable):
         key = (sizes, tuple(shapes[a] for a in self.program.args), logs, environment.threads())
         found = self._kernels.get(key)
         if found is None:
-            job = run(self._job(symbols, shapes, logs=logs), Dump.of(self.name).write)
-            if job.lowered is not None and not logs:
-                self._report_loss(job.lowered.lost)
-            found = self._kernels[key] = Compiled(job, self.target, self._again(symbols, shapes, logs))
+            again = self._again(symbols, shapes, logs)
+            plan = partial(self._planned, partial(self._job, symbols, shapes, logs=logs))
+            cache_key = None if logs else self._cache_key(symbols, shapes)
+            found = self._kernels[key] = self._found(cache_key, again, plan)
         self._last = found
+        return found
+
+    def _planned(self, job: Callable[[], Job]) -> PlannedKernel:
+        """A kernel as the passes make it."""
+        from tilewright.compiler.planned import PlannedKernel
+        from tilewright.passes.pipeline import run
+
+        done = run(job(), Dump.of(self.name).write)
+        if done.lowered is not None and not done.logs:
+            self._report_loss(done.lowered.lost)
+        return PlannedKernel(done, self.target)
+
+    def _cache_key(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> str | None:
+        """The key under which the cache keeps a kernel for these sizes; None: it keeps none such."""
+        if self.target != CPU or environment.dump_folder() is not None or environment.cache_folder() is None:
+            return None
+        options = {
+            "known": sorted(f"{s} = {e}" for s, e in self.known.items()),
+            "constant": sorted(self._constant),
+            "lenient": self.lenient,
+            "path": self.path,
+            "plan": None if self.plan is None else self.plan.lines(),
+        }
+        sizes = {s.name: n for s, n in symbols.items()}
+        return kept.key_for(self.program, sizes, [shapes[a] for a in self.program.args], f"{options}")
+
+    def _found(self, key: str | None, again: tuple[Any, ...], plan: Callable[[], PlannedKernel]) -> Compiled:
+        """A kernel as the cache keeps it, or else planned, and kept."""
+        stored = None if key is None else kept.find(key, self.program)
+        found = Compiled(self.target, again, plan, stored)
+        if key is not None and stored is None:
+            kept.keep(key, found.planned, self.program)
         return found
 
     def _again(
@@ -177,15 +218,15 @@ class NativeExecutable(Executable):
         key = ("open", tuple(sorted((s.name, n) for s, n in fixed.items())), environment.threads())
         found = self._kernels.get(key)
         if found is None:
-            job = run(self._open_job(symbols), Dump.of(self.name).write)
-            if job.lowered is not None:
-                self._report_loss(job.lowered.lost)
-            found = self._kernels[key] = Compiled(job, self.target, self._again(symbols, None, False))
+            plan = partial(self._planned, partial(self._open_job, symbols))
+            found = self._kernels[key] = Compiled(self.target, self._again(symbols, None, False), plan)
         self._last = found
         return found
 
     def _open_job(self, symbols: Mapping[Symbol, int]) -> Job:
         """The job of any program: its sizes are expressions of those that are dynamic, planned as if typical."""
+        from tilewright.passes.tile.opened import opened as opened_sizes
+
         extents, names = opened_sizes(symbols, self.program.bindings, self.dynamic)
         said = {} if self.plan is None else {d.name: d.extent for axis in self.plan.axes for d in axis.digits}
         least = {s: max(TYPICAL, int(own.lo)) for s, own in zip(self._opened(), names.parameters, strict=True)}
@@ -202,6 +243,8 @@ class NativeExecutable(Executable):
 
     def _takes(self, found: Compiled, symbols: Mapping[Symbol, int]) -> bool:
         """Whether a kernel runs for these values of the dynamic sizes: none is empty, or larger than any it is for."""
+        from tilewright.ir.binding import allowed
+
         opened = zip(self._opened(), found.parameters, strict=True)
         return all(symbols[s] in allowed(parameter) for s, parameter in opened)
 
@@ -294,7 +337,7 @@ class NativeExecutable(Executable):
         if found.parameters:
             names = [s.name for s in found.parameters]
             params = {name: bound.symbols[s] for name, s in zip(names, self._opened(), strict=True)}
-        return found.executor.bind_whole([*given, *logged], params, passing=passing)
+        return found.running.bind_whole([*given, *logged], params, passing=passing)
 
     def _opened(self) -> list[Symbol]:
         """The sizes that are left to calls, in the order of a program's parameters."""
@@ -435,6 +478,15 @@ def _restored(
     return NativeExecutable(
         program, known, target, plan, opened, require_atoms, lenient, constant=constant, machine=machine
     )
+
+
+def _plan_of(plan: str | Schedule | None) -> Schedule | None:
+    """A plan that was given, from its text too."""
+    if plan is None:
+        return None
+    from tilewright.plan.text import as_plan
+
+    return as_plan(plan)
 
 
 def _measured(arg: Value) -> list[Expr]:

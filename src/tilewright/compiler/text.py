@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.compiler.compiled import machine_code, machine_levels
-from tilewright.compiler.device import INTERPRETER, GpuDevice, InterpretingDevice, device_of, ready
+from tilewright.compiler.device import GpuDevice, InterpretingDevice, device_of, ready
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.binding import allowed, open_sizes, parameters
 from tilewright.ir.block import BLOCK
@@ -25,14 +25,16 @@ from tilewright.limits import WORKERS, written
 from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, share_memory
 from tilewright.runtime.eager import eager
-from tilewright.runtime.host import HostExecutor, Whole
+from tilewright.runtime.host import HostExecutor
 from tilewright.runtime.outputs import maker
 from tilewright.runtime.overlap import require_own_memory
+from tilewright.runtime.scripts import Whole
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array, count_writes
 from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
-from tilewright.targets.registry import CPU, GPU, check_target
+from tilewright.targets.names import CPU, GPU, INTERPRETER
+from tilewright.targets.registry import check_target
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.device import memory_near
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.dtypes import DType, DTypeLike, element_type, from_numpy
 from tilewright.limits import written
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like
-from tilewright.runtime.host import Whole
 from tilewright.runtime.outputs import maker
+from tilewright.runtime.scripts import Whole
 from tilewright.runtime.tensors import Form, torch_of
 from tilewright.runtime.traced import refuse_traced
 from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
-from tilewright.targets.registry import CPU, CUDA, GPU, check_target, gpu_machine, is_gpu
+from tilewright.targets.names import CPU, CUDA, GPU, is_gpu
+from tilewright.targets.registry import check_target, gpu_machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -145,6 +145,8 @@ def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DTy
     """A fresh array for a result: on the device where one of the others lies there, on the host otherwise."""
     if not is_gpu(target):
         return maker(shape, kind.numpy)()
+    from tilewright.compiler.device import memory_near
+
     return made_like(list(others), shape, kind, lambda arrays: memory_near(gpu_machine(target), arrays))
 
 
@@ -158,6 +160,8 @@ def on_host(found: Any) -> Array:
     if not isinstance(found, DeviceArray):
         held: Array = found
         return held
+    from tilewright.compiler.device import memory_near
+
     return memory_near(gpu_machine(CUDA), [found]).numpy(found)
 
 
@@ -169,6 +173,8 @@ def on_device(found: Any, target: str, others: Sequence[Any]) -> DeviceArray:
     if there is not None and there.given is not there:  # as one of torch's too, which calls like this one need
         moved: DeviceArray = array_of(Form([there.given]).of(on_host(found)).to(there.given.device), "weight")
         return moved
+    from tilewright.compiler.device import memory_near
+
     memory = memory_near(gpu_machine(target), others)
     goal: DeviceArray = memory.empty(found.shape, found.dtype)
     memory.copy(on_host(found), goal)

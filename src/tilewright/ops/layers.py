@@ -28,10 +28,10 @@ from tilewright.ops.arrays import (
 from tilewright.ops.sources import Source
 from tilewright.runtime.device_arrays import DeviceArray, common_device, share_memory
 from tilewright.runtime.eager import eager
-from tilewright.runtime.host import Kept, Whole
 from tilewright.runtime.overlap import require_own_memory
+from tilewright.runtime.scripts import Kept, Whole
 from tilewright.runtime.tensors import Form
-from tilewright.targets.registry import is_gpu
+from tilewright.targets.names import is_gpu
 
 NAMES = ("x", "w", "bias", "y")
 """What a layer's arrays are, in the order of its kernel's arguments."""

@@ -34,7 +34,7 @@ from tilewright.ops.layers import Layer
 from tilewright.runtime import environment
 from tilewright.runtime.eager import eager
 from tilewright.runtime.tensors import Form
-from tilewright.targets.registry import is_gpu
+from tilewright.targets.names import is_gpu
 
 _PLAIN = Learnt()
 """What was learnt of products without options."""

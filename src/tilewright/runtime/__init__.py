@@ -22,5 +22,6 @@
 | tensors, exchange | arrays of other libraries; what those tell without going through Python   |
 | device_arrays  | arrays on a device, taken as they are or moved; results there                |
 | overlap        | whether arrays share memory, exactly                                         |
+| scripts        | host programs for one set of sizes, bound to arrays                          |
 | host           | the host executor: runs the host program of a module, on every device        |
 """

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.host import Whole
 from tilewright.runtime.outputs import maker
+from tilewright.runtime.scripts import Whole
 from tilewright.targets.cpu.calling import CallRecord, reads_arrays
-from tilewright.targets.cpu.native import NativeLaunch
+from tilewright.targets.cpu.launch import NativeLaunch
 from tilewright.targets.cpu.pool import pool
 
 Array = np.ndarray[Any, np.dtype[Any]]

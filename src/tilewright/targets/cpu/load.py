@@ -11,10 +11,9 @@ from typing import Any
 
 from tilewright.errors import CodeGenerationError
 from tilewright.runtime import cache as disk
-from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.toolchain import toolchain
 from tilewright.targets.cpu import conversions
-from tilewright.targets.cpu.target import CodeOptions, host
+from tilewright.targets.cpu.target import CodeOptions, host_options
 
 _lock = threading.Lock()
 _count = 0
@@ -61,10 +60,12 @@ def versions(options: CodeOptions) -> str:
 
 def object_of(text: str) -> bytes:
     """The object code of LLVM IR text for the CPU at hand."""
-    options = host().options
+    options = host_options()
     key = disk.key_of("llvm", text, versions(options))
     found = disk.load(key)
     if found is None:
+        from tilewright.runtime.codegen import HELPER
+
         found = HELPER.ask(options.request("object"), text)
         disk.store(key, found)
     return found
@@ -76,7 +77,7 @@ def _linker() -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    options = host().options
+    options = host_options()
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=options.cpu, features=options.features, opt=2, jit=True
     )
