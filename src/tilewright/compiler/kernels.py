@@ -408,6 +408,8 @@ class Executable:
         self.outputs = outputs_of(program)
         types = {a.name or "": str(a.type).removeprefix("global ") for a in program.args}
         self.__signature__ = signature_of(types, [a.name or "" for a in self.outputs], ["debug_logs"])
+        self._orders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        """Where each argument comes from, a place or a name; for each form of a call by name."""
         self._in_one_array: dict[tuple[tuple[Value, Value], ...], Self] = {}
 
     @property
@@ -444,8 +446,15 @@ class Executable:
 
     def _arranged(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All arguments by position."""
-        names, outputs = ([a.name or "" for a in values] for values in (self.program.args, self.outputs))
-        return arranged(self.name, names, outputs, args, named)
+        form = (len(args), *named)
+        order = self._orders.get(form)
+        if order is None:
+            names, outputs = ([a.name or "" for a in values] for values in (self.program.args, self.outputs))
+            if "out" in named and len(outputs) > 1:  # a tuple of arrays: each is one of the arguments
+                return arranged(self.name, names, outputs, args, named)
+            sources = {name: name for name in named}
+            order = self._orders[form] = arranged(self.name, names, outputs, tuple(range(len(args))), sources)
+        return tuple([None if n is None else args[n] if type(n) is int else named[n] for n in order])
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)

@@ -296,7 +296,9 @@ class ScriptExecutor:
         if places:
             names, written = zip(*((a.name, a.role != "in") for a in self.arguments), strict=True)
             launches = tuple(zip(calls, places, strict=True))
-            whole = Whole(names, tuple(arrays), written, launches, frozenset(script.fixed))
+            own = [m.slot for m in script.memory if m.source is None and not (known and m.slot in known.arrays)]
+            room = sum(memory[slot].nbytes for slot in own)
+            whole = Whole(names, tuple(arrays), written, launches, frozenset(script.fixed), room)
         slots = [step.slots for step in script.each if isinstance(step, Launched)]
         as_given = not script.once and places is not None and slots == [tuple(range(len(arrays)))]
         if as_given or (len(calls) == 1 and not hasattr(calls[0], "again")):
@@ -342,6 +344,8 @@ class Whole:
     written: tuple[bool, ...]
     launches: tuple[tuple[Any, tuple[int | None, ...]], ...]
     fixed: frozenset[int] = frozenset()
+    room: int = 0
+    """Bytes of the workspaces that were made for it."""
 
     @property
     def works(self) -> bool:

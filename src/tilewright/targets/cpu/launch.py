@@ -76,6 +76,11 @@ class NativeLaunch:
         """Runs the kernel."""
         self._run(self._pointer)
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of its workers' scratch memory."""
+        return int(self._kept[2].nbytes)
+
     def let_go(self, moved: Sequence[int | None]) -> None:
         """Others will take the place of its arrays, but for those whose place is None; it keeps only these."""
         keeper, arrays, *rest = self._kept

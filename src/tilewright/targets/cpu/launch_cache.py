@@ -19,6 +19,8 @@ from tilewright.targets.cpu.pool import pool
 Array = np.ndarray[Any, np.dtype[Any]]
 KINDS = 16
 """The kinds of calls, at most, that are remembered."""
+ROOM = 32 << 20
+"""Bytes of workspaces and scratch memory, at most, that stay with a kind; a kernel that needs more makes them anew."""
 
 
 class _Known:
@@ -113,6 +115,8 @@ def _can_move(arrays: Sequence[Array], whole: Whole, moved: Sequence[int | None]
     Its arguments that move must be the call's own arrays, not copies, and nothing that is done once may have read them.
     """
     if not all(isinstance(launch, NativeLaunch) for launch, _ in whole.launches):
+        return False
+    if whole.room + sum(launch.scratch_bytes for launch, _ in whole.launches) > ROOM:
         return False
     for place, (array, n) in enumerate(zip(whole.arrays, moved, strict=True)):
         if n is None:
