@@ -236,12 +236,12 @@ def _convolved(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, A
         return found[0]
     layer = kind(w, bias, **options)
     layer.constant = learnt is None
-    ran = layer.run(x)
-    if learnt is not None and ran.launch is not None:
+    made, launch = layer.run(x)
+    if learnt is not None and launch is not None:
         held = [layer.weight] if bias is None else [layer.weight, layer.bias]
         if taken_as_they_are(given[1:], held):
-            learnt.learn(given, [ran.result], ran.launch)
-    return ran.result
+            learnt.learn(given, [made], launch)
+    return made
 
 
 @lru_cache(maxsize=512)

@@ -165,7 +165,7 @@ class Layer:
             made = learnt.on_gpu((x, *self._tensors(x)))
             if made is not None:
                 return made[0]
-        ran = self.run(x)
+        ran = self._run_at_length(x)
         if ran.whole is not None and isinstance(ran.out, np.ndarray):
             learnt.learn_on_host([x], ran.out, ran.whole, (self.names[0], self.names[-1]))
         elif ran.launch is not None and is_on_gpu(x):
@@ -177,7 +177,12 @@ class Layer:
         placed = self._placed.get(x.device.index or 0, ())
         return [a.given for a in placed if a is not None]
 
-    def run(self, x: Any) -> LayerCall:
+    def run(self, x: Any) -> tuple[Any, Any]:
+        """(the result, the launch that gave it; None where nothing was to be computed)."""
+        ran = self._run_at_length(x)
+        return ran.result, ran.launch
+
+    def _run_at_length(self, x: Any) -> LayerCall:
         """Runs the layer on an array that is checked at length."""
         taken, form = self._taken(x), Form([x])
         form.require(self.out, "the result")
