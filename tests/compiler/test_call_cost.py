@@ -19,6 +19,7 @@ import tilewright.wave as tkw
 from tilewright.compiler.native import NativeExecutable
 from tilewright.errors import ArgumentError
 from tilewright.runtime.outputs import LEAST
+from tilewright.targets.cpu import launch_cache
 from tilewright.targets.cpu.launch_cache import LaunchCache
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
@@ -304,3 +305,28 @@ def test_only_so_many_kinds_of_calls_are_remembered() -> None:
         assert np.array_equal(run(numbers(count), 2.0), 2 * numbers(count))
     assert isinstance(run._on_host, LaunchCache)
     assert len(run._on_host._known) <= 16
+
+
+def test_workspaces_of_remembered_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of call keeps its own."""
+    run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
+    shapes = [(16, 64, 40 + 8 * n) for n in range(4)]
+    for limit, count in ((1 << 30, 4), (70_000, 2), (0, 0)):
+        monkeypatch.setattr(launch_cache, "ROOM", limit)
+        for m, k, n in shapes:
+            a, b = numbers(m, k), np.ones((k, n), np.float32)
+            for _ in range(2):
+                assert np.array_equal(run(a, b), a @ b)
+        assert sum(known.room for known in run._on_host._known) <= limit
+        assert len(run._on_host._known) == count
+        run.path = "best"  # forgets
+
+
+def test_a_sum_of_nothing_is_written_where_memory_held_something() -> None:
+    run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
+    for _ in range(3):
+        found = run(np.ones((64, 0), np.float32), np.ones((0, 96), np.float32))
+        assert found.shape == (64, 96)
+        assert not found.any()
+        found.fill(7)
+        del found

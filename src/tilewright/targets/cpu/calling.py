@@ -302,6 +302,7 @@ class CallRecord:
         written: Sequence[bool],
         launches: Sequence[tuple[MovableLaunch, Sequence[int | None]]],
     ):
+        self.given = given
         width = KIND_WORDS + max((a.ndim for a in arrays), default=0)
         kinds = np.zeros((len(arrays), width), np.uint64)
         for row, array, writes in zip(kinds, arrays, written, strict=True):

@@ -19,18 +19,18 @@ from tilewright.targets.cpu.pool import pool
 Array = np.ndarray[Any, np.dtype[Any]]
 KINDS = 16
 """The kinds of calls, at most, that are remembered."""
-ROOM = 32 << 20
-"""Bytes of workspaces and scratch memory, at most, that stay with a kind; a kernel that needs more makes them anew."""
+ROOM = 64 << 20
+"""Bytes of workspaces and scratch memory, at most, that stay with them; a call that needs more makes them anew."""
 
 
 class _Known:
     """One kind of call: what makes its outputs and launches it, and which of its arguments are numbers."""
 
-    __slots__ = ("call", "count", "makers", "numbers", "record")
+    __slots__ = ("call", "count", "makers", "numbers", "record", "room")
 
-    def __init__(self, record: CallRecord, makers: Sequence[Callable[[], Array]], numbers: dict[int, Any], count: int):
+    def __init__(self, record: CallRecord, makers: Sequence[Callable[[], Array]], numbers: dict[int, Any], room: int):
         self.record, self.call, self.makers, self.numbers = record, record.call, tuple(makers), numbers
-        self.count = count
+        self.count, self.room = record.given + len(numbers), room
 
     def without_numbers(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The arrays among the arguments; None: its numbers are others."""
@@ -87,6 +87,9 @@ class LaunchCache:
         moved = [None if place is None else index.get(place) for place in places]
         if not _can_move(list(arrays.values()), whole, moved):
             return
+        room = whole.room + sum(launch.scratch_bytes for launch, _ in whole.launches)
+        if room > ROOM:
+            return
         written = [False] * len(arrays)
         for n, writes in zip(moved, whole.written, strict=True):
             if n is not None and writes:
@@ -96,7 +99,17 @@ class LaunchCache:
         for launch, slots in launches:
             launch.let_go(slots)
         makers = [maker(a.shape, a.dtype, zeroed) for a, zeroed in made]
-        self._known = (_Known(record, makers, numbers, len(args)), *self._known[: KINDS - 1])
+        self._remember(_Known(record, makers, numbers, room))
+
+    def _remember(self, first: _Known) -> None:
+        """Puts a kind before the others, of which the oldest go."""
+        kept, room = [first], first.room
+        for known in self._known[: KINDS - 1]:
+            room += known.room
+            if room > ROOM:
+                break
+            kept.append(known)
+        self._known = tuple(kept)
 
 
 def _is_number(argument: Any) -> bool:
@@ -115,8 +128,6 @@ def _can_move(arrays: Sequence[Array], whole: Whole, moved: Sequence[int | None]
     Its arguments that move must be the call's own arrays, not copies, and nothing that is done once may have read them.
     """
     if not all(isinstance(launch, NativeLaunch) for launch, _ in whole.launches):
-        return False
-    if whole.room + sum(launch.scratch_bytes for launch, _ in whole.launches) > ROOM:
         return False
     for place, (array, n) in enumerate(zip(whole.arrays, moved, strict=True)):
         if n is None:
