@@ -18,7 +18,8 @@ from amx_gemm import amx_gemm  # noqa: E402
 from vector_gemm import VECTORS, vector_gemm  # noqa: E402
 
 import tilewright  # noqa: E402
-from tilewright.targets.registry import CPU, native  # noqa: E402
+from tilewright.targets.names import CPU  # noqa: E402
+from tilewright.targets.registry import native  # noqa: E402
 
 
 def best(call: Any) -> float:

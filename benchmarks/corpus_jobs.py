@@ -37,14 +37,14 @@ def _stopped_before_choosing(jobs: list[Job]) -> Iterator[None]:
             step(job)
         return job
 
-    before = native.run
-    native.run = run
+    before = pipeline.run
+    pipeline.run = run
     try:
         yield
     except _Planned:
         pass
     finally:
-        native.run = before
+        pipeline.run = before
 
 
 def planning_of(kernel: Any, sizes: Any, machine: Machine, **more: Any) -> Job:

@@ -32,6 +32,7 @@ import tilewright
 from tilewright.compiler import device, text
 from tilewright.runtime.codegen import HELPER
 from tilewright.targets.cpu import native
+from tilewright.targets.cpu.pool import pool
 
 CONV = Path(__file__).parent.parent / "examples" / "block" / "conv_amx.block"
 KEYS = {
@@ -75,7 +76,7 @@ def launches() -> Table:
     table.add_row("the machine code, called by ctypes", f"{plain[0] * 1e6:.2f}", f"{plain[1] * 1e6:.2f}", "")
     for workers, launch in bound.items():
         found = per_call(launch)
-        name = "one worker" if workers == 1 else f"{native.pool().workers} workers"
+        name = "one worker" if workers == 1 else f"{pool().workers} workers"
         above = [f"{(a - b) * 1e6:.2f}" for a, b in zip(found, plain, strict=True)]
         table.add_row(f"bound, {name}", f"{found[0] * 1e6:.2f}", f"{found[1] * 1e6:.2f}", " / ".join(above))
     return table

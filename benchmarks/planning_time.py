@@ -62,7 +62,7 @@ def taken(key: tuple[str, str, str]) -> Taken:
             spent[step] = spent.get(step, 0.0) + process_time() - before
         raise _Lowered
 
-    native.run = run
+    pipeline.run = run
     try:
         native.kernel_for(
             problem.make(),

@@ -9,14 +9,12 @@ Layout((4, 8), (1, 4))
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilewright._version import __version__
+from tilewright.lazy import offered
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from tilewright import algebra, block, compat, errors, ir, kernels, lang, problems, wave
     from tilewright.compiler import Executable, TextExecutable, compile, compile_text
     from tilewright.ops import Conv, Conv1d, Conv2d, Conv3d, Linear, conv1d, conv2d, conv3d, matmul
@@ -47,19 +45,12 @@ __all__ = [
     "wave",
 ]
 
-_PARTS = frozenset({"algebra", "block", "compat", "errors", "ir", "kernels", "lang", "problems", "wave"})
-_NAMES = dict.fromkeys(("Executable", "TextExecutable", "compile", "compile_text"), "tilewright.compiler")
-_NAMES |= dict.fromkeys(
-    ("Conv", "Conv1d", "Conv2d", "Conv3d", "Linear", "conv1d", "conv2d", "conv3d", "matmul"), "tilewright.ops"
-)
-
-
-def __getattr__(name: str) -> ModuleType | Any:
-    if name in _PARTS:
-        return importlib.import_module(f"tilewright.{name}")
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+_PLACES = dict.fromkeys(("algebra", "block", "compat", "errors", "ir", "kernels", "lang", "problems", "wave"), "")
+_PLACES |= {
+    "compiler": "Executable TextExecutable compile compile_text",
+    "ops": "Conv Conv1d Conv2d Conv3d Linear conv1d conv2d conv3d matmul",
+}
+__getattr__, _ = offered(__name__, _PLACES)
 
 
 def __dir__() -> list[str]:

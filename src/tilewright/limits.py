@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from reprlib import Repr
 
 from tilewright.errors import LimitExceeded
@@ -110,6 +109,8 @@ def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
     >>> did_you_mean("height", ["rows", "columns", "depth"])
     ''
     """
+    from difflib import get_close_matches  # for messages alone
+
     names = {name.lower(): name for name in known}
     near = [names[name] for name in get_close_matches(word.lower(), names, most)]
     return f"; did you mean {' or '.join(near)}?" if near else ""

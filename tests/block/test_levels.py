@@ -15,7 +15,8 @@ from tilewright.ir.binding import bind
 from tilewright.ir.module import Module
 from tilewright.ir.parser import parse_programs
 from tilewright.limits import ELEMENTS
-from tilewright.runtime.host import HostExecutor, HostMemory
+from tilewright.runtime.host import HostExecutor
+from tilewright.runtime.scripts import HostMemory
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -44,8 +44,8 @@ class Shared:
 def binds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with every call that is bound at length."""
     found: list[int] = []
-    plain = HostExecutor.bind
-    monkeypatch.setattr(HostExecutor, "bind", lambda *given, **named: found.append(1) or plain(*given, **named))
+    plain = HostExecutor.bind_whole
+    monkeypatch.setattr(HostExecutor, "bind_whole", lambda *given, **named: found.append(1) or plain(*given, **named))
     return found
 
 

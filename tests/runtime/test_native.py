@@ -17,7 +17,7 @@ from tilewright.errors import ArgumentError, MissingAtomWarning, ProgramError, T
 from tilewright.ir.block import parse_block
 from tilewright.ir.loop import parse_loop
 from tilewright.targets import registry
-from tilewright.targets.cpu import host, native
+from tilewright.targets.cpu import host, launch, native
 from tilewright.targets.cpu.families import is_cpu
 from tilewright.targets.registry import MACHINES, machine
 from tilewright.targets.x86 import features as x86
@@ -140,7 +140,7 @@ def test_the_examples_are_exact_on_whatever_x86_this_is(workers: int | None) -> 
 def test_machines_with_less_are_served(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without avx512bf16 the code used to call a conversion that no Python process has."""
     target = registry.native(f"cpu:{name}")
-    monkeypatch.setattr(native, "_reported", set())
+    monkeypatch.setattr(launch, "_reported", set())
     case = conv_amx()
     if not target.runs:
         program = compile_text(source(case.name), target.name, case.params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -270,3 +271,20 @@ def test_threads_may_trace_compile_and_call_kernels_at_the_same_time() -> None:
         thread.join()
     assert not wrong
     assert all(np.array_equal(layer(image), result) for image, result in zip(images, results, strict=True))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_forked_processes_do_not_share_scratch_memory() -> None:
+    """Much of it was memory that parent and child wrote at the same time."""
+    succeeds("""
+        import os
+        from tilewright.targets.cpu.pool import aligned
+
+        memory = aligned(1 << 20)
+        child = os.fork()
+        if child == 0:
+            memory[:] = 1
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert not memory.any()
+    """)

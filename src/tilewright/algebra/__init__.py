@@ -9,7 +9,7 @@ Eager, in plain Python, and usable without the compiler. Where to look:
 | modes             | what only rearranges modes; slices                                     |
 | compose, inverse, quasi_inverse | coalesce, composition; complement and inverses           |
 | divide, tiles     | divides and products; tiles and partitions                             |
-| recast            | the same memory as other elements                                      |
+| recasting         | the same memory as other elements                                      |
 | layout_text       | layouts from text                                                      |
 | expr              | integer expressions: nodes, symbols, operators                         |
 | expr_rules, expr_divide, expr_conditions | how they are simplified                         |
@@ -23,117 +23,122 @@ Eager, in plain Python, and usable without the compiler. Where to look:
 | kinds             | what the annotations of public functions take                          |
 """
 
-from tilewright.algebra.access import Access
-from tilewright.algebra.access_cut import join, why_not_join
-from tilewright.algebra.basis import E, ScaledBasis
-from tilewright.algebra.compose import (
-    coalesce,
-    composition,
-    filter,
-    filter_zeros,
-)
-from tilewright.algebra.divide import (
-    blocked_product,
-    flat_divide,
-    flat_product,
-    logical_divide,
-    logical_product,
-    make_layout_like,
-    make_ordered_layout,
-    raked_product,
-    tile_to_shape,
-    tiled_divide,
-    tiled_product,
-    zipped_divide,
-    zipped_product,
-)
-from tilewright.algebra.expr import Expr, Symbol, as_expr, extent, index, symbol
-from tilewright.algebra.expr_conditions import all_of, any_of, eq, ne, negate
-from tilewright.algebra.expr_prove import is_nonneg
-from tilewright.algebra.expr_rules import maximum, minimum
-from tilewright.algebra.expr_text import parse_expr
-from tilewright.algebra.expr_use import ceildiv, evaluate, has_division, linear_form, substitute
-from tilewright.algebra.inttuple import (
-    Integer,
-    compatible,
-    congruent,
-    crd2crd,
-    crd2idx,
-    elem_scale,
-    has_none,
-    idx2crd,
-    inner_product,
-    is_int,
-    is_tuple,
-    prefix_product,
-    product,
-    shape_div,
-    signum,
-    slice_,
-    suffix_product,
-    transform_leaf,
-    tuple_max,
-    unflatten,
-    weakly_compatible,
-    weakly_congruent,
-)
-from tilewright.algebra.inverse import (
-    complement,
-    left_inverse,
-    max_common_layout,
-    max_common_vector,
-    nullspace,
-    right_inverse,
-)
-from tilewright.algebra.kinds import KINDS
-from tilewright.algebra.layout import (
-    Layout,
-    cosize,
-    depth,
-    is_layout,
-    make_identity_layout,
-    make_layout,
-    rank,
-    shape,
-    size,
-    stride,
-)
-from tilewright.algebra.layout_text import parse_layout
-from tilewright.algebra.modes import (
-    append,
-    dice,
-    flatten,
-    group,
-    prepend,
-    replace,
-    reverse,
-    select,
-    slice_and_offset,
-    take,
-)
-from tilewright.algebra.recast import downcast, recast, upcast
-from tilewright.algebra.swizzle import ComposedLayout, Swizzle
-from tilewright.algebra.tiles import local_partition, local_tile
-from tilewright.algebra.transforms import Chain, View
-from tilewright.algebra.tuples import (
-    ceil_div,
-    elem_less,
-    product_each,
-    product_like,
-    repeat,
-    repeat_like,
-    round_up,
-    tuple_add,
-    tuple_cat,
-    tuple_div,
-    tuple_mod,
-    tuple_mul,
-    tuple_sub,
-    unwrap,
-    wrap,
-)
-from tilewright.errors import ExpressionError, LayoutError
-from tilewright.signatures import check_all
+from __future__ import annotations
+
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from tilewright.lazy import offered
+
+if TYPE_CHECKING:
+    from tilewright.algebra.access import Access
+    from tilewright.algebra.access_cut import join, why_not_join
+    from tilewright.algebra.basis import E, ScaledBasis
+    from tilewright.algebra.compose import (
+        coalesce,
+        composition,
+        filter,
+        filter_zeros,
+    )
+    from tilewright.algebra.divide import (
+        blocked_product,
+        flat_divide,
+        flat_product,
+        logical_divide,
+        logical_product,
+        make_layout_like,
+        make_ordered_layout,
+        raked_product,
+        tile_to_shape,
+        tiled_divide,
+        tiled_product,
+        zipped_divide,
+        zipped_product,
+    )
+    from tilewright.algebra.expr import Expr, Symbol, as_expr, extent, index, symbol
+    from tilewright.algebra.expr_conditions import all_of, any_of, eq, ne, negate
+    from tilewright.algebra.expr_prove import is_nonneg
+    from tilewright.algebra.expr_rules import maximum, minimum
+    from tilewright.algebra.expr_text import parse_expr
+    from tilewright.algebra.expr_use import ceildiv, evaluate, has_division, linear_form, substitute
+    from tilewright.algebra.inttuple import (
+        Integer,
+        compatible,
+        congruent,
+        crd2crd,
+        crd2idx,
+        elem_scale,
+        has_none,
+        idx2crd,
+        inner_product,
+        is_int,
+        is_tuple,
+        prefix_product,
+        product,
+        shape_div,
+        signum,
+        slice_,
+        suffix_product,
+        transform_leaf,
+        tuple_max,
+        unflatten,
+        weakly_compatible,
+        weakly_congruent,
+    )
+    from tilewright.algebra.inverse import (
+        complement,
+        left_inverse,
+        max_common_layout,
+        max_common_vector,
+        nullspace,
+        right_inverse,
+    )
+    from tilewright.algebra.layout import (
+        Layout,
+        cosize,
+        depth,
+        is_layout,
+        make_identity_layout,
+        make_layout,
+        rank,
+        shape,
+        size,
+        stride,
+    )
+    from tilewright.algebra.layout_text import parse_layout
+    from tilewright.algebra.modes import (
+        append,
+        dice,
+        flatten,
+        group,
+        prepend,
+        replace,
+        reverse,
+        select,
+        slice_and_offset,
+        take,
+    )
+    from tilewright.algebra.recasting import downcast, recast, upcast
+    from tilewright.algebra.swizzle import ComposedLayout, Swizzle
+    from tilewright.algebra.tiles import local_partition, local_tile
+    from tilewright.algebra.transforms import Chain, View
+    from tilewright.algebra.tuples import (
+        ceil_div,
+        elem_less,
+        product_each,
+        product_like,
+        repeat,
+        repeat_like,
+        round_up,
+        tuple_add,
+        tuple_cat,
+        tuple_div,
+        tuple_mod,
+        tuple_mul,
+        tuple_sub,
+        unwrap,
+        wrap,
+    )
 
 __all__ = [
     "Access",
@@ -253,9 +258,55 @@ __all__ = [
     "zipped_product",
 ]
 
+_PLACES = {
+    "access": "Access",
+    "access_cut": "join why_not_join",
+    "basis": "E ScaledBasis",
+    "compose": "coalesce composition filter filter_zeros",
+    "divide": (
+        "blocked_product flat_divide flat_product logical_divide logical_product make_layout_like "
+        "make_ordered_layout raked_product tile_to_shape tiled_divide tiled_product zipped_divide "
+        "zipped_product"
+    ),
+    "expr": "Expr Symbol as_expr extent index symbol",
+    "expr_conditions": "all_of any_of eq ne negate",
+    "expr_prove": "is_nonneg",
+    "expr_rules": "maximum minimum",
+    "expr_text": "parse_expr",
+    "expr_use": "ceildiv evaluate has_division linear_form substitute",
+    "inttuple": (
+        "Integer compatible congruent crd2crd crd2idx elem_scale has_none idx2crd inner_product is_int "
+        "is_tuple prefix_product product shape_div signum slice_ suffix_product transform_leaf tuple_max "
+        "unflatten weakly_compatible weakly_congruent"
+    ),
+    "inverse": "complement left_inverse max_common_layout max_common_vector nullspace right_inverse",
+    "layout": "Layout cosize depth is_layout make_identity_layout make_layout rank shape size stride",
+    "layout_text": "parse_layout",
+    "modes": "append dice flatten group prepend replace reverse select slice_and_offset take",
+    "recasting": "downcast recast upcast",
+    "swizzle": "ComposedLayout Swizzle",
+    "tiles": "local_partition local_tile",
+    "transforms": "Chain View",
+    "tuples": (
+        "ceil_div elem_less product_each product_like repeat repeat_like round_up tuple_add tuple_cat "
+        "tuple_div tuple_mod tuple_mul tuple_sub unwrap wrap"
+    ),
+}
 _EXPRESSIONS = (
     *("all_of", "any_of", "as_expr", "ceildiv", "eq", "evaluate", "extent", "has_division", "index", "is_nonneg"),
     *("linear_form", "maximum", "minimum", "ne", "negate", "parse_expr", "substitute", "symbol"),
 )
-check_all(globals(), _EXPRESSIONS, KINDS, ExpressionError)
-check_all(globals(), (name for name in __all__ if name not in _EXPRESSIONS), KINDS, LayoutError)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """A function whose arguments are checked; what is no function as it is."""
+    if not isinstance(value, FunctionType):
+        return value
+    from tilewright.algebra.kinds import KINDS
+    from tilewright.errors import ExpressionError, LayoutError
+    from tilewright.signatures import checked
+
+    return checked(value, KINDS, ExpressionError if name in _EXPRESSIONS else LayoutError)
+
+
+__getattr__, __dir__ = offered(__name__, _PLACES, _checked)

@@ -13,7 +13,8 @@ from tilewright.cli.peer import FLOATS, check_padding
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.problems import ConvProblem, MatmulProblem, dtype
 from tilewright.runtime.timing import interleaved_medians
-from tilewright.targets.registry import CUDA, gpu_machine
+from tilewright.targets.names import CUDA
+from tilewright.targets.registry import gpu_machine
 
 if TYPE_CHECKING:
     from tilewright.cli.workload import Workload

@@ -58,7 +58,8 @@ def _has_probe(atom: MultiplyAtom) -> bool:
 def peak_of(a: DType, b: DType) -> Peak:
     """The probe for factors of these types."""
     from tilewright.compiler.text import compile_text
-    from tilewright.targets.registry import CPU, native
+    from tilewright.targets.names import CPU
+    from tilewright.targets.registry import native
 
     machine = native(CPU).machine
     workers = machine.limits.cores or 1

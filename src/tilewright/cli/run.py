@@ -88,7 +88,7 @@ def _timed(work: Workload, kernel: Compiled) -> None:
 
     from tilewright.cli.peak import peak_of
     from tilewright.cli.timing import shortest
-    from tilewright.targets.registry import is_gpu
+    from tilewright.targets.names import is_gpu
 
     if is_gpu(kernel.target):
         _timed_on_gpu(work, kernel)

@@ -95,7 +95,8 @@ def _text(problem: str, level: str, dt: str, target: str, plan: str | None) -> s
 
 def _machine(target: str, level: str) -> Machine:
     """The machine of a target; one that is only described has no machine code, but all levels above."""
-    from tilewright.targets.registry import GPU, MACHINES, check_target, gpu_machine, is_gpu, machine, native
+    from tilewright.targets.names import GPU, is_gpu
+    from tilewright.targets.registry import MACHINES, check_target, gpu_machine, machine, native
 
     if target in MACHINES and level not in MACHINE_CODE:
         return machine(target)

@@ -292,7 +292,7 @@ def _plan_text(plan: str | None) -> str | None:
 
 def known_target(target: str) -> None:
     """Refuses a target that there is not."""
-    from tilewright.compiler.device import INTERPRETER
-    from tilewright.targets.registry import GPU, check_target
+    from tilewright.targets.names import GPU, INTERPRETER
+    from tilewright.targets.registry import check_target
 
     check_target(target, (INTERPRETER, GPU))

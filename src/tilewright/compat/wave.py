@@ -25,7 +25,7 @@ from tilewright.ir.location import warn_author
 from tilewright.limits import written
 from tilewright.runtime.eager import eager
 from tilewright.signatures import checked
-from tilewright.targets.registry import CPU, is_gpu, is_native
+from tilewright.targets.names import CPU, is_gpu, is_native
 from tilewright.wave.constraints import (
     Constraint,
     GenericDot,

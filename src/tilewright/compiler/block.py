@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.block.kernel import BlockKernel
-from tilewright.compiler.device import INTERPRETER
 from tilewright.compiler.text import TextExecutable
 from tilewright.errors import ProgramError
-from tilewright.targets.registry import CPU, GPU, check_target
+from tilewright.targets.names import CPU, GPU, INTERPRETER
+from tilewright.targets.registry import check_target
 
 
 def compile_block(

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.algebra.expr import Symbol
-from tilewright.compiler.device import (
-    Device,
-    GpuDevice,
-    GpuProgram,
-    InterpretedProgram,
-    InterpretingDevice,
-    NativeDevice,
-    NativeProgram,
-)
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import Program
-from tilewright.passes.job import Job
-from tilewright.passes.lower import lower
-from tilewright.passes.tile.reports import Log
-from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime.calls import known_level, named_values
 from tilewright.runtime.device_arrays import DeviceArray, array_of
-from tilewright.runtime.host import HostExecutor, Kept
+from tilewright.runtime.scripts import Kept, ScriptExecutor, Whole
 from tilewright.runtime.tensors import as_array
 from tilewright.runtime.timing import benchmark
-from tilewright.targets.registry import GPU, is_gpu, is_native
+from tilewright.targets.names import is_gpu
+
+if TYPE_CHECKING:  # a kernel that is found in the cache is not planned
+    from tilewright.algebra.expr import Symbol
+    from tilewright.compiler.planned import PlannedKernel
+    from tilewright.ir.core import Program
+    from tilewright.ir.module import Module
+    from tilewright.machine import Machine
+    from tilewright.passes.tile.reports import Log
+    from tilewright.plan.schedule import Schedule
+    from tilewright.runtime.host import HostExecutor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
@@ -46,40 +41,91 @@ def machine_code(kernel: Any, level: str) -> str:
 
 
 class Compiled:
-    """A kernel for one set of sizes, or for all values of those that stay open: what passes made of it, ready to run.
+    """A kernel for one set of sizes, or for all values of those that stay open, ready to run.
 
-    `module` is its host program with the block programs; `main` is the block program that does the work, which others
-    prepare. `again` is the executable that it is a member of, and which.
+    What runs is planned, or was found in the cache, which keeps no more than that. Whatever else is asked for is
+    planned then: `module` is its host program with the block programs; `main` is the block program that does the work,
+    which others prepare.
     """
 
-    def __init__(self, job: Job, target: str, again: tuple[Any, ...]):
-        assert job.module is not None
-        assert job.plan is not None
-        assert job.choice is not None
-        self.target, self.machine, self._again = target, job.machine, again
-        self.plan, self.choice = job.plan, job.choice
-        self.parameters: tuple[Symbol, ...] = job.opened.parameters
-        """The sizes that a call tells."""
-        self.module = job.module
-        self.logs: tuple[Log, ...] = () if job.lowered is None else job.lowered.logs
-        device: Device = InterpretingDevice()
-        if is_native(target):
-            device = NativeDevice(target, checked=job.lowered is not None)
-        elif is_gpu(target):  # programs that pack name no machine; they run where the others do
-            device = GpuDevice(f"{GPU}:{job.machine.name}")
-        self.executor = HostExecutor(job.module, device)
-        self.executor.prepare()
-        *_, name = job.module.programs
-        found, _ = self.executor.prepared(name, {})
-        assert isinstance(found, NativeProgram | InterpretedProgram | GpuProgram)
-        self._main, self.main = found, found.program
+    def __init__(
+        self,
+        target: str,
+        again: tuple[Any, ...],
+        plan: Callable[[], PlannedKernel],
+        stored: ScriptExecutor | None = None,
+    ):
+        """`again` is the executable that it is a member of, and which; `plan` plans it; `stored` is what was found."""
+        self.target, self._again, self._plan = target, again, plan
+        self._planned: PlannedKernel | None = None
+        self._running = self.executor if stored is None else stored
+
+    @property
+    def planned(self) -> PlannedKernel:
+        """What the passes made of it."""
+        if self._planned is None:
+            self._planned = self._plan()
+        return self._planned
+
+    @property
+    def executor(self) -> HostExecutor:
+        """What runs its host program; from now on, where it was found in the cache."""
+        self._running = self.planned.executor
+        return self.planned.executor
+
+    @property
+    def running(self) -> ScriptExecutor:
+        """What binds it to arrays."""
+        return self._running
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that it is planned for."""
+        return self.planned.job.machine
+
+    @property
+    def plan(self) -> Schedule:
+        """Its plan."""
+        plan = self.planned.job.plan
+        assert plan is not None
+        return plan
+
+    @property
+    def choice(self) -> Any:
+        """The plan among the others that there were."""
+        return self.planned.job.choice
+
+    @property
+    def module(self) -> Module:
+        """Its host program with the block programs."""
+        return self.planned.module
+
+    @property
+    def main(self) -> Program:
+        """The block program that does the work."""
+        return self.planned.main
+
+    @property
+    def _main(self) -> Any:
+        return self.planned.launchable
+
+    @property
+    def parameters(self) -> tuple[Symbol, ...]:
+        """The sizes that a call tells; the cache keeps kernels without any."""
+        return () if self._planned is None else self._planned.job.opened.parameters
+
+    @property
+    def logs(self) -> tuple[Log, ...]:
+        """What it logs; the cache keeps kernels that log nothing."""
+        lowered = None if self._planned is None else self._planned.job.lowered
+        return () if lowered is None else lowered.logs
 
     # -- what it is ---------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """The kernel's name."""
-        return self.main.name
+        return self._running.main
 
     def text(self, level: str = "block") -> str:
         """The kernel on a level: "plan", "host" (the whole module), or "block", "loop", "llvm", "asm" of `main`."""
@@ -93,14 +139,8 @@ class Compiled:
         if level == "block":
             return str(self.main)
         if level == "loop":
-            return str(self._loop() if kernel is None else kernel.loop)
+            return str(self.planned.loop() if kernel is None else kernel.loop)
         return machine_code(kernel, level)
-
-    def _loop(self) -> Program:
-        """The loop program of `main` for its machine, where it is no machine code."""
-        if self.machine.lanes is not None:
-            return lower_waves(self.main, self.machine)
-        return lower(self.main, self.machine, self.machine).program
 
     @property
     def object_code(self) -> bytes:
@@ -112,7 +152,8 @@ class Compiled:
 
     def explain(self) -> str:
         """The chosen plan, its predicted time and what limits it, and what was refused."""
-        return self.choice.explain()
+        text: str = self.choice.explain()
+        return text
 
     def __repr__(self) -> str:
         given = ", ".join(
@@ -131,25 +172,28 @@ class Compiled:
 
         Arrays may have another shape than the kernel's arguments, with as many elements, where they are contiguous.
         """
-        return self.executor.bind(self._ordered(arrays), kept=kept)
+        return self.bind_whole(arrays, kept)[0]
+
+    def bind_whole(
+        self, arrays: Mapping[str, Array], kept: Kept | None = None
+    ) -> tuple[Callable[[], None], Whole | None]:
+        """What `bind` gives, and what it consists of where each call only launches on these very arrays."""
+        return self._running.bind_whole(self._ordered(arrays), kept=kept)
 
     def keep(self, arrays: Mapping[str, Array]) -> Kept:
         """What is done once for constant arguments, such as packing weights: `bind` takes it again and again."""
-        return self.executor.keep(self._ordered(arrays))
+        return self._running.keep(self._ordered(arrays))
 
     def _ordered(self, arrays: Mapping[str, Array]) -> list[Array]:
-        host = self.module.host
+        args = self._running.arguments
         named = named_values(arrays, "arrays", "{'x': x, 'y': y}")
-        names = [a.name or "" for a in host.args]
-        missing = [name for name in names if name not in named]
+        missing = [a.name for a in args if a.name not in named]
         if missing:
-            raise ArgumentError(f"arrays: {self.name} takes {', '.join(names)}; {', '.join(missing)} is missing")
-        given: list[Any] = [named[name] for name in names]
-        if is_gpu(self.target):
-            given = [array_of(x, f"{self.name}: argument {a.name}") for a, x in zip(host.args, given, strict=True)]
-        else:
-            given = [as_array(x, f"{self.name}: argument {a.name}") for a, x in zip(host.args, given, strict=True)]
-        return [_shaped(array, form) for array, form in zip(given, self.executor.forms, strict=True)]
+            names = ", ".join(a.name for a in args)
+            raise ArgumentError(f"arrays: {self.name} takes {names}; {', '.join(missing)} is missing")
+        taken = array_of if is_gpu(self.target) else as_array
+        given = [taken(named[a.name], f"{self.name}: argument {a.name}") for a in args]
+        return [_shaped(array, arg.shape) for array, arg in zip(given, args, strict=True)]
 
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
         """Seconds of a launch on these arrays, constant ones packed before: shortest, median, calls."""

@@ -24,13 +24,13 @@ from tilewright.limits import BUFFER, ELEMENTS, STEPS, Limit
 from tilewright.machine import Condition, Machine
 from tilewright.runtime.device_arrays import common_device
 from tilewright.runtime.dump import Dump
-from tilewright.runtime.host import HostMemory, Memories
+from tilewright.runtime.scripts import HostMemory, Memories
 from tilewright.runtime.sizes import sizes_of
-from tilewright.targets.registry import gpu, is_gpu, is_native, native
+from tilewright.targets.names import is_gpu, is_native
+from tilewright.targets.registry import gpu, native
 from tilewright.targets.registry import machine as machine_named
 
 Array = np.ndarray[Any, np.dtype[Any]]
-INTERPRETER = "interpreter"
 
 
 def machine_of(program: Program) -> Machine | None:

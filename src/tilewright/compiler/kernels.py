@@ -7,16 +7,14 @@ that for a named machine; and "executor", which runs the tile program in numpy a
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.block.kernel import BlockKernel as BlockKernel
-from tilewright.compiler.block import compile_block
 from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
-from tilewright.compiler.text import TextExecutable
 from tilewright.compiler.whole_writes import with_whole_writes
 from tilewright.errors import (
     AliasingWarning,
@@ -28,7 +26,6 @@ from tilewright.errors import (
     TilewrightError,
     UnboundSymbol,
 )
-from tilewright.interpret.executor import execute
 from tilewright.interpret.grid import is_grid, refuse_threads
 from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
@@ -38,17 +35,22 @@ from tilewright.ir.location import warn_author
 from tilewright.ir.printer import program_text
 from tilewright.ir.tile import TILE, access_form, parse_tile, require_elements
 from tilewright.ir.verifier import verify
+from tilewright.ir.written import outputs_of
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.runtime.eager import eager
 from tilewright.runtime.tensors import count_writes
-from tilewright.targets.registry import CPU, GPU, check_target
+from tilewright.targets.names import CPU, GPU
+from tilewright.targets.registry import check_target
 from tilewright.wave.kernel import Kernel
 
+if TYPE_CHECKING:  # a tile kernel needs neither
+    from tilewright.block.kernel import BlockKernel as BlockKernel
+    from tilewright.compiler.text import TextExecutable
+
 _LOG = logging.getLogger("tilewright.compile")
-WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 EXECUTOR = "executor"
 
 
@@ -130,7 +132,9 @@ def compile(
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ArgumentError(f"{name}={written(value, 80)}: True or False")
-    if isinstance(kernel, BlockKernel):
+    if _is_block_kernel(kernel):
+        from tilewright.compiler.block import compile_block
+
         for name, value in {"plan": plan, "dynamic": dynamic or None, **flags}.items():
             if value is not None and value is not False:
                 raise ArgumentError(
@@ -150,7 +154,7 @@ def compile(
         program = _program_of(kernel)
         if program.level is not TILE:
             raise ArgumentError(f"compile takes tile programs; {program.name} is of the {program.level.name} level")
-        if not any(op.name in WRITES for op in program.walk()):
+        if not outputs_of(program):
             raise NothingWritten(f"the program {program.name} never writes: it would compute nothing anyone can see")
         _LOG.debug("%s: compile for %s", program.name, target)
         given = _bindings(symbols or {})
@@ -169,6 +173,12 @@ def compile(
         return _executable(program, known, target, plan, left, require_atoms, lenient)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
+
+
+def _is_block_kernel(kernel: Any) -> bool:
+    """Whether it is a kernel of the block language; there is none where that is not loaded."""
+    language = sys.modules.get("tilewright.block.kernel")
+    return language is not None and isinstance(kernel, language.BlockKernel)
 
 
 def _dynamic(program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str) -> list[Symbol]:
@@ -395,11 +405,11 @@ class Executable:
         self.known = dict(known)
         self.lenient = lenient
         """Whether arguments are taken as Wave takes them."""
-        self.outputs = tuple(
-            a for a in program.args if any(op.name in WRITES and op.operands[1] is a for op in program.walk())
-        )
+        self.outputs = outputs_of(program)
         types = {a.name or "": str(a.type).removeprefix("global ") for a in program.args}
         self.__signature__ = signature_of(types, [a.name or "" for a in self.outputs], ["debug_logs"])
+        self._orders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        """Where each argument comes from, a place or a name; for each form of a call by name."""
         self._in_one_array: dict[tuple[tuple[Value, Value], ...], Self] = {}
 
     @property
@@ -417,7 +427,11 @@ class Executable:
         """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
         if debug_logs is not None and not isinstance(debug_logs, dict):
             raise ArgumentError(f"{self.name}: debug_logs={written(debug_logs, 80)} is no dictionary to receive logs")
-        placed = self._arranged(args, named)
+        placed = self._arranged(args, named) if named else args
+        if debug_logs is None:
+            made = self._like_before(tuple(a for a in placed if a is not None) if named else placed)
+            if made is not None:
+                return (made[0] if len(made) == 1 else made) if made else named.get("out")
         try:
             made = self._run(placed, debug_logs)
         except ProgramError as fault:
@@ -426,12 +440,21 @@ class Executable:
             count_writes(a for v, a in zip(self.program.args, placed, strict=True) if v in self.outputs)
         return named.get("out") if made is None else made
 
+    def _like_before(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Runs a call that is like one before, and gives the outputs that it made; None: there was none like it."""
+        return None
+
     def _arranged(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All arguments by position."""
-        if not named:
-            return args
-        names, outputs = ([a.name or "" for a in values] for values in (self.program.args, self.outputs))
-        return arranged(self.name, names, outputs, args, named)
+        form = (len(args), *named)
+        order = self._orders.get(form)
+        if order is None:
+            names, outputs = ([a.name or "" for a in values] for values in (self.program.args, self.outputs))
+            if "out" in named and len(outputs) > 1:  # a tuple of arrays: each is one of the arguments
+                return arranged(self.name, names, outputs, args, named)
+            sources = {name: name for name in named}
+            order = self._orders[form] = arranged(self.name, names, outputs, tuple(range(len(args))), sources)
+        return tuple([None if n is None else args[n] if type(n) is int else named[n] for n in order])
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
@@ -440,6 +463,8 @@ class Executable:
         if logs is None and self.program.hooks:
             logs = {}
         if not bound.is_empty:
+            from tilewright.interpret.executor import execute
+
             execute(self.program, bound.symbols, bound.values, logs, bound.derived, lenient=self.lenient)
         self._finish_logs(bound, logs)
         return bound.finish()

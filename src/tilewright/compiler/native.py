@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution, number_or
+from tilewright.compiler import kept
 from tilewright.compiler.compiled import Compiled
-from tilewright.compiler.device import INTERPRETER, memory_near
-from tilewright.compiler.fast_path import report_loss
 from tilewright.compiler.kernels import Executable, resolve
 from tilewright.compiler.symbols import refuse_unknown
 from tilewright.errors import ArgumentError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
 from tilewright.ir.attrs import attr_symbols
-from tilewright.ir.binding import allowed
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.printer import program_symbols
-from tilewright.ir.tensors import TensorType
-from tilewright.machine import Machine
-from tilewright.passes.job import Job
-from tilewright.passes.pipeline import run
-from tilewright.passes.places import Size
-from tilewright.passes.tile.opened import opened as opened_sizes
-from tilewright.plan.schedule import Schedule
-from tilewright.plan.text import as_plan
+from tilewright.ir.written import is_written_whole
+from tilewright.runtime import environment
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import known_level, named_values
 from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.eager import eager
+from tilewright.runtime.scripts import Whole
+from tilewright.runtime.tensors import count_writes
 from tilewright.runtime.timing import benchmark
+from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
-from tilewright.targets.registry import CPU, gpu_machine, is_gpu, is_native, native
+from tilewright.targets.names import CPU, INTERPRETER, is_gpu, is_native
+from tilewright.targets.registry import gpu_machine, native
+
+if TYPE_CHECKING:  # a kernel that is found in the cache is not planned
+    from tilewright.compiler.planned import PlannedKernel
+    from tilewright.machine import Machine
+    from tilewright.passes.job import Job
+    from tilewright.passes.places import Size
+    from tilewright.plan.schedule import Schedule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TYPICAL = 2
@@ -60,29 +64,46 @@ class NativeExecutable(Executable):
         constant: Collection[str] = (),
         machine: Machine | None = None,
     ):
+        self._forget()
         super().__init__(program, known, lenient)
         self.dynamic = tuple(dynamic)
         self.target = target if machine is None else INTERPRETER
         self._constant, self._machine = frozenset(constant), machine
-        self.plan = as_plan(plan)
+        self.plan = _plan_of(plan)
         self._grid = is_grid(program)
         self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
         self.path = "best"
+        self._require_atoms, self._reported = require_atoms, False
+        self._whole = frozenset() if self._grid else frozenset(v for v in self.outputs if is_written_whole(program, v))
+
+    def _forget(self) -> None:
+        """Lets go of what was compiled and learnt."""
         self._kernels: dict[Any, Compiled] = {}
         self._last: Compiled | None = None
-        self._require_atoms, self._reported = require_atoms, False
-        self._quick = Again() if is_gpu(self.target) else None
+        self._on_gpu, self._on_host = Again(), LaunchCache()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Who changes what it is made of, such as its plan, gets kernels made of that."""
+        object.__setattr__(self, name, value)
+        if not name.startswith("_"):
+            self._forget()
 
     def _report_loss(self, lost: Mapping[Op, str]) -> None:
         """Says, once, that products run without atoms; not where a plan asked for that."""
         asked = self.plan is not None and any(p.atom is None for p in self.plan.products)
         if self._require_atoms or not (asked or self._reported):
             self._reported = self._reported or bool(lost)
+            from tilewright.compiler.fast_path import report_loss
+
             report_loss(self.program, lost, self.machine, required=self._require_atoms)
 
     def _near(self) -> Callable[[Sequence[Any]], Any] | None:
         """What gives the memory of the GPU that arguments lie on; None where it runs on the host."""
-        return (lambda arrays: memory_near(self.machine, arrays)) if is_gpu(self.target) else None
+        if not is_gpu(self.target):
+            return None
+        from tilewright.compiler.device import memory_near
+
+        return lambda arrays: memory_near(self.machine, arrays)
 
     @property
     def machine(self) -> Machine:
@@ -98,6 +119,8 @@ class NativeExecutable(Executable):
         *,
         logs: bool,
     ) -> Job:
+        from tilewright.passes.job import Job
+
         free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
         derived = {s: e for s, e in self.known.items() if s not in symbols} if self._grid else None
         return Job(
@@ -117,6 +140,8 @@ class NativeExecutable(Executable):
 
     def _arguments(self, shapes: Mapping[Value, tuple[Expr, ...]]) -> tuple[Value, ...]:
         """The arguments of the host program: tensors of these shapes, scalars too."""
+        from tilewright.ir.tensors import TensorType
+
         args = self.program.args
         return tuple(Value(TensorType("global", a.type.dtype, shapes[a], role="in"), a.name) for a in args)
 
@@ -130,14 +155,46 @@ class NativeExecutable(Executable):
             if found is not None and self._takes(found, symbols):
                 return found
         sizes = tuple(sorted((s.name, n) for s, n in symbols.items()))
-        key = (sizes, tuple(shapes[a] for a in self.program.args), logs)
+        key = (sizes, tuple(shapes[a] for a in self.program.args), logs, environment.threads())
         found = self._kernels.get(key)
         if found is None:
-            job = run(self._job(symbols, shapes, logs=logs), Dump.of(self.name).write)
-            if job.lowered is not None and not logs:
-                self._report_loss(job.lowered.lost)
-            found = self._kernels[key] = Compiled(job, self.target, self._again(symbols, shapes, logs))
+            again = self._again(symbols, shapes, logs)
+            plan = partial(self._planned, partial(self._job, symbols, shapes, logs=logs))
+            cache_key = None if logs else self._cache_key(symbols, shapes)
+            found = self._kernels[key] = self._found(cache_key, again, plan)
         self._last = found
+        return found
+
+    def _planned(self, job: Callable[[], Job]) -> PlannedKernel:
+        """A kernel as the passes make it."""
+        from tilewright.compiler.planned import PlannedKernel
+        from tilewright.passes.pipeline import run
+
+        done = run(job(), Dump.of(self.name).write)
+        if done.lowered is not None and not done.logs:
+            self._report_loss(done.lowered.lost)
+        return PlannedKernel(done, self.target)
+
+    def _cache_key(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> str | None:
+        """The key under which the cache keeps a kernel for these sizes; None: it keeps none such."""
+        if self.target != CPU or environment.dump_folder() is not None or environment.cache_folder() is None:
+            return None
+        options = {
+            "known": sorted(f"{s} = {e}" for s, e in self.known.items()),
+            "constant": sorted(self._constant),
+            "lenient": self.lenient,
+            "path": self.path,
+            "plan": None if self.plan is None else self.plan.lines(),
+        }
+        sizes = {s.name: n for s, n in symbols.items()}
+        return kept.key_for(self.program, sizes, [shapes[a] for a in self.program.args], f"{options}")
+
+    def _found(self, key: str | None, again: tuple[Any, ...], plan: Callable[[], PlannedKernel]) -> Compiled:
+        """A kernel as the cache keeps it, or else planned, and kept."""
+        stored = None if key is None else kept.find(key, self.program)
+        found = Compiled(self.target, again, plan, stored)
+        if key is not None and stored is None:
+            kept.keep(key, found.planned, self.program)
         return found
 
     def _again(
@@ -158,18 +215,18 @@ class NativeExecutable(Executable):
         """The machine code for all values of the dynamic sizes: made once for the others, planned for the first."""
         left = {s: e for s, e in self.known.items() if s not in self.dynamic}
         fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not left.get(s, ONE).symbols}
-        key = ("open", tuple(sorted((s.name, n) for s, n in fixed.items())))
+        key = ("open", tuple(sorted((s.name, n) for s, n in fixed.items())), environment.threads())
         found = self._kernels.get(key)
         if found is None:
-            job = run(self._open_job(symbols), Dump.of(self.name).write)
-            if job.lowered is not None:
-                self._report_loss(job.lowered.lost)
-            found = self._kernels[key] = Compiled(job, self.target, self._again(symbols, None, False))
+            plan = partial(self._planned, partial(self._open_job, symbols))
+            found = self._kernels[key] = Compiled(self.target, self._again(symbols, None, False), plan)
         self._last = found
         return found
 
     def _open_job(self, symbols: Mapping[Symbol, int]) -> Job:
         """The job of any program: its sizes are expressions of those that are dynamic, planned as if typical."""
+        from tilewright.passes.tile.opened import opened as opened_sizes
+
         extents, names = opened_sizes(symbols, self.program.bindings, self.dynamic)
         said = {} if self.plan is None else {d.name: d.extent for axis in self.plan.axes for d in axis.digits}
         least = {s: max(TYPICAL, int(own.lo)) for s, own in zip(self._opened(), names.parameters, strict=True)}
@@ -186,6 +243,8 @@ class NativeExecutable(Executable):
 
     def _takes(self, found: Compiled, symbols: Mapping[Symbol, int]) -> bool:
         """Whether a kernel runs for these values of the dynamic sizes: none is empty, or larger than any it is for."""
+        from tilewright.ir.binding import allowed
+
         opened = zip(self._opened(), found.parameters, strict=True)
         return all(symbols[s] in allowed(parameter) for s, parameter in opened)
 
@@ -261,20 +320,20 @@ class NativeExecutable(Executable):
             return self._in_place(bound).bind(*bound.apart)
         if bound.is_empty:
             return lambda: None
-        found = self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
+        found, _ = self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
         return getattr(found, "alone", found)
 
     def _bound(
         self, bound: Arguments, found: Compiled, logged: list[Array], passing: bool = False
-    ) -> Callable[[], None]:
-        """A kernel bound to the arguments of a call."""
+    ) -> tuple[Callable[[], None], Whole | None]:
+        """A kernel bound to the arguments of a call, and what it consists of where it only launches."""
         given: list[Any] = [
             value
             if isinstance(value := bound.values[a], DeviceArray)
             else np.asarray(value).astype(a.type.dtype.numpy, copy=False)
             for a in self.program.args
         ]
-        return found.executor.bind([*given, *logged], self._told(bound, found), passing=passing)
+        return found.running.bind_whole([*given, *logged], self._told(bound, found), passing=passing)
 
     def member(self, bound: Arguments) -> tuple[Compiled, dict[str, int] | None]:
         """The machine code for the arguments of a call, and the sizes that the call tells it."""
@@ -310,32 +369,67 @@ class NativeExecutable(Executable):
     def _shapes(self, bound: Arguments) -> dict[Value, tuple[int, ...]]:
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
 
-    def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        hooked = any(function is not None for pair in self.program.hooks.values() for function in pair)
-        quick = None if self._quick is None or hooked or logs is not None else self._quick(args)
-        if quick is not None:
-            return quick[0] if len(quick) == 1 else quick or None
-        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient, self._near())
+    def _is_hooked(self) -> bool:
+        """Whether the author's functions are to be called with what is logged."""
+        hooks = self.program.hooks
+        return bool(hooks) and any(function is not None for pair in hooks.values() for function in pair)
+
+    def _like_before(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if self._is_hooked():
+            return None
+        made = self._on_host(args)
+        if made is None:
+            made = self._on_gpu(args)
+            if made is not None and len(args) == len(self.program.args):
+                count_writes(a for v, a in zip(self.program.args, args, strict=True) if v in self.outputs)
+        return made
+
+    def _run(
+        self, args: tuple[Any, ...], logs: dict[str, Any] | None, caller: tuple[Self, Arguments] | None = None
+    ) -> Any:
+        """A call that is checked at length; `caller` is who was called, where an input is the array of an output."""
+        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient, self._near(), self._whole)
         if bound.in_place:
-            alias = self._in_place(bound)
-            results = alias._run(bound.apart, logs)
-            self._last = alias._last
-            return results
-        if logs is None and hooked:
+            return self._run_in_place(bound, logs)
+        if logs is None and self._is_hooked():
             logs = {}
         if not bound.is_empty:
             found = self.compiled(self._sizes(bound), self._shapes(bound), logs=logs is not None)
             logged = found.made_logs()
-            launch = self._bound(bound, found, logged, passing=True)
+            launch, whole = self._bound(bound, found, logged, passing=True)
             launch()
             if logs is not None:
                 found.report_logs(logged, logs)
-            elif self._quick is not None:
-                made = [v for v, given in zip(self.program.args, bound.given, strict=True) if given is None]
-                if made == list(self.program.args[len(args) :]):
-                    self._quick.learn(args, [getattr(a, "given", a) for a in bound.made], launch)
+            else:
+                called, given = caller or (self, bound)
+                called._learn(given, bound.made, launch, whole)
         self._finish_logs(bound, logs)
         return bound.finish()
+
+    def _run_in_place(self, bound: Arguments, logs: dict[str, Any] | None) -> Any:
+        """A call whose inputs are in part the arrays of outputs."""
+        alias = self._in_place(bound)
+        made = alias._like_before(bound.apart) if logs is None else None
+        if made is None:
+            results = alias._run(bound.apart, logs, None if is_gpu(self.target) else (self, bound))
+        else:
+            results = made[0] if len(made) == 1 else made or None
+        self._last = alias._last
+        return results
+
+    def _learn(self, bound: Arguments, made: Sequence[Any], launch: Any, whole: Whole | None) -> None:
+        """Remembers a call and the outputs it made; others like it are made without looking at arguments at length."""
+        args = self.program.args
+        given = [v for v, argument in zip(args, bound.given, strict=True) if argument is not None]
+        left_out = [v for v in args if v not in given]
+        plain = [argument for argument in bound.given if argument is not None]
+        if is_gpu(self.target):
+            if left_out == list(args[len(given) :]):
+                self._on_gpu.learn(tuple(plain), [getattr(a, "given", a) for a in made], launch)
+        elif whole is not None and not bound.warned and (not left_out or left_out == list(self.outputs)):
+            place = {v.name: n for n, v in enumerate([*given, *left_out])}
+            outputs = [(a, v not in self._whole) for v, a in zip(left_out, made, strict=True)]
+            self._on_host.learn(plain, outputs, whole, [place[name] for name in whole.names])
 
     def _of(self, program: Program) -> Self:
         options = (self.target, self.plan, self.dynamic, self._require_atoms, self.lenient)
@@ -392,6 +486,15 @@ def _restored(
     return NativeExecutable(
         program, known, target, plan, opened, require_atoms, lenient, constant=constant, machine=machine
     )
+
+
+def _plan_of(plan: str | Schedule | None) -> Schedule | None:
+    """A plan that was given, from its text too."""
+    if plan is None:
+        return None
+    from tilewright.plan.text import as_plan
+
+    return as_plan(plan)
 
 
 def _measured(arg: Value) -> list[Expr]:

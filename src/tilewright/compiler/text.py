@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.compiler.compiled import machine_code, machine_levels
-from tilewright.compiler.device import INTERPRETER, GpuDevice, InterpretingDevice, device_of, ready
+from tilewright.compiler.device import GpuDevice, InterpretingDevice, device_of, ready
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.binding import allowed, open_sizes, parameters
 from tilewright.ir.block import BLOCK
@@ -25,12 +25,16 @@ from tilewright.limits import WORKERS, written
 from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, share_memory
 from tilewright.runtime.eager import eager
-from tilewright.runtime.host import HostExecutor, Launched, Script
+from tilewright.runtime.host import HostExecutor
+from tilewright.runtime.outputs import maker
 from tilewright.runtime.overlap import require_own_memory
+from tilewright.runtime.scripts import Launched, Script, Whole
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array, count_writes
+from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
-from tilewright.targets.registry import CPU, GPU, check_target
+from tilewright.targets.names import CPU, GPU, INTERPRETER
+from tilewright.targets.registry import check_target
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}
@@ -110,10 +114,16 @@ class TextExecutable:
         else:
             self._launchable = self.device.prepare(programs[0], params)
             self.main = self._launchable.program
-        self._again = Again() if isinstance(self.device, GpuDevice) else None
         self._open, self._params = bool(open_sizes(self.main)), params
         types = {a.name or "": str(a.type) for a in self.main.args}
         self.__signature__ = signature_of(types, self._outputs, ["params"])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Calls after a change, as of its workers, are made anew."""
+        object.__setattr__(self, name, value)
+        if not name.startswith("_"):
+            on_gpu = isinstance(self.__dict__.get("device"), GpuDevice)
+            self._like_before: Again | LaunchCache = Again() if on_gpu else LaunchCache()
 
     @property
     def _outputs(self) -> list[str]:
@@ -165,21 +175,28 @@ class TextExecutable:
         `params` gives open parameters that no shape of the arguments tells. Arguments may be given by name, the output
         as `out=`, which is returned.
         """
-        if self._again is not None and not named and params is None:
-            quick = self._again(args)
-            if quick is not None:
-                self._count_writes(args)
-                return quick[0] if len(quick) == 1 else quick or None
+        if not named and params is None:
+            outputs = self._like_before(args)
+            if outputs is not None:
+                if isinstance(self.device, GpuDevice):
+                    self._count_writes(args)
+                return outputs[0] if len(outputs) == 1 else outputs or None
         arrays, made = self._arguments(args, params, named)
         form, kinds = Form([*args, *named.values()]), {a.name: a.type.dtype for a in self.main.args}
         for name in made:
             form.require(kinds[name], f"{self.name}: the output {name}")
-        launch = self._bound(arrays, params, passing=True)
+        launch, whole = self._bound(arrays, params, passing=True)
         launch()
         self._count_writes(args, named)
         found = [a.given if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
-        if self._again is not None and not named and params is None:
-            self._again.learn(args, found, launch)
+        if not named and params is None:
+            if isinstance(self._like_before, Again):
+                self._like_before.learn(args, found, launch)
+            elif whole is not None and len(args) + len(made) == len(arrays):
+                place = {name: n for n, name in enumerate(arrays)}  # in the order of arguments, then those made
+                self._like_before.learn(
+                    args, [(arrays[name], True) for name in made], whole, [place[name] for name in whole.names]
+                )
         return found[0] if len(found) == 1 else tuple(found) or named.get("out")
 
     def _count_writes(self, args: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> None:
@@ -197,7 +214,7 @@ class TextExecutable:
         arrays, made = self._arguments(args, params, named)
         if made:
             raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(made)} is missing")
-        found = self._bound(arrays, params)
+        found, _ = self._bound(arrays, params)
         return getattr(found, "alone", found)
 
     def _arguments(
@@ -228,7 +245,7 @@ class TextExecutable:
             arrays[arg.name or ""] = (
                 made_like(list(given.values()), shape, arg.type.dtype, self.device.near)
                 if isinstance(self.device, GpuDevice)
-                else np.zeros(shape, arg.type.dtype.numpy)
+                else maker(shape, arg.type.dtype.numpy, zeroed=True)()
             )
         return arrays, [a.name or "" for a in made]
 
@@ -250,19 +267,26 @@ class TextExecutable:
                         "give them memory of their own"
                     )
 
-    def _bound(self, arrays: dict[str, Any], params: Mapping[str, int] | None, passing: bool = False) -> Any:
+    def _bound(
+        self, arrays: dict[str, Any], params: Mapping[str, int] | None, passing: bool = False
+    ) -> tuple[Any, Whole | None]:
+        """The program bound to arrays, and what it consists of where each call only launches on these very arrays."""
         if params and not self._open:
             raise ArgumentError(f"params: {self.name} has no open parameters; compile_text binds the others")
-        given = [arrays[a.name or ""] for a in self.main.args]
+        args = self.main.args
+        given = [arrays[a.name or ""] for a in args]
         try:
             if self._executor is not None:
-                found = self._executor.bind(given, params, passing=passing)
-                return found if isinstance(self.device, GpuDevice) else _shown(found)
+                found, whole = self._executor.bind_whole(given, params, passing=passing)
+                return (found if isinstance(self.device, GpuDevice) else _shown(found)), whole
             assert self._launchable is not None
             launch = self._launchable.launch(given, self.workers, params)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
-        return launch if self._kernel is not None else _shown(launch)
+        if self._kernel is None:
+            return _shown(launch), None
+        names, written = tuple(a.name or "" for a in args), tuple(a.type.role != "in" for a in args)
+        return launch, Whole(names, tuple(given), written, ((launch, tuple(range(len(given)))),))
 
     def script(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[Script, dict[str, Any]]:
         """What a call with arrays such as these does, step by step, and its arrays, outputs too, by name.

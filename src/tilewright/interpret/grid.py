@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.expr import Expr
 from tilewright.errors import OutOfScope
-from tilewright.interpret.joining import joined
-from tilewright.interpret.run import Run
 from tilewright.ir.core import Program
 from tilewright.ir.tile import loose
 from tilewright.lang.symbols import THREADS, WORKGROUPS
+
+if TYPE_CHECKING:  # whether a program has workgroups is asked of kernels that nothing interprets
+    from tilewright.interpret.run import Run
 
 
 def is_grid(program: Program) -> bool:
@@ -85,6 +86,8 @@ def workgroups(program: Program, run: Run) -> Iterator[tuple[tuple[int, ...] | N
                 count = -(-run.number(attrs["dim"]) // run.number(attrs["tile"]))
             sizes[attrs["grid"]] = count
     counts = [sizes.get(i, 1) for i in range(max(sizes, default=0) + 1)]
+    from tilewright.interpret.joining import joined
+
     together = joined(program, run, counts)
     steps = [range(0, n, together.get(place, 1)) for place, n in enumerate(counts)]
     for ids in product(*reversed(steps)):

@@ -10,6 +10,7 @@
 | tile     | the tile level: its operations and their types                                            |
 | tile_formulas, tile_functions | what its operations compute of one element, as formulas              |
 | in_place | which output of a tile program may be the same array as an input                         |
+| written  | which arguments a tile program writes, and of which it writes every element              |
 | block    | the block level: where things live and who does them, the program of one workgroup        |
 | loop, loop_waves | the loop level of one wave; its words for workgroups of many waves                |
 | host, module | the host level: what happens at bind and at every launch; it and what it launches     |

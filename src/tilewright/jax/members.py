@@ -19,8 +19,8 @@ from tilewright.ir.dtypes import DType
 from tilewright.jax.table import XlaBuffer
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
-from tilewright.runtime.host import Script
-from tilewright.targets.registry import is_gpu
+from tilewright.runtime.scripts import Script
+from tilewright.targets.names import is_gpu
 
 
 @dataclass(frozen=True)

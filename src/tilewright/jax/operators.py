@@ -40,10 +40,10 @@ def array_like(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape: tuple[int, ...], kind: DType) -> Any:
     """The result of a kernel for arrays by argument name; `shape` and `kind` are those of the argument `result`."""
     require_held(XlaBuffer(shape, kind.numpy), "the result")
-    host, forms = kernel.module.host, kernel.executor.forms
-    names = [a.name or "" for a in host.args]
+    arguments = kernel.executor.arguments
+    names = [arg.name for arg in arguments]
     taken = [n for n in names if n != result]
-    shapes = dict(zip(names, forms, strict=True))  # a kernel may see an array in another shape than callers do
+    shapes = {arg.name: arg.shape for arg in arguments}  # a kernel may see an array in another shape than callers do
     given = tuple(jnp.reshape(arrays[n], shapes[n] or arrays[n].shape) for n in taken)
     inputs = tuple(XlaBuffer(a.shape, np.dtype(a.dtype)) for a in given)
     outputs = (XlaBuffer(shapes[result] or shape, kind.numpy),)

@@ -19,7 +19,8 @@ from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import known_precision, out_type
 from tilewright.ops.products import product_kernel, require_fit
-from tilewright.targets.registry import CPU
+from tilewright.runtime import environment
+from tilewright.targets.names import CPU
 
 
 def matmul(
@@ -154,6 +155,8 @@ def _called(options: _Options, a: Any, b: Any, *bias: Any) -> Any:
         return jnp.zeros((*batch, m, n), out.numpy)
     asked = (options.activation, options.precision, options.accumulate)
     kinds = (options.kind.name, out.name)
-    kernel = product_kernel(options.transposes, (prod(batch), m, k, n), kinds, bool(bias), asked, CPU, False)
+    kernel = product_kernel(
+        options.transposes, (prod(batch), m, k, n), kinds, bool(bias), asked, CPU, False, environment.threads()
+    )
     arrays = {"a": a, "b": b} | ({"bias": bias[0]} if bias else {})
     return call_kernel(kernel, arrays, "c", (*batch, m, n), out)

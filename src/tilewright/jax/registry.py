@@ -16,7 +16,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import from_numpy
 from tilewright.jax.handler import FfiHandler
 from tilewright.jax.table import StepTable, XlaBuffer, XlaCall
-from tilewright.runtime.host import Script
+from tilewright.runtime.scripts import Script
 from tilewright.targets.cpu.pool import pool
 
 _registered: dict[str, tuple[FfiHandler, StepTable]] = {}

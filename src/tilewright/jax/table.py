@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.compiler.device import NativeProgram
 from tilewright.errors import ArgumentError
 from tilewright.jax.handler import ALIGNMENT
-from tilewright.runtime.host import Checked, Filled, Launched, Script, SlotMemory, Step, Tabled
+from tilewright.runtime.scripts import Checked, Filled, Launched, Script, SlotMemory, Step, Tabled
 from tilewright.runtime.sizes import sizes_of
 from tilewright.targets.cpu.native import NativeKernel
 from tilewright.targets.cpu.pool import pool

@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.device import memory_near
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.dtypes import DType, DTypeLike, element_type, from_numpy
 from tilewright.limits import written
-from tilewright.runtime.arrays import empty
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like
+from tilewright.runtime.outputs import maker
+from tilewright.runtime.scripts import Whole
 from tilewright.runtime.tensors import Form, torch_of
 from tilewright.runtime.traced import refuse_traced
+from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
-from tilewright.targets.registry import CPU, CUDA, GPU, check_target, gpu_machine, is_gpu
+from tilewright.targets.names import CPU, CUDA, GPU, is_gpu
+from tilewright.targets.registry import check_target, gpu_machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -142,7 +144,9 @@ def target_for(given: str | None, arrays: dict[str, Any]) -> str:
 def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DType) -> Any:
     """A fresh array for a result: on the device where one of the others lies there, on the host otherwise."""
     if not is_gpu(target):
-        return empty(shape, kind.numpy)
+        return maker(shape, kind.numpy)()
+    from tilewright.compiler.device import memory_near
+
     return made_like(list(others), shape, kind, lambda arrays: memory_near(gpu_machine(target), arrays))
 
 
@@ -156,6 +160,8 @@ def on_host(found: Any) -> Array:
     if not isinstance(found, DeviceArray):
         held: Array = found
         return held
+    from tilewright.compiler.device import memory_near
+
     return memory_near(gpu_machine(CUDA), [found]).numpy(found)
 
 
@@ -167,6 +173,8 @@ def on_device(found: Any, target: str, others: Sequence[Any]) -> DeviceArray:
     if there is not None and there.given is not there:  # as one of torch's too, which calls like this one need
         moved: DeviceArray = array_of(Form([there.given]).of(on_host(found)).to(there.given.device), "weight")
         return moved
+    from tilewright.compiler.device import memory_near
+
     memory = memory_near(gpu_machine(target), others)
     goal: DeviceArray = memory.empty(found.shape, found.dtype)
     memory.copy(on_host(found), goal)
@@ -181,10 +189,30 @@ def is_on_gpu(value: Any) -> bool:
     return torch_of(value) is not None and bool(value.is_cuda)
 
 
+class Learnt:
+    """What was learnt of the calls of a function with the same options, or of a layer: on GPUs, and on the host."""
+
+    __slots__ = ("on_gpu", "on_host")
+
+    def __init__(self) -> None:
+        self.on_gpu, self.on_host = Again(), LaunchCache()
+
+    def learn_on_host(self, given: Sequence[Any], out: Any, whole: Whole | None, names: Sequence[str]) -> None:
+        """A call of a kernel was right; `names` are what the kernel calls the given arrays and, last, the result."""
+        if whole is not None:
+            place = {name: n for n, name in enumerate(names)}
+            self.on_host.learn(given, [(out, False)], whole, [place.get(name) for name in whole.names])
+
+
+def option(value: Any) -> Any:
+    """An option as what `learnt_of` tells apart; None and texts are themselves."""
+    return value if value is None or isinstance(value, str) else (type(value), repr(value))
+
+
 @lru_cache(maxsize=256)
-def again_for(what: str) -> Again:
-    """What was learnt of the calls of a function with these options, by their text."""
-    return Again()
+def learnt_of(function: str, *options: Any) -> Learnt:
+    """What was learnt of the calls of a function with these options."""
+    return Learnt()
 
 
 def taken_as_they_are(given: Sequence[Any], arrays: Sequence[Any]) -> bool:

@@ -14,15 +14,16 @@ from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import (
-    again_for,
     array,
     by,
     dtype_of,
     is_on_gpu,
     known_precision,
+    learnt_of,
     taken_as_they_are,
 )
 from tilewright.ops.layers import Layer
+from tilewright.runtime import environment
 from tilewright.runtime.eager import eager
 
 
@@ -152,6 +153,7 @@ class Conv(Layer):
             self.accumulate,
             target,
             self.constant,
+            environment.threads(),
         )
 
 
@@ -228,17 +230,17 @@ def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 def _convolved(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
     """A convolution by a layer for this call alone; on a GPU, one like a call before only moves addresses."""
     given = (x, w) if bias is None else (x, w, bias)
-    quick = again_for(f"{kind.__name__} {sorted(options.items())}") if is_on_gpu(x) else None
-    found = None if quick is None else quick(given)
+    learnt = learnt_of(kind.__name__, f"{sorted(options.items())}").on_gpu if is_on_gpu(x) else None
+    found = None if learnt is None else learnt(given)
     if found is not None:
         return found[0]
     layer = kind(w, bias, **options)
-    layer.constant = quick is None
+    layer.constant = learnt is None
     made, launch = layer.run(x)
-    if quick is not None and launch is not None:
+    if learnt is not None and launch is not None:
         held = [layer.weight] if bias is None else [layer.weight, layer.bias]
         if taken_as_they_are(given[1:], held):
-            quick.learn(given, [made], launch)
+            learnt.learn(given, [made], launch)
     return made
 
 
@@ -258,7 +260,9 @@ def _conv(
     accumulate: str | None,
     target: str,
     constant: bool,
+    threads: int,
 ) -> Compiled:
+    """A kernel for these sizes, planned for a machine with so many threads."""
     f, *taps, c = weight
     made = conv_kernel(
         taps,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType, DTypeLike
 from tilewright.limits import written
 from tilewright.ops.arrays import (
+    Learnt,
     by,
     dtype_of,
     in_place,
@@ -25,14 +28,25 @@ from tilewright.ops.arrays import (
 from tilewright.ops.sources import Source
 from tilewright.runtime.device_arrays import DeviceArray, common_device, share_memory
 from tilewright.runtime.eager import eager
-from tilewright.runtime.host import Kept
 from tilewright.runtime.overlap import require_own_memory
+from tilewright.runtime.scripts import Kept, Whole
 from tilewright.runtime.tensors import Form
-from tilewright.targets.gpu.again import Again
-from tilewright.targets.registry import is_gpu
+from tilewright.targets.names import is_gpu
 
 NAMES = ("x", "w", "bias", "y")
 """What a layer's arrays are, in the order of its kernel's arguments."""
+
+
+class LayerCall(NamedTuple):
+    """A call of a layer: its result as callers get it, and the array that it is.
+
+    `launch` gave it; None: nothing was to be computed. `whole` is what the launch consists of, where it only launches.
+    """
+
+    result: Any
+    out: Any
+    launch: Any = None
+    whole: Whole | None = None
 
 
 class Layer:
@@ -54,7 +68,7 @@ class Layer:
         """Lets go of packed weights, and of those on devices."""
         self._packed: dict[Any, Kept] = {}
         self._placed: dict[int | None, tuple[Any, Any]] = {}
-        self._quick = Again()
+        self._learnt = Learnt()
 
     @eager
     def refresh(self) -> None:
@@ -87,11 +101,17 @@ class Layer:
         if self._source.is_changed():
             self.refresh()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Who changes what it is made of, such as its activation, gets the layer that is made of that."""
+        object.__setattr__(self, name, value)
+        if not name.startswith("_"):
+            self._forget()
+
     def __getstate__(self) -> dict[str, Any]:
         """What copies are made of: the weights; they pack and place them for themselves."""
         weight, bias = on_host(self.weight), None if self.bias is None else on_host(self.bias)
         held = {"weight": weight, "bias": bias, "_source": Source(weight, bias)}
-        return {**self.__dict__, **held, "_packed": {}, "_placed": {}, "_quick": None}
+        return {**self.__dict__, **held, "_packed": {}, "_placed": {}, "_learnt": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -137,15 +157,20 @@ class Layer:
 
     def _called(self, x: Any) -> Any:
         """The result with the weights that were read last."""
-        if not is_on_gpu(x):
-            return self.run(x)[0]
-        quick = self._quick((x, *self._tensors(x)))
-        if quick is not None:
-            return quick[0]
-        found, launch = self.run(x)
-        if launch is not None:
-            self._quick.learn((x, *self._tensors(x)), [found], launch)
-        return found
+        learnt = self._learnt
+        made = learnt.on_host((x,))
+        if made is not None:
+            return made[0]
+        if is_on_gpu(x):
+            made = learnt.on_gpu((x, *self._tensors(x)))
+            if made is not None:
+                return made[0]
+        ran = self._run_at_length(x)
+        if ran.whole is not None and isinstance(ran.out, np.ndarray):
+            learnt.learn_on_host([x], ran.out, ran.whole, (self.names[0], self.names[-1]))
+        elif ran.launch is not None and is_on_gpu(x):
+            learnt.on_gpu.learn((x, *self._tensors(x)), [ran.result], ran.launch)
+        return ran.result
 
     def _tensors(self, x: Any) -> list[Any]:
         """Weights and bias as tensors beside one of torch's, where they were brought there."""
@@ -154,15 +179,20 @@ class Layer:
 
     def run(self, x: Any) -> tuple[Any, Any]:
         """(the result, the launch that gave it; None where nothing was to be computed)."""
+        ran = self._run_at_length(x)
+        return ran.result, ran.launch
+
+    def _run_at_length(self, x: Any) -> LayerCall:
+        """Runs the layer on an array that is checked at length."""
         taken, form = self._taken(x), Form([x])
         form.require(self.out, "the result")
         shape, target = self._shape(taken), target_for(self.target, {"x": taken})
         out = result(target, [taken], shape, self.out)
         if not out.size:
-            return returned(out, form), None
-        launch = self._launch(self._kernel(taken, target), taken, out, target)
+            return LayerCall(returned(out, form), out)
+        launch, whole = self._launch(self._kernel(taken, target), taken, out, target)
         launch()
-        return returned(out, form), launch
+        return LayerCall(returned(out, form), out, launch, whole)
 
     @eager
     def kernel(self, x: Any) -> tuple[Compiled, Any]:
@@ -189,19 +219,19 @@ class Layer:
         target = target_for(self.target, {"x": taken, "out": goal})
         if kernel is not None and not isinstance(kernel, Compiled):
             raise ArgumentError(f"kernel={written(kernel, 80)}: what `kernel(x)` of this layer gives, or nothing")
-        return self._launch(self._kernel(taken, target) if kernel is None else kernel, taken, goal, target)
+        return self._launch(self._kernel(taken, target) if kernel is None else kernel, taken, goal, target)[0]
 
-    def _launch(self, made: Compiled, x: Any, out: Any, target: str) -> Callable[[], None]:
-        """A kernel bound to arrays and to the weights, which are packed already or now."""
+    def _launch(self, made: Compiled, x: Any, out: Any, target: str) -> tuple[Callable[[], None], Whole | None]:
+        """A kernel bound to arrays and to the weights, which are packed already or now; and what it consists of."""
         weight, bias = self._factors(x, target)
         arrays = dict(zip(self.names, (x, weight, bias, out), strict=True))
         arrays = {name: array for name, array in arrays.items() if array is not None}
         if not self.constant:
-            return made.bind(arrays)
+            return made.bind_whole(arrays)
         key = made, common_device("the call", [x])
         if key not in self._packed:
             self._packed[key] = made.keep(arrays)
-        return made.bind(arrays, self._packed[key])
+        return made.bind_whole(arrays, self._packed[key])
 
     def _factors(self, x: Any, target: str) -> tuple[Any, Any]:
         """Weights and bias where a call runs; brought there once."""

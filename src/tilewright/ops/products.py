@@ -14,7 +14,7 @@ from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.gemm import gemm as gemm_kernel
 from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import (
-    again_for,
+    Learnt,
     array,
     bias_of,
     by,
@@ -22,6 +22,8 @@ from tilewright.ops.arrays import (
     is_on_gpu,
     known_precision,
     known_target,
+    learnt_of,
+    option,
     out_type,
     result,
     returned,
@@ -29,8 +31,13 @@ from tilewright.ops.arrays import (
     target_for,
 )
 from tilewright.ops.layers import Layer
+from tilewright.runtime import environment
 from tilewright.runtime.eager import eager
 from tilewright.runtime.tensors import Form
+from tilewright.targets.names import is_gpu
+
+_PLAIN = Learnt()
+"""What was learnt of products without options."""
 
 
 @eager
@@ -58,10 +65,13 @@ def matmul(
     (2, 3, 5)
     """
     given = (a, b) if bias is None else (a, b, bias)
-    quick = again_for(f"matmul {activation} {out_dtype!r} {precision} {accumulate} {target}") if is_on_gpu(a) else None
-    found = None if quick is None else quick(given)
-    if found is not None:
-        return found[0]
+    if activation is out_dtype is precision is accumulate is target is None:
+        learnt = _PLAIN
+    else:
+        learnt = learnt_of("matmul", *map(option, (activation, out_dtype, precision, accumulate, target)))
+    made = learnt.on_host(given) or learnt.on_gpu(given)
+    if made is not None:
+        return made[0]
     known_activation(activation), known_precision(precision), known_target(target)
     left, right = array(a, "a"), array(b, "b")
     kind = require_fit(left, right)
@@ -80,15 +90,19 @@ def matmul(
         count, m = 1, m * count
     kinds = (kind.name, kind_of_result.name)
     asked = (activation, precision, accumulate)
-    kernel = product_kernel("nn", (count, m, k, n), kinds, added is not None, asked, where, False)
+    kernel = product_kernel(
+        "nn", (count, m, k, n), kinds, added is not None, asked, where, False, environment.threads()
+    )
     arrays = {"a": left, "b": right, "c": out} | ({} if added is None else {"bias": added})
-    launch = kernel.bind(arrays)
+    launch, whole = kernel.bind_whole(arrays)
     launch()
-    made = returned(out, form)
+    result_given = returned(out, form)
     taken = [left, right] if added is None else [left, right, added]
-    if quick is not None and len(batch) == (count > 1) and taken_as_they_are(given, taken):
-        quick.learn(given, [made], launch)
-    return made
+    if not is_gpu(where):
+        learnt.learn_on_host(given, out, whole, ["a", "b", *(["bias"] if added is not None else []), "c"])
+    elif len(batch) == (count > 1) and taken_as_they_are(given, taken):
+        learnt.on_gpu.learn(given, [result_given], launch)
+    return result_given
 
 
 class Linear(Layer):
@@ -160,7 +174,8 @@ class Linear(Layer):
         kinds = (dtype_of(x, "x").name, self.out.name)
         sizes = (1, prod(x.shape[:-1]), k, n)
         asked = (self.activation, self.precision, self.accumulate)
-        return product_kernel("nt", sizes, kinds, self.bias is not None, asked, target, self.constant)
+        threads = environment.threads()
+        return product_kernel("nt", sizes, kinds, self.bias is not None, asked, target, self.constant, threads)
 
 
 def require_fit(left: Any, right: Any) -> DType:
@@ -184,9 +199,11 @@ def product_kernel(
     asked: tuple[str | None, str | None, str | None],
     target: str,
     constant: bool,
+    threads: int,
 ) -> Compiled:
     """The kernel of products of `sizes` (how many, m, k, n), of the types of factors and result; `asked` is activation,
-    precision and accumulate; `constant` says that b does not change once it is bound.
+    precision and accumulate; `constant` says that b does not change once it is bound. It is planned for a machine with
+    so many `threads`.
     """
     count, m, k, n = sizes
     options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))

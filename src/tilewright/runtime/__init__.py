@@ -6,6 +6,7 @@
 | arguments      | checks of what a kernel is called with; outputs that are left out            |
 | sizes          | the values of open parameters, from the arguments' shapes                    |
 | dlpack         | arrays of others, also of types that numpy does not have                     |
+| outputs        | the pool of memory for outputs that calls make                               |
 | arrays         | arrays that start at a cache line                                            |
 | cache          | compiled programs that are kept                                              |
 | codegen        | machine code from LLVM IR, made in a helper process (`codegen_server`)       |
@@ -21,5 +22,6 @@
 | tensors, exchange | arrays of other libraries; what those tell without going through Python   |
 | device_arrays  | arrays on a device, taken as they are or moved; results there                |
 | overlap        | whether arrays share memory, exactly                                         |
+| scripts        | host programs for one set of sizes, bound to arrays                          |
 | host           | the host executor: runs the host program of a module, on every device        |
 """

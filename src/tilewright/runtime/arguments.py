@@ -18,6 +18,7 @@ from tilewright.ir.dtypes import DType, from_numpy, plain_number
 from tilewright.ir.in_place import why_not_in_place
 from tilewright.limits import written
 from tilewright.runtime.device_arrays import DeviceArray, array_of, is_same_array, made_like, share_memory
+from tilewright.runtime.outputs import maker
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scalars import scalar
 from tilewright.runtime.tensors import Form, as_array
@@ -35,9 +36,14 @@ class Arguments:
         given: tuple[Any, ...],
         lenient: bool = False,
         near: Callable[[Sequence[Any]], Any] | None = None,
+        whole: Set[Value] = frozenset(),
     ):
-        """`near` gives the memory of the device that arrays lie on; None: they are the host's."""
+        """`near` gives the memory of the device that arrays lie on; None: they are the host's.
+
+        `whole` are outputs of which the program writes every element: made here, they need no zeros before.
+        """
         self.program, self.outputs, self.lenient, self.near = program, outputs, lenient, near
+        self.whole, self.warned = whole, False
         self.made: list[Any] = []
         given = self.given = self._fill_in(given)
         self.values: dict[Value, Any] = {}
@@ -50,18 +56,19 @@ class Arguments:
             if argument is None:
                 self.form.require(value.type.dtype, f"{program.name}: the output {value.name}")
                 shape = tuple(self._extent(d, value) for d in value.type.sizes)
-                self.values[value] = self._made(shape, value.type.dtype)
+                self.values[value] = self._made(shape, value)
                 self.made.append(self.values[value])
         self._check_shapes()
         self._check_assumptions()
         self.in_place = self._aliases()
         """Inputs that are computed in place, and the outputs that they are."""
 
-    def _made(self, shape: tuple[int, ...], dtype: DType) -> Any:
+    def _made(self, shape: tuple[int, ...], value: Value) -> Any:
         """A fresh output: on the device where the first argument that lies on one does."""
+        dtype: DType = value.type.dtype
         if self.near is not None:
             return made_like(list(self.values.values()), shape, dtype, self.near)
-        return np.zeros(shape, dtype.numpy)
+        return maker(shape, dtype.numpy, zeroed=value not in self.whole)()
 
     @property
     def is_empty(self) -> bool:
@@ -240,6 +247,7 @@ class Arguments:
                     broken = f"{self.program.name} assumes {record.attrs['that']}, but {sizes}"
                     if not self.lenient:
                         raise ArgumentError(broken)
+                    self.warned = True
                     warnings.warn(f"{broken}: ignored, no result rests on it", IgnoredOptionWarning, stacklevel=2)
 
     def _aliases(self) -> dict[Value, Value]:

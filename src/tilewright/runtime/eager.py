@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import wraps
+from sys import modules
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_DYNAMO = "torch._dynamo"
 _WHY = "Tilewright's kernels are machine code, which torch.compile does not see into"
 
 
@@ -25,7 +26,9 @@ def eager(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
         try:  # a graph cannot end inside `try`: torch.compile then leaves this frame as it is, for good
-            return (apart[0] if apart else _taken_apart(function, apart))(*args, **options)
+            if _DYNAMO in modules:
+                return (apart[0] if apart else _taken_apart(function, apart))(*args, **options)
+            return function(*args, **options)
         finally:
             pass
 
@@ -35,7 +38,7 @@ def eager(function: Callable[P, R]) -> Callable[P, R]:
 def _taken_apart(function: Callable[P, R], apart: list[Callable[P, R]]) -> Callable[P, R]:
     """The function as torch.compile leaves it alone, kept in `apart`; itself where torch.compile is not in use."""
     try:
-        disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)  # absent while it is being imported
+        disable = getattr(modules.get(_DYNAMO), "disable", None)  # absent while it is being imported
         if disable is None:
             return function
         apart.append(disable(function))

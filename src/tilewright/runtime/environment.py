@@ -25,9 +25,13 @@ class Variable:
     default: str
     read: Callable[[str], Any]
 
+    def text(self) -> str | None:
+        """What it is set to, as it stands there; None: it is not set."""
+        return os.environ.get(self.name)
+
     def value(self) -> Any:
         """What it is set to, or None."""
-        text = os.environ.get(self.name)
+        text = self.text()
         if text is None or text == "":
             return None
         try:

@@ -1,44 +1,44 @@
 """The host executor: runs the host program of a module, for every device alike.
 
 A `Device` says two things: how a block or loop program is made launchable, and where memory comes from and how it is
-filled; `HostMemory` is the host's own. The executor does the rest. When arrays are bound, sizes are read off their
-shapes and the host program becomes a *script* for these sizes: branches are decided, workspaces have numbers for
-extents, programs are ready to launch. The script is bound to the arrays once: what stands in `bind` runs then, the rest
-becomes a list of ready calls. A launch calls them in order, and interprets nothing.
+filled. The executor does the rest. When arrays are bound, sizes are read off their shapes and the host program becomes
+a *script* for these sizes (`scripts`), which is bound to the arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
-from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.errors import ArgumentError, ExecutionError, UninitialisedFault
+from tilewright.errors import ExecutionError, UninitialisedFault
 from tilewright.interpret.block.memory import at_line
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.binding import open_parameters, open_sizes
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.module import Module
 from tilewright.limits import WORKERS, Limit, shown
-from tilewright.runtime.arrays import empty
+from tilewright.runtime.scripts import (
+    Checked,
+    Filled,
+    HostArgument,
+    Launchable,
+    Launched,
+    Memories,
+    Script,
+    ScriptExecutor,
+    SlotMemory,
+    Step,
+    Tabled,
+)
 from tilewright.runtime.sizes import sizes_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Call = Callable[[], None]
 SCRIPTS = 64
 """The sizes, at most, whose scripts are remembered."""
-
-
-class Launchable(Protocol):
-    """A program that a device has made ready."""
-
-    def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Call:
-        """The program bound to arrays and to the values of its open parameters; a call runs it."""
 
 
 class HostDevice(Protocol):
@@ -54,174 +54,7 @@ class HostDevice(Protocol):
         """The memory that goes with the arguments of a call; `passing`: what it gives is used by that call alone."""
 
 
-class Memories(Protocol):
-    """Where tensors of a device lie; arrays of the host are numpy's, others the device's own."""
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Memory that its programs can use; what it holds is not set."""
-
-    def takes(self, array: Any) -> bool:
-        """Whether programs take an array as it lies: packed, at a multiple of what they load at once."""
-
-    def copy(self, source: Any, goal: Any) -> None:
-        """What one array holds goes to another; either may be the host's."""
-
-    def fill(self, array: Any, value: Any) -> None:
-        """A number everywhere."""
-
-    def numpy(self, array: Any) -> Array:
-        """What an array holds by now, for the host to look at."""
-
-
-class HostMemory:
-    """The host's memory, for devices that run their programs on it."""
-
-    def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """The same for all."""
-        return self
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Memory that starts at a cache line."""
-        return empty(shape, dtype)
-
-    def takes(self, array: Any) -> bool:
-        """Packed, at a multiple of the element size."""
-        return bool(array.flags.c_contiguous and array.flags.aligned)
-
-    def copy(self, source: Any, goal: Any) -> None:
-        """Element by element."""
-        goal[...] = source
-
-    def fill(self, array: Any, value: Any) -> None:
-        """A number everywhere."""
-        array.fill(value)
-
-    def numpy(self, array: Any) -> Array:
-        """The array itself."""
-        found: Array = array
-        return found
-
-
-# -- scripts ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SlotMemory:
-    """What stands in a slot: a workspace, or what another slot holds (`source`) in another shape, or with strides."""
-
-    slot: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    source: int | None = None
-    strides: tuple[int, ...] | None = None
-
-    def seen(self, memory: Any) -> Any:
-        """The memory of its source as it shows it."""
-        if self.strides is None:
-            return memory.reshape(self.shape)
-        if isinstance(memory, np.ndarray):
-            steps = [s * memory.itemsize for s in self.strides]
-            return np.lib.stride_tricks.as_strided(memory, self.shape, steps, writeable=False)
-        return memory.strided(self.shape, self.strides)
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A launch; its arguments by slot."""
-
-    program: Launchable
-    slots: tuple[int, ...]
-    workers: int
-    params: tuple[tuple[str, int], ...]
-
-    def on(self, memory: Sequence[Any], _: Memories) -> Call:
-        """What does it on this memory."""
-        return self.program.launch([memory[n] for n in self.slots], self.workers, dict(self.params))
-
-
-@dataclass(frozen=True)
-class Filled:
-    """A tensor filled with a number."""
-
-    slot: int
-    value: Any
-
-    def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """What does it on this memory."""
-        return partial(where.fill, memory[self.slot], self.value)
-
-
-@dataclass(frozen=True, eq=False)
-class Tabled:
-    """A tensor filled with the values of an expression."""
-
-    slot: int
-    values: Array
-
-    def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """What does it on this memory."""
-        return partial(where.copy, self.values, memory[self.slot])
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Elements that must be 0, and what is said where one is not, at which place of a text."""
-
-    slot: int
-    faults: tuple[tuple[int, str, Any], ...]
-
-    def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """What does it on this memory."""
-        faults, slot = self.faults, memory[self.slot]
-
-        def check() -> None:
-            found = where.numpy(slot)
-            if found.any():
-                for place, says, loc in faults:
-                    if found[place]:
-                        raise ExecutionError(says, loc)
-
-        return check
-
-
-Step = Launched | Filled | Tabled | Checked
-
-
-@dataclass
-class Script:
-    """A host program for one set of sizes: the memory it needs, what is done once, and what at every launch."""
-
-    memory: list[SlotMemory] = field(default_factory=list)
-    once: list[Step] = field(default_factory=list)
-    each: list[Step] = field(default_factory=list)
-    held: set[int] = field(default_factory=set)
-    """The slots of workspaces that are made or written once."""
-    lasting: bool = True
-    """Whether what is done once only fills workspaces, so that it may be kept for other arguments."""
-
-    def places(self, arguments: int) -> list[tuple[int | None, ...]] | None:
-        """For each launch, which argument each of its arrays is, None: a workspace. None where it does more."""
-        roots: dict[int, int | None] = {n: n for n in range(arguments)}
-        for each in self.memory:
-            roots[each.slot] = None if each.source is None else roots[each.source]
-        if self.once or not all(isinstance(step, Launched) for step in self.each):
-            return None
-        return [tuple(roots[n] for n in step.slots) for step in self.each if isinstance(step, Launched)]
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What was done once for some arguments: the workspaces it filled, and how they came about."""
-
-    steps: tuple[Step, ...]
-    made: tuple[SlotMemory, ...]
-    arrays: dict[int, Array]
-
-    def fits(self, script: Script) -> bool:
-        """Whether a script, perhaps for other sizes, would do the same once."""
-        if not script.lasting or self.steps != tuple(script.once):
-            return False
-        return self.made == tuple(m for m in script.memory if m.slot in script.held)
+# -- scripts from host programs -----------------------------------------------------------------------------
 
 
 class _Writing:
@@ -347,6 +180,8 @@ class _Writing:
         for once, op, uses in sorted(self._uses, key=lambda use: not use[0]):
             for value, read, written in uses:
                 root = self.roots[self.slots[value]]
+                if once and root < arguments:
+                    self.script.fixed.add(root)
                 if read and root in unwritten:
                     raise UninitialisedFault(f"{at_line(op)} reads %{value.name}, which nothing wrote", op.loc)
                 if written and once:
@@ -358,12 +193,13 @@ class _Writing:
 # -- the executor -------------------------------------------------------------------------------------------
 
 
-class HostExecutor:
+class HostExecutor(ScriptExecutor):
     """A module that can be bound to arrays, its programs made launchable by a device.
 
     >>> from tilewright.ir.block import parse_block
     >>> from tilewright.ir.host import parse_host
     >>> from tilewright.limits import ELEMENTS
+    >>> from tilewright.runtime.scripts import HostMemory
     >>> class Telling(HostMemory):  # a device that tells what it is asked
     ...     room = ELEMENTS
     ...     def __init__(self, name=None): self.name = name
@@ -390,9 +226,19 @@ class HostExecutor:
     def __init__(self, module: Module, device: HostDevice):
         self.module, self.device = module, device
         self._open = bool(open_sizes(module.host))
-        kinds = [a.type for a in module.host.args]
-        self.forms = [None if self._open else tuple(int(e) for e in k.shape) for k in kinds]
-        """The shapes of its arguments; None where a call tells them."""
+        self.name = module.host.name
+        self.main = next(reversed(module.programs), self.name)
+        self.arguments = tuple(
+            HostArgument(
+                a.name or "",
+                a.type.role or "in",
+                str(a.type),
+                a.type.dtype.numpy,
+                len(a.type.shape),
+                None if self._open else tuple(int(e) for e in a.type.shape),
+            )
+            for a in module.host.args
+        )
         self._prepared: dict[Any, Launchable] = {}
         self._scripts: Callable[..., Script] = lru_cache(SCRIPTS)(self._written)
 
@@ -422,120 +268,17 @@ class HostExecutor:
 
     def script(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Script:
         """The script for arrays; raises where they are not what the program takes."""
-        host = self.module.host
-        if len(arrays) != len(host.args):
-            raise ArgumentError(f"{host.name} takes {len(host.args)} arguments, not {len(arrays)}")
-        for arg, form, array in zip(host.args, self.forms, arrays, strict=True):
-            kind = arg.type
-            right = array.ndim == len(kind.shape) if form is None else array.shape == form
-            if not right or array.dtype != kind.dtype.numpy:
-                raise ArgumentError(f"{arg.name} is {array.dtype} of shape {array.shape}; {host.name} takes {kind}")
+        self.require(arrays)
         if not self._open:
             return self._scripts(())
+        host = self.module.host
         named = {a.name or "": array for a, array in zip(host.args, arrays, strict=True)}
         return self._scripts(tuple(sizes_of(host, named, params).items()))
 
-    def keep(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Kept:
-        """Does what is done once, for these arguments; `bind` takes it for others of which it depends on none."""
-        script, where = self.script(arrays, params), self.device.near(arrays)
-        staged, _ = self._staged(arrays, where)
-        return self._keep(script, self._memory(script, staged, None, where), where)
+    def script_of_closed_sizes(self) -> Script:
+        """The script of a program whose sizes no call tells."""
+        return self._scripts(())
 
-    def _keep(self, script: Script, memory: list[Any], where: Memories) -> Kept:
-        for step in script.once:
-            step.on(memory, where)()
-        made = tuple(m for m in script.memory if m.slot in script.held)
-        return Kept(tuple(script.once), made, {m.slot: memory[m.slot] for m in made})
-
-    def bind(
-        self,
-        arrays: Sequence[Array],
-        params: Mapping[str, int] | None = None,
-        kept: Kept | None = None,
-        *,
-        passing: bool = False,
-    ) -> Call:
-        """The program bound to arrays, in order; a call of the result launches it on what they hold by then.
-
-        `params` gives sizes that no shape tells. What is done once is done now, or was: `kept` says with what outcome.
-        Arrays that do not lie in memory as programs take them are copied before each launch, and back after it.
-        `passing` says that the result is called once, now: its workspaces may be gone afterwards. Threads may call the
-        result at the same time; they take turns.
-        """
-        script, where = self.script(arrays, params), self.device.near(arrays, passing)
-        staged, copies = self._staged(arrays, where)
-        known = kept if kept is not None and kept.fits(script) else None
-        memory = self._memory(script, staged, known, where)
-        if known is None and script.once:
-            self._keep(script, memory, where)
-        calls = [step.on(memory, where) for step in script.each]
-        if copies:
-            calls = [partial(where.copy, given, copy) for given, copy, _ in copies] + calls
-            calls += [partial(where.copy, copy, given) for given, copy, written in copies if written]
-            return Bound(calls)
-        places = script.places(len(arrays))
-        slots = [step.slots for step in script.each if isinstance(step, Launched)]
-        as_given = places is not None and slots == [tuple(range(len(arrays)))]
-        if as_given or (len(calls) == 1 and not hasattr(calls[0], "again")):
-            return calls[0]
-        if not places:
-            return Bound(calls)
-        written = tuple(a.type.role != "in" for a in self.module.host.args)
-        return Bound(calls, Whole(tuple(arrays), written, tuple(zip(calls, places, strict=True))))
-
-    def _staged(self, arrays: Sequence[Any], where: Memories) -> tuple[list[Any], list[tuple[Any, Any, bool]]]:
-        """The arguments as programs take them: packed, at multiples of their element size; and which are copies."""
-        memory, copies = list(arrays), []
-        for place, (arg, array) in enumerate(zip(self.module.host.args, arrays, strict=True)):
-            if not where.takes(array):
-                memory[place] = copy = where.empty(array.shape, array.dtype)
-                try:
-                    where.copy(array, copy)
-                except ArgumentError as fault:
-                    raise ArgumentError(f"{self.module.host.name}: argument {arg.name}: {fault}") from None
-                copies.append((array, copy, arg.type.role != "in"))
-        return memory, copies
-
-    def _memory(self, script: Script, staged: list[Any], kept: Kept | None, where: Memories) -> list[Any]:
-        """The tensors of all slots."""
-        memory = staged
-        for each in script.memory:
-            if each.source is not None:
-                memory.append(each.seen(memory[each.source]))
-            elif kept is not None and each.slot in kept.arrays:
-                memory.append(kept.arrays[each.slot])
-            else:
-                memory.append(where.empty(each.shape, each.dtype))
-        return memory
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A call of a host program that only launches: its arguments, which of them are written, and the launches.
-
-    With each launch go the arguments that its arrays are; None: a workspace.
-    """
-
-    arrays: tuple[Any, ...]
-    written: tuple[bool, ...]
-    launches: tuple[tuple[Any, tuple[int | None, ...]], ...]
-
-    @property
-    def works(self) -> bool:
-        """Whether it has workspaces."""
-        return any(place is None for _, places in self.launches for place in places)
-
-
-class Bound:
-    """Ready calls, one after the other; `whole` where they are launches and no more."""
-
-    __slots__ = ("_calls", "_lock", "whole")
-
-    def __init__(self, calls: list[Call], whole: Whole | None = None):
-        self._calls, self._lock, self.whole = tuple(calls), Lock(), whole
-
-    def __call__(self) -> None:
-        """Does them; workspaces are one caller's at a time."""
-        with self._lock:
-            for call in self._calls:
-                call()
+    def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
+        """The memory of its device."""
+        return self.device.near(arrays, passing)

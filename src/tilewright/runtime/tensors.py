@@ -37,7 +37,10 @@ def as_array(argument: Any, where: str) -> Any:
         ...
     tilewright.errors.ArgumentError: x is a masked array, whose mask would be lost; pass x.filled(value)
     """
-    if isinstance(argument, np.ma.MaskedArray):
+    if type(argument) is np.ndarray:
+        return argument
+    masked = sys.modules.get("numpy.ma")  # an argument can only be masked where its program has loaded that
+    if masked is not None and isinstance(argument, masked.MaskedArray):
         raise ArgumentError(f"{where} is a masked array, whose mask would be lost; pass {_name(where)}.filled(value)")
     if isinstance(argument, np.ndarray):
         return argument

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from math import isfinite
-from statistics import median
 from time import perf_counter
 
 from tilewright.errors import ArgumentError
@@ -49,6 +47,9 @@ def interleaved_medians(samplers: Sequence[Callable[[], float]], rounds: int = R
     >>> interleaved_medians([lambda: next(samples), lambda: 7.0], rounds=3)
     [2.0, 7.0]
     """
+    import random
+    from statistics import median  # which calls of kernels need not load
+
     order, rng = list(range(len(samplers))), random.Random(0)
     samples: list[list[float]] = [[] for _ in samplers]
     for _ in range(rounds):

@@ -14,13 +14,16 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from tilewright.errors import ArgumentError, TargetError
-from tilewright.machine import Machine, UnknownName
 from tilewright.targets.cpu.families import family, is_cpu
-from tilewright.targets.cpu.target import CpuTarget, host, named
-from tilewright.targets.gpu.kernel import GpuTarget
+from tilewright.targets.names import CPU, CUDA, GPU, is_gpu, is_native
+
+if TYPE_CHECKING:  # calls of kernels that the cache keeps need no machine
+    from tilewright.machine import Machine
+    from tilewright.targets.cpu.target import CpuTarget
+    from tilewright.targets.gpu.kernel import GpuTarget
 
 _GPUS = {"ampere": "nvidia", "hopper": "nvidia", "cdna3": "amd", "xe": "intel"}
 MACHINES = (
@@ -34,22 +37,18 @@ MACHINES = (
 )
 """The names of all machines; those of CPUs may go on with features that are optional, `aarch64.neon.dotprod`."""
 
-GPU, CUDA = "gpu", "cuda"
-"""The GPU at hand, of whatever maker, and NVIDIA's; with a colon a named machine, `gpu:hopper`, `cuda:hopper`."""
-
 _MAKERS = {GPU: tuple(dict.fromkeys(_GPUS.values())), CUDA: ("nvidia",)}
 """Whose machines a target may be."""
-
-CPU = "cpu"
-"""The target that is the CPU at hand; `cpu:NAME` is a named machine."""
 
 
 @cache
 def machine(name: str) -> Machine:
     """The machine of that name; there is one object for each name."""
+    from tilewright.machine import UnknownName
+
     found = None
     if name in _GPUS:
-        found = cast(Machine, import_module(f"tilewright.targets.{_GPUS[name]}.machine").MACHINES[name])
+        found = cast("Machine", import_module(f"tilewright.targets.{_GPUS[name]}.machine").MACHINES[name])
     elif is_cpu(name):
         found = family(name.partition(".")[0]).machine(name)
     if found is None:
@@ -57,23 +56,19 @@ def machine(name: str) -> Machine:
     return found
 
 
-def is_native(target: str) -> bool:
-    """Whether programs become machine code for a target.
-
-    >>> is_native("cpu"), is_native("cpu:aarch64.neon"), is_native("interpreter")
-    (True, True, False)
-    """
-    return target == CPU or target.startswith(f"{CPU}:")
-
-
 def native(target: str) -> CpuTarget:
     """The target of that name: "cpu", or "cpu:" and a machine."""
     if target == CPU:
+        from tilewright.targets.cpu.target import host
+
         return host()
     return _named(target)
 
 
 def _named(target: str) -> CpuTarget:
+    from tilewright.machine import UnknownName
+    from tilewright.targets.cpu.target import named
+
     name = target.partition(":")[2]
     try:
         found = machine(name)
@@ -82,15 +77,6 @@ def _named(target: str) -> CpuTarget:
     if not is_cpu(name):
         raise ArgumentError(f"target={target!r}: {name} is no CPU; its programs run on target='interpreter'")
     return named(found)
-
-
-def is_gpu(target: str) -> bool:
-    """Whether a target is a GPU.
-
-    >>> is_gpu("gpu"), is_gpu("cuda"), is_gpu("gpu:hopper"), is_gpu("cpu")
-    (True, True, True, False)
-    """
-    return target.partition(":")[0] in _MAKERS
 
 
 def gpu(target: str, described: Machine | None) -> GpuTarget:
@@ -102,6 +88,8 @@ def gpu(target: str, described: Machine | None) -> GpuTarget:
         what = name or "a program that names no machine"
         whose = "" if kind == GPU else f" of {' or '.join(_MAKERS[kind])}"
         raise ArgumentError(f"target={target!r}: {what} is no GPU{whose}; there is {', '.join(map(repr, there))}")
+    from tilewright.targets.gpu.kernel import GpuTarget
+
     place = f"tilewright.targets.{_GPUS[name]}.backend"
     if find_spec(place) is None:
         raise ArgumentError(f"target={target!r}: {name} has no code generator yet; target='interpreter' runs programs")

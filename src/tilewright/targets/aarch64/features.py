@@ -7,6 +7,9 @@ import platform
 from functools import cache
 
 ARCHITECTURES = ("aarch64", "arm64", "ARM64")
+LEVELS = {"aarch64.neon": frozenset({"neon"})}
+"""The named machines, and what each has."""
+OPTIONAL = ("fullfp16", "dotprod", "bf16", "i8mm")
 
 _HWCAP, _HWCAP2 = 16, 26
 _LINUX = {

@@ -6,9 +6,6 @@ from tilewright.machine import Limits, Machine, spaces_of
 from tilewright.targets.aarch64.atoms import COPY, MULTIPLY
 from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
 
-LEVELS = {"aarch64.neon": frozenset({"neon"})}
-OPTIONAL = ("fullfp16", "dotprod", "bf16", "i8mm")
-
 
 def row(name: str, features: frozenset[str]) -> Machine:
     """A machine with the atoms that its features allow; a workgroup is one worker, on one core."""

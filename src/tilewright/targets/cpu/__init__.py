@@ -15,7 +15,10 @@
 | vectors       | vector copies as atoms                                                               |
 | vector_atoms  | multiply-adds of vector registers as atoms                                           |
 | conversions   | 16-bit floats where the CPU has no instruction for them                              |
-| native        | machine code bound to arrays                                                         |
+| native        | loop programs as machine code                                                        |
+| launch        | machine code bound to arrays; machine code that the cache kept                       |
+| calling       | plain calls of a kernel that was called before, as one native function                |
+| launch_cache  | which calls are like one before, and what makes their outputs                        |
 | load          | object code into this process                                                        |
 | pool, waiting | the threads that run tasks, and how they wait                                        |
 | vector_views  | when a vector copy can move elements between views                                  |

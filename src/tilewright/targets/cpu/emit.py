@@ -364,7 +364,7 @@ class NativeEmitter:
     def multiply(self, op: Op) -> None:
         """C += A * B by an atom's instruction."""
         name = op.attrs["atom"]
-        write = self.family.products.get(name)
+        write = self.family.products().get(name)
         if write is None:
             raise ProgramError(f"the atom {name} is none of {self.machine.name}")
         write(self, op)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from tilewright.machine import Machine
 from tilewright.targets.cpu.family import Family
+
+if TYPE_CHECKING:
+    from tilewright.machine import Machine
 
 _MODULES = {
     "x86": "tilewright.targets.x86.family",

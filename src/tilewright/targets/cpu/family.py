@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tilewright.codegen.text import Scale
-from tilewright.ir.core import Op
-from tilewright.machine import Machine
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a family is asked for the CPU at hand before anything is planned or written
+    from tilewright.codegen.text import Scale
+    from tilewright.ir.core import Op
+    from tilewright.machine import Machine
     from tilewright.targets.cpu.emit import NativeEmitter
 
-Multiply = Callable[["NativeEmitter", Op], None]
+Multiply = Callable[["NativeEmitter", "Op"], None]
 """Writes C += A * B by an atom's instruction."""
 
 
@@ -38,8 +37,8 @@ class Family:
     `levels` are its named machines, each with its features, the smallest first; `optional` are features that a machine
     may have besides, and that its name then says (`aarch64.neon.dotprod`). `row` describes a machine with given
     features; `detect` tells those of the CPU at hand. `triple` and `cpu` are LLVM's names for code that is made for a
-    named machine. `products` writes the family's own multiplication atoms. `pause` is a line of LLVM IR that waits for
-    a moment in a loop that looks again and again, `declares` what it needs; `register` is the letter that an inline
+    named machine. `products` gives what writes its own multiplication atoms. `pause` is a line of LLVM IR that waits
+    for a moment in a loop that looks again and again, `declares` what it needs; `register` is the letter that an inline
     assembly constraint has for vector registers.
     """
 
@@ -52,7 +51,7 @@ class Family:
     row: Callable[[str, frozenset[str]], Machine]
     detect: Callable[[], frozenset[str]]
     host_features: Callable[[], str]
-    products: Mapping[str, Multiply]
+    products: Callable[[], Mapping[str, Multiply]]
     tiles: TileRegisters | None = None
     pause: str = ""
     declares: str = ""

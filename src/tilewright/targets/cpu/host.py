@@ -5,12 +5,15 @@ from __future__ import annotations
 import platform
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
-from tilewright.machine import Machine
 from tilewright.runtime import environment
 from tilewright.targets.cpu.caches import caches
 from tilewright.targets.cpu.families import family, family_of_architecture
 from tilewright.targets.cpu.family import Family
+
+if TYPE_CHECKING:
+    from tilewright.machine import Machine
 
 
 @cache
@@ -35,6 +38,12 @@ def cpu_name() -> str:
     import llvmlite.binding as llvm
 
     return str(llvm.get_host_cpu_name())
+
+
+def host_text() -> str:
+    """What code for the CPU at hand depends on, as text: its name, features, caches, and how many threads it has."""
+    known = (platform.machine(), cpu_name(), sorted(features()), caches(), environment.threads())
+    return " ".join(map(str, known))
 
 
 def host_machine() -> Machine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from functools import cache
@@ -10,10 +11,9 @@ from typing import Any
 
 from tilewright.errors import CodeGenerationError
 from tilewright.runtime import cache as disk
-from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.toolchain import toolchain
 from tilewright.targets.cpu import conversions
-from tilewright.targets.cpu.target import CodeOptions, host
+from tilewright.targets.cpu.target import CodeOptions, host_options
 
 _lock = threading.Lock()
 _count = 0
@@ -60,10 +60,12 @@ def versions(options: CodeOptions) -> str:
 
 def object_of(text: str) -> bytes:
     """The object code of LLVM IR text for the CPU at hand."""
-    options = host().options
+    options = host_options()
     key = disk.key_of("llvm", text, versions(options))
     found = disk.load(key)
     if found is None:
+        from tilewright.runtime.codegen import HELPER
+
         found = HELPER.ask(options.request("object"), text)
         disk.store(key, found)
     return found
@@ -75,7 +77,7 @@ def _linker() -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    options = host().options
+    options = host_options()
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=options.cpu, features=options.features, opt=2, jit=True
     )
@@ -104,5 +106,5 @@ def link(data: bytes, names: tuple[str, ...]) -> Code:
 
 def load_text(text: str) -> Code:
     """LLVM IR text, generated and linked; all its functions can be called."""
-    names = tuple(line.split("@")[1].split("(")[0] for line in text.splitlines() if line.startswith("define void @"))
+    names = tuple(re.findall(r"^define (?:void|ptr) @(\w+)", text, re.MULTILINE))
     return link(object_of(text), names)

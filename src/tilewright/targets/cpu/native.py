@@ -12,11 +12,10 @@ import numpy as np
 from tilewright.algebra.expr import Expr
 from tilewright.algebra.expr_text import parse_expr
 from tilewright.algebra.expr_use import Substitution
-from tilewright.errors import ArgumentError, MissingAtomWarning
+from tilewright.errors import ArgumentError
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Program
-from tilewright.ir.location import warn_author
 from tilewright.ir.loop import LOOP
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
@@ -27,13 +26,11 @@ from tilewright.runtime.dump import Dump
 from tilewright.runtime.sizes import sizes_of
 from tilewright.targets.cpu.emit import EmittedNative, emit
 from tilewright.targets.cpu.families import family_of
+from tilewright.targets.cpu.launch import Entry, NativeLaunch, report_slow, require_apart
 from tilewright.targets.cpu.load import link, versions
-from tilewright.targets.cpu.pool import aligned, pool
 from tilewright.targets.cpu.target import CpuTarget
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-_reported: set[str] = set()
 
 
 class NativeKernel:
@@ -52,10 +49,12 @@ class NativeKernel:
         self._object: bytes | None = None
         self._scratch: tuple[int, Expr] | None = None
         self.slow: tuple[str, ...] = ()
+        self.key: str | None = None
+        """Its place in the cache; None where it is not made to run."""
         if not target.runs:
             self.slow = self._lower(dump)
             return
-        key = disk.key_of("cpu", target.machine.name, str(program), versions(target.options))
+        key = self.key = disk.key_of("cpu", target.machine.name, str(program), versions(target.options))
         kept = disk.load(key) if not dump.wanted else None
         if kept is None:
             self.slow = self._lower(dump)
@@ -74,10 +73,7 @@ class NativeKernel:
             head, _, code = kept.partition(b"\n")
             header = json.loads(head)
             self.slow = tuple(header["slow"])
-        for reason in self.slow:
-            if reason not in _reported:
-                _reported.add(reason)
-                warn_author(reason, MissingAtomWarning)
+        report_slow(self.slow)
         self._object = code
         self.code = link(code, (header["name"],))
         self.entry = self.code.address(header["name"])
@@ -158,7 +154,7 @@ class NativeKernel:
                 flat = np.zeros(kind.cosize(), array.dtype)
                 staged.append((array, flat, _places(kind), kind.role or "in"))
                 arrays = [*arrays[:place], flat, *arrays[place + 1 :]]
-        self._check_overlap(arrays)
+        require_apart(name, [(a.name or "", a.type.role) for a in self.program.args], arrays)
         started = self.start(arrays, workers, values)
         return StagedLaunch(started, staged) if staged else started
 
@@ -175,7 +171,10 @@ class NativeKernel:
 
     def start(self, arrays: list[Array], workers: int | None, values: Sequence[int]) -> Callable[[], None]:
         """The machine code bound to arrays that lie as it takes them, and to the values of open parameters."""
-        return NativeLaunch(self, arrays, workers, values)
+        machine = self.target.machine
+        room = self.scratch_bytes(values)
+        entry = Entry(self.entry, room, machine.limits.line_bytes, family_of(machine).name, self)
+        return NativeLaunch(entry, arrays, workers, values)
 
     def _check(self, array: Array, name: str, kind: TensorType) -> None:
         takes, shape = f"{self.program.name} takes", numbers(kind.shape, "shape")
@@ -191,39 +190,6 @@ class NativeKernel:
             raise ArgumentError(f"{name} does not lie at a multiple of its element size; pass {name}.copy()")
         if kind.role != "in" and not array.flags.writeable:
             raise ArgumentError(f"{name} is written, but the array given is read-only")
-
-    def _check_overlap(self, arrays: list[Array]) -> None:
-        names = [a.name for a in self.program.args]
-        for place, (array, arg) in enumerate(zip(arrays, self.program.args, strict=True)):
-            for other in range(len(arrays)):
-                if arg.type.role != "in" and other != place and np.may_share_memory(array, arrays[other]):
-                    raise ArgumentError(
-                        f"{self.program.name}: {names[place]}, which is written, shares memory with {names[other]}; "
-                        "give them memory of their own"
-                    )
-
-
-class NativeLaunch:
-    """A kernel bound to arrays; a call runs it. Threads may call it at the same time: they take turns."""
-
-    def __init__(self, kernel: NativeKernel, arrays: list[Array], workers: int | None, values: Sequence[int] = ()):
-        found = pool()
-        count = min(workers or found.workers, found.workers)
-        line = kernel.target.machine.limits.line_bytes
-        scratch = aligned(kernel.scratch_bytes(values) * count + line)
-        block = aligned(8 * (len(arrays) + 2 + len(values)), line).view(np.uint64)
-        configuration = kernel.configuration
-        block[: len(arrays)] = [a.ctypes.data for a in arrays]
-        block[len(arrays)] = scratch.ctypes.data
-        block[len(arrays) + 1] = 0 if configuration is None else configuration.ctypes.data
-        block[len(arrays) + 2 :] = values
-        self._record = found.record(kernel.entry, block.ctypes.data, count)
-        self._run, self._pointer = found.run, self._record.pointer
-        self._kept = (kernel, arrays, scratch, block, configuration)
-
-    def __call__(self) -> None:
-        """Runs the kernel."""
-        self._run(self._pointer)
 
 
 class StagedLaunch:

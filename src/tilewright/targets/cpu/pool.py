@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import mmap
 import os
 import threading
 import weakref
@@ -27,13 +26,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime import environment
+from tilewright.runtime.outputs import LARGE_PAGE, private_pages
+from tilewright.targets.cpu import calling
 from tilewright.targets.cpu.host import features, host_family
 from tilewright.targets.cpu.waiting import text_of_waiting
 
 SPINS = 20000
 """Looks before a worker falls asleep: some hundred microseconds."""
-LARGE_PAGE = 2 << 20
-"""Bytes of a large page."""
 
 # control block: 0 launches, 128 workers still at work, 256 function, 264 arguments, 272 workers asked for,
 # 384 sleepers, 512 lock, 640 threads (0 in a forked process, and after the end: then worker 0 does everything); lines
@@ -216,14 +215,11 @@ def aligned(count: int, alignment: int = 4096) -> np.ndarray[Any, np.dtype[np.ui
     """So many bytes of zeroed memory that start at a multiple of the alignment.
 
     Much of it lies in large pages where the system has them: rows that lie apart are then found without looking each
-    of their pages up.
+    of their pages up. A forked process has a copy of it, never the same memory.
     """
-    if count >= LARGE_PAGE // 8 and hasattr(mmap, "MADV_HUGEPAGE") and hasattr(mmap.mmap, "madvise"):
+    if count >= LARGE_PAGE // 8:
         alignment = LARGE_PAGE
-        pages = mmap.mmap(-1, -(-count // LARGE_PAGE) * LARGE_PAGE + LARGE_PAGE)
-        with suppress(OSError):  # a system may have none
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        raw = np.frombuffer(pages, np.uint8)
+        raw = np.frombuffer(private_pages(-(-count // LARGE_PAGE) * LARGE_PAGE + LARGE_PAGE), np.uint8)
     else:
         raw = np.zeros(count + alignment, np.uint8)
     start = (-raw.ctypes.data) % alignment
@@ -238,7 +234,7 @@ class Pool:
 
         features()  # asks for tile registers, before threads start
         self.workers = workers
-        self.code = load_text(text_of_waiting(host_family()) + _TEXT)
+        self.code = load_text(text_of_waiting(host_family()) + _TEXT + calling.TEXT)
         self.control = aligned(1024)
         self.address = self.control.ctypes.data
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.code.address("pool_run"))
@@ -308,6 +304,7 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     if _pool is not None:
         _pool.after_fork()
+        calling.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

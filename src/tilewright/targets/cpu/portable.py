@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from tilewright.ir.dtypes import f32, f64, i32
-from tilewright.machine import Limits, Machine, spaces_of
-from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
-from tilewright.targets.cpu.family import Family
-from tilewright.targets.cpu.products import apart
-from tilewright.targets.cpu.vector_atoms import vector_atom
-from tilewright.targets.cpu.vectors import vector_copies
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tilewright.targets.cpu.family import Family, Multiply
+
+if TYPE_CHECKING:
+    from tilewright.machine import Machine
 
 WIDTH = 16
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
     """The machine: what LLVM makes of four floats or two doubles on any CPU."""
+    from tilewright.ir.dtypes import f32, f64, i32
+    from tilewright.machine import Limits, Machine, spaces_of
+    from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
+    from tilewright.targets.cpu.vector_atoms import vector_atom
+    from tilewright.targets.cpu.vectors import vector_copies
+
     atoms = [
         vector_atom(f"vector.{kind}", WIDTH * 8 // kind.bits, 1, (kind, kind, kind), cycles=1.0)
         for kind in (f32, f64, i32)
@@ -48,6 +54,12 @@ def row(name: str, features: frozenset[str]) -> Machine:
     )
 
 
+def _products() -> Mapping[str, Multiply]:
+    from tilewright.targets.cpu.products import apart
+
+    return {"vector.f32": apart, "vector.f64": apart, "vector.i32": apart}
+
+
 FAMILY = Family(
     "portable",
     architectures=(),
@@ -58,5 +70,5 @@ FAMILY = Family(
     row=row,
     detect=frozenset,
     host_features=str,
-    products={"vector.f32": apart, "vector.f64": apart, "vector.i32": apart},
+    products=_products,
 )

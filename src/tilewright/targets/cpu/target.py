@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import TargetError
-from tilewright.ir.core import Program
-from tilewright.machine import Machine
-from tilewright.runtime.dump import Dump
 from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.host import cpu_name, features, host_family, host_machine
+
+if TYPE_CHECKING:
+    from tilewright.ir.core import Program
+    from tilewright.machine import Machine
+    from tilewright.runtime.dump import Dump
 
 FLAGS = (
     "--disable-lsr",  # addresses are placed by the compiler; the search for better ones took half the time
@@ -67,10 +69,14 @@ def host() -> CpuTarget:
     machine = host_machine()
     found = _hosts.get(machine)
     if found is None:
-        family = host_family()
-        options = CodeOptions(None, cpu_name() if family.name != "portable" else family.cpu, family.host_features())
-        found = _hosts[machine] = CpuTarget("cpu", machine, options)
+        found = _hosts[machine] = CpuTarget("cpu", machine, host_options())
     return found
+
+
+def host_options() -> CodeOptions:
+    """What LLVM is told of the CPU at hand."""
+    family = host_family()
+    return CodeOptions(None, cpu_name() if family.name != "portable" else family.cpu, family.host_features())
 
 
 _hosts: dict[Machine, CpuTarget] = {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.runtime.device_arrays import packed_steps
 from tilewright.runtime.exchange import exchange_of
-from tilewright.runtime.host import Bound
+from tilewright.runtime.scripts import Bound
 from tilewright.runtime.traced import is_transforming
 
 KINDS = 16

@@ -22,7 +22,7 @@ from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.device_arrays import DeviceArray, common_device
 from tilewright.runtime.dump import Dump
-from tilewright.runtime.host import Memories
+from tilewright.runtime.scripts import Memories
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.toolchain import toolchain
 from tilewright.targets.gpu.emit import Emitted

@@ -15,7 +15,7 @@ from tilewright.interpret.evaluation import evaluated
 from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dlpack import form_of
 from tilewright.runtime.exchange import Exchange
-from tilewright.runtime.host import Whole
+from tilewright.runtime.scripts import Whole
 from tilewright.targets.gpu.again import UNLIKE
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia.driver import LAUNCHES, Loaded

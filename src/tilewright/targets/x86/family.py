@@ -1,12 +1,36 @@
-"""The family of x86 CPUs."""
+"""The family of x86 CPUs; its machines and instructions are loaded when one is asked for."""
 
 from __future__ import annotations
 
-from tilewright.targets.cpu.family import Family
-from tilewright.targets.x86.features import detect, host_features
-from tilewright.targets.x86.instructions import PRODUCTS, scale
-from tilewright.targets.x86.machine import LEVELS, OPTIONAL, row
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tilewright.targets.cpu.family import Family, Multiply
+from tilewright.targets.x86.features import LEVELS, OPTIONAL, detect, host_features
 from tilewright.targets.x86.tile_registers import AmxTiles
+
+if TYPE_CHECKING:
+    from tilewright.codegen.text import Writer
+    from tilewright.machine import Machine
+
+
+def _row(name: str, features: frozenset[str]) -> Machine:
+    from tilewright.targets.x86.machine import row
+
+    return row(name, features)
+
+
+def _products() -> Mapping[str, Multiply]:
+    from tilewright.targets.x86.instructions import PRODUCTS
+
+    return PRODUCTS
+
+
+def _scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
+    from tilewright.targets.x86.instructions import scale
+
+    return scale(w, p, n, lanes, bits)
+
 
 FAMILY = Family(
     "x86",
@@ -15,14 +39,14 @@ FAMILY = Family(
     cpu="x86-64",
     levels=LEVELS,
     optional=OPTIONAL,
-    row=row,
+    row=_row,
     detect=detect,
     host_features=host_features,
-    products=PRODUCTS,
+    products=_products,
     tiles=AmxTiles(),
     pause="call void @llvm.x86.sse2.pause()",
     declares="declare void @llvm.x86.sse2.pause()",
     register="v",
     futex=202,
-    scale=scale,
+    scale=_scale,
 )

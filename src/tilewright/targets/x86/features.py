@@ -7,6 +7,15 @@ import platform
 import sys
 from functools import cache
 
+_AVX2 = frozenset({"avx2", "fma", "f16c"})
+_AVX512F = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+_AVX512 = _AVX512F | {"avx512bf16", "avx512vnni"}
+_AMX = _AVX512 | {"amx-tile", "amx-bf16", "amx-int8"}
+
+LEVELS = {"x86.avx2": _AVX2, "x86.avx512f": _AVX512F, "x86.avx512": _AVX512, "x86.amx": _AMX}
+"""The named machines, and what each has."""
+OPTIONAL = ("avx512vnni", "avx512bf16")
+
 _REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
 ASKED_FOR = (
     "avx2",

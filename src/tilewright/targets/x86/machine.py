@@ -7,21 +7,15 @@ from dataclasses import replace
 from tilewright.machine import Limits, Machine, TileCosts, spaces_of
 from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
 from tilewright.targets.x86.atoms import COPY, MULTIPLY
+from tilewright.targets.x86.features import LEVELS
 
-_AVX2 = frozenset({"avx2", "fma", "f16c"})
-_AVX512F = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
-_AVX512 = _AVX512F | {"avx512bf16", "avx512vnni"}
-_AMX = _AVX512 | {"amx-tile", "amx-bf16", "amx-int8"}
-
-LEVELS = {"x86.avx2": _AVX2, "x86.avx512f": _AVX512F, "x86.avx512": _AVX512, "x86.amx": _AMX}
-OPTIONAL = ("avx512vnni", "avx512bf16")
 _TILES = TileCosts(block=60, task=400, staged=60, scattered=2, shared=4, store=3 / 16)
 """Cycles, fitted to the times of many plans."""
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
     """A machine with the atoms that its features allow; a workgroup is one worker, on one core."""
-    wide, tiles = features >= _AVX512F, 8 if features >= _AMX else 0
+    wide, tiles = features >= LEVELS["x86.avx512f"], 8 if features >= LEVELS["x86.amx"] else 0
     registers, register_bytes = (32, 64) if wide else (16, 32)
     return Machine(
         name,

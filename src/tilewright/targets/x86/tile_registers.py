@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.ir.core import Op
-from tilewright.targets.cpu.pool import aligned
-
 if TYPE_CHECKING:
+    from tilewright.ir.core import Op
     from tilewright.targets.cpu.emit import NativeEmitter
 
 
@@ -52,6 +50,8 @@ class AmxTiles:
 
 @cache
 def _configuration() -> np.ndarray[Any, np.dtype[np.uint8]]:
+    from tilewright.targets.cpu.pool import aligned
+
     found = aligned(64, 64)
     found[0] = 1
     for tile in range(8):

@@ -1,0 +1,179 @@
+"""What a plain call costs above a bound launch, and how long a program takes from its import to its first result.
+
+    python benchmarks/call_cost.py           # both tables
+    python benchmarks/call_cost.py calls
+    python benchmarks/call_cost.py faults    # page faults of calls that make an output of 3 MB
+    python benchmarks/call_cost.py import 9  # so many processes of each kind
+
+All times are CPU time of the process, all its threads (`time.process_time`): workers that spin between launches count
+too, and TILEWRIGHT_THREADS=1 shows what the caller's own thread does. Calls are timed in batches, the kinds of
+one row in turn within a round, and the medians over rounds are shown. Programs are fresh processes, with an empty cache
+and with a full one; the time to import numpy and llvmlite is measured in the same process, before Tilewright's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from statistics import median
+from time import process_time
+from typing import Any
+
+BATCH, ROUNDS = 500, 40
+BARS_US = {"plain": 5.0, "layer": 10.0}
+BAR_MS = 150.0
+PROGRAMS = {
+    "kernel, 16 elements": """
+import tilewright.lang as tkl, tilewright.wave as tkw
+N = tkl.sym.N
+@tkw.wave()
+def double(x: tkl.Memory[N, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32], y: tkl.Memory[N, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32]):
+    tkw.write(tkw.read(x) + tkw.read(x), y)
+assert (tilewright.compile(double)(np.ones(16, np.float32)) == 2).all()
+""",
+    "matmul 8x8": "assert (tilewright.matmul(*2 * [np.ones((8, 8), np.float32)]) == 8).all()",
+    "Conv2d 1x8x8x8": """
+layer = tilewright.Conv2d(np.ones((8, 3, 3, 8), np.float32), padding=1)
+assert layer(np.ones((1, 8, 8, 8), np.float32))[0, 4, 4, 0] == 72
+""",
+}
+MEASURED = """
+import json, resource, sys, time
+start = time.process_time()
+import numpy as np, llvmlite.binding
+others = time.process_time()
+import tilewright
+exec(sys.argv[1])
+end = time.process_time()
+parts = [n for n in sys.modules if n.startswith("tilewright")]
+planner = [n for n in parts if n.startswith(("tilewright.plan", "tilewright.passes"))]
+print(json.dumps({"others": others - start, "ours": end - others, "modules": len(parts), "planner": len(planner)}))
+"""
+
+
+def per_call(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """CPU seconds of a call of each: the median of batches, which take turns."""
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            before = process_time()
+            for _ in range(BATCH):
+                run()
+            taken[name].append((process_time() - before) / BATCH)
+    return {name: median(samples) for name, samples in taken.items()}
+
+
+def rows() -> dict[str, tuple[str, dict[str, Callable[[], Any]]]]:
+    """Each row: which bar holds for it; the bound launch and the plain calls."""
+    import numpy as np
+
+    import tilewright
+    import tilewright.lang as tkl
+    import tilewright.wave as tkw
+
+    count = tkl.sym.N
+
+    @tkw.wave()
+    def double(
+        x: tkl.Memory[count, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+        y: tkl.Memory[count, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+    ) -> None:
+        tkw.write(tkw.read(x) + tkw.read(x), y)
+
+    kernel = tilewright.compile(double)
+    x, y = np.ones(16, np.float32), np.empty(16, np.float32)
+    product = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
+    a, c = np.ones((8, 8), np.float32), np.empty((8, 8), np.float32)
+    linear = tilewright.Linear(a)
+    conv = tilewright.Conv2d(np.ones((8, 3, 3, 8), np.float32), np.ones(8, np.float32), padding=1)
+    image, filtered = np.ones((1, 8, 8, 8), np.float32), np.empty((1, 8, 8, 8), np.float32)
+    return {
+        "kernel, 16 elements": (
+            "plain",
+            {"bound": kernel.bind(x, y), "output given": lambda: kernel(x, y), "output made": lambda: kernel(x)},
+        ),
+        "gemm kernel 8x8": (
+            "plain",
+            {
+                "bound": product.bind(a, a, c),
+                "output given": lambda: product(a, a, c),
+                "output made": lambda: product(a, a),
+            },
+        ),
+        "matmul 8x8": (
+            "plain",
+            {"bound": product.bind(a, a, c), "output made": lambda: tilewright.matmul(a, a)},
+        ),
+        "Linear 8x8": ("layer", {"bound": linear.bind(a, c), "output made": lambda: linear(a)}),
+        "Conv2d 1x8x8x8": ("layer", {"bound": conv.bind(image, filtered), "output made": lambda: conv(image)}),
+    }
+
+
+def show_calls() -> None:
+    """Prints a row for each kind of call."""
+    print(f"{'a call, us of CPU time':<24}{'bound':>9}{'output given':>14}{'output made':>13}{'above':>8}{'bar':>6}")
+    for name, (bar, runs) in rows().items():
+        found = {kind: 1e6 * seconds for kind, seconds in per_call(runs).items()}
+        given = f"{found['output given']:.2f}" if "output given" in found else ""
+        above = max(found.values()) - found["bound"]
+        made = f"{found['output made']:.2f}"
+        print(f"{name:<24}{found['bound']:>9.2f}{given:>14}{made:>13}{above:>8.2f}{BARS_US[bar]:>6.0f}")
+
+
+def show_faults() -> None:
+    """Prints the page faults of calls that make an output of 3 MB."""
+    import numpy as np
+
+    import tilewright
+
+    a, b = np.ones((1024, 8), np.float32), np.ones((8, 768), np.float32)
+    product = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
+    for name, run in {"gemm kernel": lambda: product(a, b), "matmul": lambda: tilewright.matmul(a, b)}.items():
+        last = [run() for _ in range(5)][:2]  # a program holds some results while it asks for the next
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for turn in range(50):
+            last[turn % 2] = run()
+        faults = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 50
+        print(f"{name}, a fresh output of 3 MB: {faults:.1f} page faults a call")
+
+
+def show_imports(samples: int) -> None:
+    """Prints a row for each program: medians over processes."""
+    shown = ("cold", "others", "hit", "modules", "planner", "bar")
+    print(f"{'import to result, ms':<24}" + "".join(f"{name:>9}" for name in shown))
+    for name, text in PROGRAMS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            cold = measured(text, folder)
+            hits = [measured(text, folder) for _ in range(samples)]
+        others, ours = (1e3 * median(h[part] for h in hits) for part in ("others", "ours"))
+        counts = f"{hits[0]['modules']:>9.0f}{hits[0]['planner']:>9.0f}"
+        print(f"{name:<24}{1e3 * cold['ours']:>9.0f}{others:>9.0f}{ours:>9.0f}{counts}{BAR_MS:>9.0f}")
+    print("others: importing numpy and llvmlite; planner: modules of plan/ and passes/ that a hit imports")
+
+
+def measured(text: str, folder: str) -> dict[str, float]:
+    """What a fresh process says; `folder` is its cache. Its byte code is kept, as that of installed packages is."""
+    own = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-c", MEASURED, text]
+    done = subprocess.run(command, env={**own, "TILEWRIGHT_CACHE_DIR": folder}, stdout=subprocess.PIPE, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    asked = sys.argv[1] if len(sys.argv) > 1 else ""
+    if asked in ("", "calls"):
+        show_calls()
+    if asked in ("", "faults"):
+        show_faults()
+    if asked in ("", "import"):
+        show_imports(int(sys.argv[2]) if len(sys.argv) > 2 else 7)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""Calls like one before: no check is lost, nothing stale is run, and memory is what callers think it is."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.compiler.native import NativeExecutable
+from tilewright.errors import ArgumentError
+from tilewright.runtime.outputs import LEAST
+from tilewright.targets.cpu import launch_cache
+from tilewright.targets.cpu.launch_cache import LaunchCache
+
+M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+@tkw.wave()
+def minus(
+    x: tkl.Memory[M, N, GLOBAL, tkl.f32],
+    y: tkl.Memory[M, N, GLOBAL, tkl.f32],
+    z: tkl.Memory[M, N, GLOBAL, tkl.f32],
+) -> None:
+    tkw.write(tkw.read(x) - tkw.read(y), z)
+
+
+@tkw.wave()
+def scaled(x: tkl.Memory[M, GLOBAL, tkl.f32], by: tkl.f32, y: tkl.Memory[M, GLOBAL, tkl.f32]) -> None:
+    tkw.write(tkw.read(x) * by, y)
+
+
+def numbers(*shape: int, start: int = 0) -> Any:
+    return np.arange(start, start + np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+@pytest.fixture
+def at_length(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls that were checked at length."""
+    found: list[str] = []
+    whole = NativeExecutable._run
+
+    def run(self: Any, *args: Any) -> Any:
+        found.append(self.name)
+        return whole(self, *args)
+
+    monkeypatch.setattr(NativeExecutable, "_run", run)
+    return found
+
+
+def test_a_call_like_one_before_was_checked_at_length_each_time(at_length: list[str]) -> None:
+    run = tilewright.compile(minus)
+    for start in range(5):
+        x, y = numbers(3, 5, start=start), numbers(3, 5, start=7 * start)
+        assert np.array_equal(run(x, y), x - y)
+    assert at_length == ["minus"]
+    out = np.empty((3, 5), np.float32)
+    for start in range(5):
+        x, y = numbers(3, 5, start=start), numbers(3, 5, start=7 * start)
+        assert run(x, y, out=out) is out
+        assert np.array_equal(out, x - y)
+    assert run(y=y, x=x, z=out) is None
+    assert at_length == ["minus"] * 2
+
+
+def test_one_array_given_twice_does_not_make_later_arguments_one(at_length: list[str]) -> None:
+    run = tilewright.compile(minus)
+    x, y = numbers(3, 5, start=1), numbers(3, 5, start=9)
+    assert not run(x, x).any()
+    assert np.array_equal(run(x, y), x - y)
+    assert at_length == ["minus"]
+
+
+def test_other_shapes_types_and_layouts_are_still_checked() -> None:
+    run = tilewright.compile(minus)
+    x, y, out = numbers(3, 5), numbers(3, 5, start=4), np.empty((3, 5), np.float32)
+    run(x, y, out), run(x, y)
+    for wrong, says in {
+        "x holds f64": (x.astype(np.float64), y),
+        "must have the 2 dimensions": (x[0], y),
+        "its dimension 1 must be N = 5, not 4": (x, np.ascontiguousarray(y[:, :4])),
+        "argument y is list": (x, y.tolist()),
+        "whose mask would be lost": (np.ma.masked_array(x, x > 2), y),
+        "is None, and is no output": (x, None, out),
+        "takes 3 arguments": (x,),
+    }.items():
+        with pytest.raises(ArgumentError, match=wrong.replace("(", r"\(")):
+            run(*says)
+    assert np.array_equal(run(x[::-1], y), x[::-1] - y)
+    assert np.array_equal(run(np.asfortranarray(x), y), x - y)
+    assert np.array_equal(run(x.astype(">f4").astype("=f4"), y), x - y)
+    swapped = x.astype(">f4") if np.little_endian else x.astype("<f4")
+    with pytest.raises(ArgumentError, match="x holds"):
+        run(swapped, y)
+
+
+def test_an_output_that_shares_memory_in_a_later_call_is_still_refused() -> None:
+    run = tilewright.compile(minus)
+    x, y, out = numbers(3, 5), numbers(3, 5, start=4), np.empty((3, 5), np.float32)
+    run(x, y, out)
+    room = np.zeros(40, np.float32)
+    with pytest.raises(ArgumentError, match="shares memory with x"):
+        run(room[:15].reshape(3, 5), y, room[10:25].reshape(3, 5))
+    run(room[:15].reshape(3, 5), y, room[15:30].reshape(3, 5))
+    assert np.array_equal(room[15:30].reshape(3, 5), -y)
+    locked = np.empty((3, 5), np.float32)
+    locked.flags.writeable = False
+    with pytest.raises(ArgumentError, match="read-only"):
+        run(x, y, locked)
+
+
+def test_calls_in_place_were_checked_at_length_each_time(at_length: list[str]) -> None:
+    run = tilewright.compile(minus)
+    x, y = numbers(3, 5), numbers(3, 5, start=4)
+    for _ in range(4):
+        run(x, y, x)
+    assert np.array_equal(x, numbers(3, 5) - 4 * y)
+    assert len(at_length) == 2  # of the kernel, and of the one with both as one argument
+    z = np.empty_like(x)
+    run(x, y, z)  # apart again
+    assert np.array_equal(z, x - y)
+    assert np.array_equal(x, numbers(3, 5) - 4 * y)
+
+
+def test_a_number_of_an_earlier_call_is_not_used_for_another(at_length: list[str]) -> None:
+    run, x = tilewright.compile(scaled), numbers(6)
+    for by in (2.0, 3.0, 2.0, 2, True, 0.0, -0.0, 2.0):
+        assert np.array_equal(run(x, by), x * np.float32(by))
+        assert np.array_equal(np.signbit(run(x, by)), np.signbit(x * np.float32(by)))
+    assert np.isnan(run(x + 1, float("nan"))).all()
+    assert np.isnan(run(x + 1, float("nan"))).all()
+    before = len(at_length)
+    run(x, 3.0)
+    assert len(at_length) == before
+
+
+def test_a_changed_number_of_threads_makes_a_new_launch(monkeypatch: pytest.MonkeyPatch, at_length: list[str]) -> None:
+    run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
+    a, b = numbers(40, 24), numbers(24, 32)
+    made = []
+    for threads in ("2", "1", None, "1"):
+        if threads is None:
+            monkeypatch.delenv("TILEWRIGHT_THREADS")
+        else:
+            monkeypatch.setenv("TILEWRIGHT_THREADS", threads)
+        for _ in range(2):
+            assert np.array_equal(run(a, b), a @ b)
+        made.append(run._last.machine.limits.cores)
+    assert made[:2] == [2, 1]
+    assert made[2] == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else True
+    assert len(at_length) == 3  # the last is like the second
+
+
+def test_a_changed_kernel_does_not_run_as_it_was(at_length: list[str]) -> None:
+    run = tilewright.compile(minus)
+    x, y = numbers(3, 5), numbers(3, 5, start=4)
+    run(x, y), run(x, y)
+    first = run._last
+    run.path = "general"
+    assert np.array_equal(run(x, y), x - y)
+    assert run._last is not first
+    assert len(at_length) == 2
+
+
+def test_a_changed_layer_does_not_run_as_it_was() -> None:
+    layer = tilewright.Linear(np.array([[1, 2], [3, 4]], np.float32))
+    x = np.array([[1, -1]], np.float32)
+    for _ in range(2):
+        assert np.array_equal(layer(x), [[-1, -1]])
+    layer.activation = "relu"
+    assert np.array_equal(layer(x), [[0, 0]])
+    layer.weight = np.array([[2, 1], [4, 3]], np.float32)
+    assert np.array_equal(layer(x), [[1, 1]])
+
+
+def test_a_product_like_one_before_takes_other_arrays_and_bias() -> None:
+    for start in range(4):
+        a, b = numbers(2, 3, 4, start=start), numbers(4, 5, start=2 * start)
+        bias = numbers(5, start=start)
+        assert np.array_equal(tilewright.matmul(a, b), a @ b)
+        assert np.array_equal(tilewright.matmul(a, b, bias, activation="relu"), a @ b + bias)
+        assert np.array_equal(tilewright.matmul(a, b, bias.astype(np.float64)), a @ b + bias)
+        assert np.array_equal(tilewright.matmul(a.swapaxes(0, 1), b), a.swapaxes(0, 1) @ b)
+        assert tilewright.matmul(a, b, out_dtype="f64").dtype == np.float64
+
+
+def test_a_call_keeps_none_of_its_arrays() -> None:
+    run = tilewright.compile(minus)
+    x, y = numbers(3, 5), numbers(3, 5)
+    gone = [weakref.ref(a) for a in (x, y, run(x, y))]
+    del x, y
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 3
+
+
+def test_outputs_of_several_calls_are_memory_of_their_own() -> None:
+    run, side = tilewright.compile(minus), int(np.sqrt(LEAST // 4)) + 1
+    x, y = numbers(side, side), numbers(side, side, start=3)
+    several = [run(x + n, y) for n in range(5)]
+    rows = [several[0][2], several[1].T[3:]]
+    del several[:2]
+    more = [run(y, x) for _ in range(5)]
+    assert all(np.array_equal(z, x + n - y) for n, z in enumerate(several, 2))
+    assert np.array_equal(rows[0], (x - y)[2])
+    assert np.array_equal(rows[1], (x + 1 - y).T[3:])
+    assert all(np.array_equal(z, y - x) for z in more)
+
+
+def test_an_output_that_is_written_in_part_holds_zeros_elsewhere() -> None:
+    row = tkl.sym.ROW
+    i = tkw.IndexMapping.iterator(0)
+    every_other = tkw.IndexMapping(num_iterators=1, inputs={M: i}, outputs={row: 2 * i})
+
+    @tkw.wave()
+    def spread(x: tkl.Memory[M, GLOBAL, tkl.f32], y: tkl.Memory[row, GLOBAL, tkl.f32]) -> None:
+        tkw.write(tkw.read(x), y, mapping=every_other)
+
+    count = LEAST // 4
+    run = tilewright.compile(spread, {row: 2 * M})
+    for start in (1, 5):
+        wanted = np.zeros(2 * count, np.float32)
+        wanted[::2] = numbers(count, start=start)
+        for _ in range(2):
+            found = run(wanted[::2].copy())
+            assert np.array_equal(found, wanted)
+            found += 1  # what the next one is made of
+            del found
+
+
+def test_threads_call_one_kernel_at_the_same_time() -> None:
+    run, wrong = tilewright.compile(tilewright.kernels.gemm("nn", "f32")), []
+    a, b = numbers(6, 8), numbers(8, 10)
+
+    def work(n: int) -> None:
+        for turn in range(300):
+            if not np.array_equal(run(a + n, b + turn % 7), (a + n) @ (b + turn % 7)):
+                wrong.append((n, turn))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+FORKING = """
+import os
+import numpy as np
+import tilewright
+
+run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
+a, b = (np.arange(m * n, dtype=np.float32).reshape(m, n) for m, n in ((64, 24), (24, 96)))
+held = run(a, b)  # from the pool of outputs
+child = os.fork()
+if child == 0:
+    right = all(np.array_equal(run(a + n, b), (a + n) @ b) for n in range(20)) and np.array_equal(held, a @ b)
+    held[:] = -1
+    os._exit(0 if right else 1)
+others = [run(a + n, b) for n in range(20)]
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert np.array_equal(held, a @ b)
+assert all(np.array_equal(z, (a + n) @ b) for n, z in enumerate(others))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_forked_process_launches_on_workers_of_its_own() -> None:
+    subprocess.run([sys.executable, "-c", FORKING], check=True)
+
+
+def test_programs_as_text_are_called_like_before() -> None:
+    run = tilewright.compile_text("""block twice(%x: in global f32 (T), %y: out global f32 (T))
+  param T = 7
+{
+  tasks t in 0..T {
+    %from = view %x (j 1) -> [t + j]
+    %to = view %y (j 1) -> [t + j]
+    map %to = %from + %from
+  }
+}
+""")
+    for start in range(3):
+        assert np.array_equal(run(numbers(7, start=start)), 2 * numbers(7, start=start))
+    with pytest.raises(ArgumentError, match="shape"):
+        run(numbers(8))
+    x = numbers(7)
+    with pytest.raises(ArgumentError, match="shares memory"):
+        run(x, x)
+
+
+def test_only_so_many_kinds_of_calls_are_remembered() -> None:
+    run = tilewright.compile(scaled, dynamic=[M])
+    for count in range(1, 40):
+        assert np.array_equal(run(numbers(count), 2.0), 2 * numbers(count))
+    assert isinstance(run._on_host, LaunchCache)
+    assert len(run._on_host._known) <= 16
+
+
+def test_workspaces_of_remembered_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of call keeps its own."""
+    run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
+    shapes = [(16, 64, 40 + 8 * n) for n in range(4)]
+    for limit, count in ((1 << 30, 4), (70_000, 2), (0, 0)):
+        monkeypatch.setattr(launch_cache, "ROOM", limit)
+        for m, k, n in shapes:
+            a, b = numbers(m, k), np.ones((k, n), np.float32)
+            for _ in range(2):
+                assert np.array_equal(run(a, b), a @ b)
+        assert sum(known.room for known in run._on_host._known) <= limit
+        assert len(run._on_host._known) == count
+        run.path = "best"  # forgets
+
+
+def test_a_sum_of_nothing_is_written_where_memory_held_something() -> None:
+    run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
+    for _ in range(3):
+        found = run(np.ones((64, 0), np.float32), np.ones((0, 96), np.float32))
+        assert found.shape == (64, 96)
+        assert not found.any()
+        found.fill(7)
+        del found
