@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.targets.aarch64.features import ARCHITECTURES, detect, host_features
 from tilewright.targets.aarch64.instructions import PRODUCTS
 from tilewright.targets.aarch64.machine import LEVELS, OPTIONAL, row
+from tilewright.targets.aarch64.relocations import OBJECTS
 from tilewright.targets.cpu.family import Family
 
 FAMILY = Family(
@@ -23,4 +24,5 @@ FAMILY = Family(
     declares="declare void @llvm.aarch64.isb(i32 immarg)",
     register="w",
     futex=98,
+    objects=OBJECTS,
 )

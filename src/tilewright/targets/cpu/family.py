@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tilewright.codegen.text import Scale
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
+from tilewright.targets.cpu.relocation import ObjectForm
 
 if TYPE_CHECKING:
     from tilewright.targets.cpu.emit import NativeEmitter
@@ -61,6 +62,8 @@ class Family:
     """Writes the instruction that multiplies by a power of two, for machines that have it."""
     futex: int | None = None
     """The number of Linux's system call for waiting on a word of memory."""
+    objects: ObjectForm | None = None
+    """How its object files are linked; None: not here."""
 
     def machine(self, name: str) -> Machine | None:
         """The machine of that name: a level, and optional features behind dots. None: it is none of this family's."""

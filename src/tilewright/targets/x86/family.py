@@ -6,6 +6,7 @@ from tilewright.targets.cpu.family import Family
 from tilewright.targets.x86.features import detect, host_features
 from tilewright.targets.x86.instructions import PRODUCTS, scale
 from tilewright.targets.x86.machine import LEVELS, OPTIONAL, row
+from tilewright.targets.x86.relocations import OBJECTS
 from tilewright.targets.x86.tile_registers import AmxTiles
 
 FAMILY = Family(
@@ -25,4 +26,5 @@ FAMILY = Family(
     register="v",
     futex=202,
     scale=scale,
+    objects=OBJECTS,
 )

@@ -1,0 +1,87 @@
+"""A module's host program and its programs as one object file, for its machine and no other feature of any."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.codegen.entry.programs import ProgramTexts
+from tilewright.codegen.entry.write import Entry, EntryWriter, LaunchedFunction
+from tilewright.errors import CodeGenerationError
+from tilewright.ir.core import Op, Program
+from tilewright.machine import Condition, Machine
+from tilewright.runtime import cache as disk
+from tilewright.runtime.codegen import HELPER
+from tilewright.targets.cpu import conversions
+from tilewright.targets.cpu.families import family_of
+from tilewright.targets.cpu.load import versions
+from tilewright.targets.cpu.native import NativeKernel
+from tilewright.targets.cpu.objects import read_object
+from tilewright.targets.cpu.target import CodeOptions, named
+
+Launched = Callable[[Op], tuple[NativeKernel, tuple[Condition, ...]]]
+"""What tells the machine code of a launch, and the conditions that its open sizes must meet."""
+
+
+@dataclass(frozen=True)
+class ExportedObject:
+    """An object file with the functions of a kernel; `options` are what LLVM was told of the machine."""
+
+    code: bytes
+    entry: Entry
+    text: str
+    options: CodeOptions
+
+
+def object_options(machine: Machine) -> CodeOptions:
+    """What LLVM is told: the machine's features and no others, and a system whose objects are ELF files."""
+    options = named(machine).options
+    triple = family_of(machine).triple or f"{platform.machine()}-unknown-linux-gnu"
+    return replace(options, triple=triple)
+
+
+def exported_object(name: str, host: Program, launched: Launched, machine: Machine) -> ExportedObject:
+    """The object of a host program under a name; `launched` tells the machine code of its launches."""
+    texts = ProgramTexts(name)
+    symbols: dict[NativeKernel, str] = {}
+
+    def function(op: Op) -> LaunchedFunction:
+        kernel, conditions = launched(op)
+        emitted = kernel.emitted
+        if kernel not in symbols:
+            symbols[kernel] = texts.add(emitted.text, emitted.name)
+        return LaunchedFunction(
+            symbols[kernel], kernel.program, emitted.scratch_bytes, emitted.open_bytes, conditions
+        )
+
+    entry = EntryWriter(name, host, function, _configuration(machine)).write()
+    texts.add_entry(entry.text)
+    options = object_options(machine)
+    text = texts.text + "\n"
+    code = _generated(text, options)
+    missing = read_object(code).undefined
+    if missing and set(missing) <= set(conversions.NAMES):
+        text += conversions.INTERNAL
+        code = _generated(text, options)
+        missing = read_object(code).undefined
+    if missing:
+        raise CodeGenerationError(f"{name} cannot be exported: its code needs {', '.join(missing)} of a library")
+    return ExportedObject(code, entry, text, options)
+
+
+def _configuration(machine: Machine) -> bytes | None:
+    tiles = family_of(machine).tiles
+    found: Any = None if tiles is None else tiles.configuration()
+    return None if found is None else bytes(found)
+
+
+def _generated(text: str, options: CodeOptions) -> bytes:
+    """The object code of LLVM text, from the cache where it is there."""
+    key = disk.key_of("llvm", text, versions(options))
+    found = disk.load(key)
+    if found is None:
+        found = HELPER.ask(options.request("object"), text)
+        disk.store(key, found)
+    return found
