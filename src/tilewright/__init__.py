@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tilewright import algebra, block, compat, errors, ir, kernels, lang, problems, wave
     from tilewright.compiler import Executable, TextExecutable, compile, compile_text
+    from tilewright.deploy.exporting import export
+    from tilewright.deploy.loading import load
     from tilewright.ops import Conv, Conv1d, Conv2d, Conv3d, Linear, conv1d, conv2d, conv3d, matmul
 
 __all__ = [
@@ -39,9 +41,11 @@ __all__ = [
     "conv2d",
     "conv3d",
     "errors",
+    "export",
     "ir",
     "kernels",
     "lang",
+    "load",
     "matmul",
     "problems",
     "wave",
@@ -49,6 +53,7 @@ __all__ = [
 
 _PARTS = frozenset({"algebra", "block", "compat", "errors", "ir", "kernels", "lang", "problems", "wave"})
 _NAMES = dict.fromkeys(("Executable", "TextExecutable", "compile", "compile_text"), "tilewright.compiler")
+_NAMES |= {"export": "tilewright.deploy.exporting", "load": "tilewright.deploy.loading"}
 _NAMES |= dict.fromkeys(
     ("Conv", "Conv1d", "Conv2d", "Conv3d", "Linear", "conv1d", "conv2d", "conv3d", "matmul"), "tilewright.ops"
 )

@@ -74,16 +74,16 @@ class NativeProgram:
     """A program as machine code; `kernel` has its lower levels."""
 
     def __init__(self, device: NativeDevice, program: Program, conditions: tuple[Condition, ...]):
-        self.program, self._conditions = program, conditions
+        self.program, self.conditions = program, conditions
         dump = Dump.of(program.name)
         dump.write("bind", program.level.name, lambda: str(program))
         self.kernel = device.target.kernel(program, machine_of(program), dump)
 
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
         """The machine code bound to arrays; a call runs it."""
-        if self._conditions:
+        if self.conditions:
             names = [a.name or "" for a in self.program.args]
-            sizes_of(self.program, dict(zip(names, arrays, strict=False)), params, self._conditions)
+            sizes_of(self.program, dict(zip(names, arrays, strict=False)), params, self.conditions)
         found: Callable[[], None] = self.kernel.launch(arrays, workers, params)
         return found
 
