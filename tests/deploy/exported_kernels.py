@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+import tilewright
 from tilewright import kernels
+from tilewright.compiler.native import kernel_for
 from tilewright.ir.dtypes import dtype
 
 TWO_KERNELS = """host both(%x: in global f32 (M, 12), %w: in global f32 (12), %y: out global f32 (M, 12))
@@ -87,10 +89,30 @@ CASES: dict[str, tuple[Any, dict[str, int] | None, dict[str, Any]]] = {
 }
 
 
-def arrays_for(loaded: Any, rng: np.random.Generator, sizes: dict[str, int] | None = None) -> list[Any]:
-    """Small integers for all arguments of a loaded kernel, as its manifest describes them; outputs hold -7."""
+SEVERAL = {"gemm_open": {"M": 53}, "both": {"M": 29}}
+"""Sizes of calls of kernels that have open ones."""
+
+
+def compiled(name: str) -> Any:
+    """A kernel of the cases, compiled."""
+    kernel, sizes, options = CASES[name]
+    if isinstance(kernel, str):
+        return tilewright.compile_text(kernel)
+    return kernel_for(kernel, sizes, **options)
+
+
+def run_compiled(own: Any, arrays: list[Any], sizes: dict[str, int] | None = None) -> None:
+    """Runs a compiled kernel on all its arguments."""
+    if isinstance(own, tilewright.TextExecutable):
+        own.bind(*arrays)()
+    else:
+        own.executor.bind(arrays, sizes)()
+
+
+def arrays_for(manifest: Any, rng: np.random.Generator, sizes: dict[str, int] | None = None) -> list[Any]:
+    """Small integers for all arguments of a kernel, as its manifest describes them; outputs hold -7."""
     found = []
-    for argument in loaded.manifest["arguments"]:
+    for argument in manifest["arguments"]:
         kind = dtype(argument["type"]).numpy
         shape = tuple(n if isinstance(n, int) else int(eval(n, {}, dict(sizes or {}))) for n in argument["shape"])
         least = 0 if argument["type"] == "i32" else -4  # numbers of rows

@@ -13,13 +13,15 @@ def write_whole(path: Path, data: bytes) -> None:
     """Writes a file; a reader sees the old one or the new one, and a process that is killed leaves no part of one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with open(beside, "wb") as file:
+        with beside.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as fault:
-        raise ArgumentError(f"path: {path} cannot be written: {fault.strerror}; name a file in a folder that can") from None
+        raise ArgumentError(
+            f"path: {path} cannot be written: {fault.strerror}; name a file in a folder that can"
+        ) from None
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)

@@ -38,6 +38,7 @@ def header_text(manifest: Mapping[str, Any]) -> str:
     guard = f"TILEWRIGHT_{name.upper()}_H"
     lines = [
         f"/* {name}, exported by Tilewright {manifest['version']} for {manifest['machine']['name']}. */",
+        *(f"/* {says}. */" for says in [manifest["machine"].get("before_use")] if says),
         f"#ifndef {guard}",
         f"#define {guard}",
         "",

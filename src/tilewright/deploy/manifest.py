@@ -8,9 +8,9 @@
 | `machine` | name, `architectures`, `features` that the code needs; `triple` as LLVM says it |
 | `arguments` | in order: `name`, `type`, `shape`, `role`, `alignment`; when it is read: `bound` (once), `called` |
 | `sizes` | in order, those that a call tells: `name`, `symbol`, `least`, `most`, `step` |
-| `alignment`, `kept_bytes`, `workspace_bytes`, `workers` | of memory that the caller lends; null where sizes tell them |
+| `alignment`, `kept_bytes`, `workspace_bytes`, `workers` | of memory that a caller lends; null where sizes tell them |
 | `errors` | the sentence of each code that the functions return |
-| `signature`, `outputs`, `optional`, `lenient` | what calls from Python are checked against: the head of the tile program, the arguments that are written, those of them that a call may leave out |
+| `signature`, `outputs`, `optional`, `lenient` | what calls from Python are checked against |
 | `plan` | the text of the plan |
 """
 
@@ -26,24 +26,72 @@ from tilewright.codegen.entry.abi import FORMAT
 from tilewright.errors import ManifestError
 from tilewright.limits import written
 
-_KEYS: dict[str, type | tuple[type, ...]] = {
+COMMON: dict[str, Any] = {
     "version": str,
     "name": str,
     "kind": str,
     "file": str,
     "bytes": int,
     "sha256": str,
-    "machine": dict,
-    "arguments": list,
-    "sizes": list,
-    "errors": dict,
+    "machine": {"name": str, "features": [str]},
+    "arguments": [{"name": str, "type": str, "shape": [(int, str)], "role": str, "alignment": int}],
+    "sizes": [{"name": str, "symbol": str, "least": int, "most": int, "step": int}],
+    "errors": {},
     "signature": str,
-    "outputs": list,
-    "optional": list,
+    "outputs": [str],
+    "optional": [str],
     "lenient": bool,
     "plan": str,
 }
-"""What every manifest has, and as what; each kind of code has more."""
+"""What every manifest has: types, lists of what is in them, dictionaries with the keys they must have."""
+OF_CPUS: dict[str, Any] = {
+    "machine": {"architectures": [str], "triple": str},
+    "arguments": [{"bound": bool, "called": bool}],
+    "alignment": int,
+    "kept_bytes": (int, type(None)),
+    "workspace_bytes": (int, type(None)),
+    "workers": int,
+}
+"""What the manifest of code for a CPU has besides."""
+
+
+OF_GPUS: dict[str, Any] = {
+    "machine": {"maker": str, "cores": int},
+    "host": str,
+    "programs": [
+        {
+            "name": str,
+            "file": str,
+            "bytes": int,
+            "sha256": str,
+            "head": str,
+            "launch": {"entry": str},
+            "conditions": [[str]],
+        }
+    ],
+}
+"""What the manifest of code for a GPU has besides."""
+KINDS = {"object": OF_CPUS, "shared": OF_CPUS, "ptx": OF_GPUS}
+
+
+def misfit(value: Any, form: Any, where: str) -> str | None:
+    """The place in a manifest where a value has not the form it should have; None where all of it has.
+
+    >>> misfit({"a": [1, "x"]}, {"a": [int]}, "m")
+    "m.a[1] = 'x'"
+    """
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            return f"{where} = {written(value, 60)}"
+        parts = [(value.get(key), inner, f"{where}.{key}".removeprefix(".")) for key, inner in form.items()]
+    elif isinstance(form, list):
+        if not isinstance(value, list):
+            return f"{where} = {written(value, 60)}"
+        parts = [(each, form[0], f"{where}[{place}]") for place, each in enumerate(value)]
+    else:
+        fits = isinstance(value, form) and (not isinstance(value, bool) or form is bool)
+        return None if fits else f"{where} = {written(value, 60)}"
+    return next(filter(None, (misfit(*part) for part in parts)), None)
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> str:
@@ -83,9 +131,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{place} has the format {written(found['format'], 40)}, written by version "
             f"{written(found.get('version'), 40)}; this version reads format {FORMAT}: export the kernel again"
         )
-    for key, kind in _KEYS.items():
-        if not isinstance(found.get(key), kind):
-            raise ManifestError(f"{place}: {key} = {written(found.get(key), 60)} is not what it should be")
+    wrong = misfit(found, COMMON, "")
+    if wrong is None and found["kind"] not in KINDS:
+        wrong = f"kind = {written(found['kind'], 40)}"
+    if wrong is None:
+        wrong = misfit(found, KINDS[found["kind"]], "")
+    for row in [found, *found.get("programs", ())] if wrong is None else ():
+        if Path(row["file"]).name != row["file"]:
+            wrong = f"file = {row['file']!r}"
+    if wrong is not None:
+        raise ManifestError(f"{place}: {wrong} is not what a manifest holds there; export the kernel again")
     return found
 
 
@@ -93,7 +148,7 @@ def read_code(path: Path, manifest: Mapping[str, Any]) -> bytes:
     """The code of a manifest; raises where the file is not the one that was written."""
     place = manifest_path(path).parent / manifest["file"]
     try:
-        data = place.read_bytes()
+        data: bytes = place.read_bytes()
     except OSError as fault:
         raise ManifestError(f"{place}: {fault.strerror}; the manifest names it: copy both files") from None
     if len(data) != manifest["bytes"]:
@@ -102,5 +157,7 @@ def read_code(path: Path, manifest: Mapping[str, Any]) -> bytes:
             "file; export the kernel again"
         )
     if digest(data) != manifest["sha256"]:
-        raise ManifestError(f"{place} was changed after it was written: its hash is not the manifest's; export it again")
+        raise ManifestError(
+            f"{place} was changed after it was written: its hash is not the manifest's; export it again"
+        )
     return data

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright._version import __version__
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.codegen.entry.abi import FORMAT
 from tilewright.compiler.compiled import Compiled
 from tilewright.compiler.device import GpuDevice, NativeDevice
 from tilewright.compiler.text import TextExecutable
+from tilewright.deploy.manifest import digest
 from tilewright.errors import ArgumentError
-from tilewright.ir.binding import open_parameters
+from tilewright.ir.attrs import attr_text
+from tilewright.ir.binding import allowed, open_parameters, open_sizes
 from tilewright.ir.core import Block, MemoryType, Op, Program, Value
 from tilewright.ir.host import parse_host
 from tilewright.ir.printer import program_text
 from tilewright.ir.tile import TILE
+from tilewright.machine import Machine
 from tilewright.runtime.host import HostExecutor
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files of an exported kernel: its code, its C header (CPUs only) and its manifest, which `manifest` holds."""
+
+    code: Path
+    header: Path | None
+    manifest_file: Path
+    manifest: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,7 +49,7 @@ class ExportSource:
     host: Program
     device: Any
     launches: Mapping[Op, Any]
-    signature: str
+    signature: Program
     outputs: tuple[str, ...]
     optional: tuple[str, ...]
     lenient: bool
@@ -52,7 +68,9 @@ def source_of(compiled: Compiled | TextExecutable) -> ExportSource:
 
 def _of_kernel(compiled: Compiled) -> ExportSource:
     if compiled.logs:
-        raise ArgumentError(f"{compiled.name} logs values (tkw.debug_log), which an exported kernel does not: leave them out")
+        raise ArgumentError(
+            f"{compiled.name} logs values (tkw.debug_log), which an exported kernel does not: leave them out"
+        )
     executable, named, shapes = compiled.member
     device = compiled.executor.device
     _require_code(device, compiled.name, compiled.target)
@@ -77,7 +95,7 @@ def _of_kernel(compiled: Compiled) -> ExportSource:
         compiled.module.host,
         device,
         _launches(compiled.executor),
-        program_text(head),
+        head,
         outputs,
         outputs,
         executable.lenient,
@@ -97,15 +115,16 @@ def _of_text(executable: TextExecutable) -> ExportSource:
     if executable.executor is not None:
         host, launches = main, _launches(executable.executor)
     else:
-        host = _alone(main, executable.workers or device.target.machine.limits.cores)
-        launches = {op: executable.launchable for op in host.walk() if op.name == "launch"}
+        launchable = executable.launchable
+        host = _alone(main, executable.workers or int(launchable.kernel.target.machine.limits.cores or 1))
+        launches = {op: launchable for op in host.walk() if op.name == "launch"}
     args = tuple(Value(MemoryType(a.type.dtype, tuple(map(_plain, a.type.shape))), a.name) for a in host.args)
     sizes = [s.name for a in args for d in a.type.dims for s in d.symbols]
     outputs = tuple(a.name or "" for a in host.args if a.type.role != "in")
     optional = tuple(a.name or "" for a in host.args if a.type.role == "out")
-    text = program_text(Program(TILE, executable.name, args, Block((), [])))
+    head = Program(TILE, executable.name, args, Block((), []))
     return ExportSource(
-        executable.name, host, device, launches, text, outputs, optional, False, "", {name: name for name in sizes}
+        executable.name, host, device, launches, head, outputs, optional, False, "", {name: name for name in sizes}
     )
 
 
@@ -128,8 +147,6 @@ def _alone(program: Program, workers: int) -> Program:
 
 def _parameters(program: Program) -> list[str]:
     """The lines of a program's header that a host program has too."""
-    from tilewright.ir.attrs import attr_text
-
     left = tuple((s, None) for s in open_parameters(program))
     return [f"param {attr_text('parameters', left)}"] if left else []
 
@@ -157,3 +174,39 @@ def _require_code(device: Any, name: str, target: str) -> None:
         raise ArgumentError(f"{name} is no machine code on {target}; compile it for 'cpu', 'cpu:NAME' or 'gpu:NAME'")
 
 
+def common_manifest(
+    source: ExportSource, name: str, kind: str, place: Path, code: bytes, machine: Machine
+) -> dict[str, Any]:
+    """What the manifests of all kinds of code say."""
+    sizes = []
+    for s in open_sizes(source.host):
+        numbers = allowed(s)
+        row = {"name": s.name, "symbol": source.symbols.get(s.name, s.name)}
+        sizes.append({**row, "least": numbers.start, "most": numbers[-1], "step": numbers.step})
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "name": name,
+        "kind": kind,
+        "file": place.name,
+        "bytes": len(code),
+        "sha256": digest(code),
+        "machine": {"name": machine.name, "features": sorted(machine.features)},
+        "arguments": [
+            {
+                "name": a.name,
+                "type": a.type.dtype.name,
+                "shape": [e.value if isinstance(e, Const) else str(e) for e in a.type.shape],
+                "role": a.type.role,
+                "alignment": a.type.dtype.numpy.itemsize,
+            }
+            for a in source.host.args
+        ],
+        "sizes": sizes,
+        "errors": {},
+        "signature": program_text(replace(source.signature, name=name)),
+        "outputs": list(source.outputs),
+        "optional": list(source.optional),
+        "lenient": source.lenient,
+        "plan": source.plan,
+    }

@@ -135,7 +135,7 @@ class EntryWriter:
         return found
 
     def conditions(self, op: Op) -> list[tuple[Expr, str]]:
-        """What must hold of the sizes for a launch, each with the sentence that refuses them; true ones are left out."""
+        """What must hold of the sizes for a launch, with the sentences that refuse them; the rest always holds."""
         function, values = self.launches[op], self.parameters[op]
         program, images = function.program, Substitution(values)
         found: list[tuple[Expr, str]] = []
@@ -151,8 +151,8 @@ class EntryWriter:
                 same = images(mine)
                 if same is not given:
                     found.append((eq(same, given), f"{program.name}: {given} of {value.name} must be {same}"))
-        for s, value in values.items():
-            found += [(c, f"{program.name}: {s.name} = {value} must be {says}") for c, says in in_range(value, s)]
+        for s, told in values.items():
+            found += [(c, f"{program.name}: {s.name} = {told} must be {says}") for c, says in in_range(told, s)]
         for record in program.records:
             if record.name == "require":
                 found.append((images(record.attrs["that"]), f"{program.name} requires {record.attrs['that']}"))
@@ -287,7 +287,9 @@ def in_range(value: Expr, parameter: Symbol) -> list[tuple[Expr, str]]:
     if value.hi > numbers[-1]:
         found.append((value <= numbers[-1], f"at most {numbers[-1]}"))
     if numbers.step != 1:
-        found.append((eq((value - numbers.start) % numbers.step, 0), f"{numbers.start} plus a multiple of {numbers.step}"))
+        found.append(
+            (eq((value - numbers.start) % numbers.step, 0), f"{numbers.start} plus a multiple of {numbers.step}")
+        )
     return found
 
 
@@ -373,9 +375,7 @@ class _Call:
             return
         said = "the buffer {} is null"
         place, first = args[0]
-        self._fail(
-            w.value("icmp eq ptr %buffers, null"), ErrorKind.NULL_BUFFER, place, said.format(first.name)
-        )
+        self._fail(w.value("icmp eq ptr %buffers, null"), ErrorKind.NULL_BUFFER, place, said.format(first.name))
         addresses: dict[Value, str] = {}
         for place, arg in args:
             slot = w.value(f"getelementptr i8, ptr %buffers, i64 {8 * place}")

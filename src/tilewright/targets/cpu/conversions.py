@@ -7,7 +7,6 @@ off ("round to odd"), so that the second rounding sees it.
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 NAMES = ("__truncsfbf2", "__truncdfbf2", "__truncsfhf2", "__truncdfhf2", "__extendhfsf2")
@@ -106,9 +105,6 @@ define float @__extendhfsf2(half %x) {
 
 declare double @llvm.fabs.f64(double)
 """
-
-INTERNAL = re.sub(r"^define (?!internal )", "define internal ", TEXT, flags=re.MULTILINE)
-"""The same for a module that holds them itself: calls by these names find them, and no other module does."""
 
 
 def needed_by(data: bytes) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tilewright.codegen.entry.programs import ProgramTexts
 from tilewright.codegen.entry.write import Entry, EntryWriter, LaunchedFunction
@@ -14,11 +13,11 @@ from tilewright.ir.core import Op, Program
 from tilewright.machine import Condition, Machine
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
-from tilewright.targets.cpu import conversions
 from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.load import versions
 from tilewright.targets.cpu.native import NativeKernel
 from tilewright.targets.cpu.objects import read_object
+from tilewright.targets.cpu.support import support_for
 from tilewright.targets.cpu.target import CodeOptions, named
 
 Launched = Callable[[Op], tuple[NativeKernel, tuple[Condition, ...]]]
@@ -52,29 +51,33 @@ def exported_object(name: str, host: Program, launched: Launched, machine: Machi
         emitted = kernel.emitted
         if kernel not in symbols:
             symbols[kernel] = texts.add(emitted.text, emitted.name)
-        return LaunchedFunction(
-            symbols[kernel], kernel.program, emitted.scratch_bytes, emitted.open_bytes, conditions
-        )
+        return LaunchedFunction(symbols[kernel], kernel.program, emitted.scratch_bytes, emitted.open_bytes, conditions)
 
     entry = EntryWriter(name, host, function, _configuration(machine)).write()
     texts.add_entry(entry.text)
     options = object_options(machine)
-    text = texts.text + "\n"
-    code = _generated(text, options)
-    missing = read_object(code).undefined
-    if missing and set(missing) <= set(conversions.NAMES):
-        text += conversions.INTERNAL
-        code = _generated(text, options)
-        missing = read_object(code).undefined
-    if missing:
-        raise CodeGenerationError(f"{name} cannot be exported: its code needs {', '.join(missing)} of a library")
+    text, code = complete_object(texts.text + "\n", options)
     return ExportedObject(code, entry, text, options)
 
 
+def complete_object(text: str, options: CodeOptions) -> tuple[str, bytes]:
+    """An LLVM text that holds all that it calls, and its object; functions that LLVM calls by itself are added."""
+    code = _generated(text, options)
+    missing = set(read_object(code).undefined)
+    support = support_for(missing)
+    if support:
+        text += support
+        code = _generated(text, options)
+        missing = set(read_object(code).undefined)
+    if missing:
+        raise CodeGenerationError(f"it cannot be exported: its code needs {', '.join(sorted(missing))} of a library")
+    return text, code
+
+
 def _configuration(machine: Machine) -> bytes | None:
+    """The configuration of tile registers; None where the machine has none."""
     tiles = family_of(machine).tiles
-    found: Any = None if tiles is None else tiles.configuration()
-    return None if found is None else bytes(found)
+    return None if tiles is None or not machine.limits.tile_registers else bytes(tiles.configuration())
 
 
 def _generated(text: str, options: CodeOptions) -> bytes:

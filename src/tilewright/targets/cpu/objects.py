@@ -186,7 +186,9 @@ class _Library:
             (2, 6, dynamic_at, dynamic_at + _PAGE, len(dynamic), len(dynamic), 8),
             (0x6474E551, 6, 0, 0, 0, 0, 16),  # the stack holds no code
         ]
-        rows = b"".join(_SEGMENT.pack(kind, flags, at, va, va, size, room, al) for kind, flags, at, va, size, room, al in segments)
+        rows = b"".join(
+            _SEGMENT.pack(kind, flags, at, va, va, size, room, al) for kind, flags, at, va, size, room, al in segments
+        )
         image[_HEADER.size : _HEADER.size + len(rows)] = rows
         listed = [
             (".hash", 5, 2, hash_at, hash_at, len(table), 2, 0, 8, 4),
@@ -197,7 +199,9 @@ class _Library:
         ]
         return self._with_sections(image, listed)
 
-    def _with_sections(self, image: bytearray, listed: list[tuple[str, int, int, int, int, int, int, int, int, int]]) -> bytes:
+    def _with_sections(
+        self, image: bytearray, listed: list[tuple[str, int, int, int, int, int, int, int, int, int]]
+    ) -> bytes:
         """The file with its section headers, which linkers look at."""
         names = bytearray(b"\0")
         rows = [bytes(_SECTION.size)]
@@ -226,7 +230,9 @@ class _Library:
             target = self.given.symbols[symbol]
             write = self.form.relocations.get(kind)
             if write is None or target.section not in where:
-                raise CodeGenerationError(f"the object refers to {target.name} by a relocation {kind} that is not linked")
+                raise CodeGenerationError(
+                    f"the object refers to {target.name} by a relocation {kind} that is not linked"
+                )
             place = Place(image, offsets[section] + offset, where[section] + offset)
             if not write(place, where[target.section] + target.offset + addend):
                 raise CodeGenerationError(f"the object is too large: {target.name} lies too far from where it is used")

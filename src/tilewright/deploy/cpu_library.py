@@ -36,8 +36,8 @@ def require_machine(manifest: Mapping[str, Any]) -> None:
     lacking = sorted(set(machine["features"]) - features())
     if lacking:
         raise TargetError(
-            f"{name}: code for {machine['name']} does not run here: this CPU is without {', '.join(lacking)}. Export it "
-            "with target='cpu:...' for a machine that needs no more than this one has"
+            f"{name}: code for {machine['name']} does not run here: this CPU is without {', '.join(lacking)}. Export "
+            "it with target='cpu:...' for a machine that needs no more than this one has"
         )
     if sys.platform != "linux":
         raise TargetError(f"{name}: its code is in ELF files, which {sys.platform} does not load")
