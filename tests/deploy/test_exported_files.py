@@ -105,6 +105,7 @@ def test_another_format_is_refused_with_the_version_that_wrote_it(exported):
     ("text", "says"),
     [
         ("{", "is no JSON, or cut off"),
+        ("[" * 100_000, "is no JSON, or cut off"),
         ("[]", "is no manifest of an exported kernel"),
         ('{"format": 1}', "version = None is not what a manifest holds there"),
         ("\udcff", "is no text"),

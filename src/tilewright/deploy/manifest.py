@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ OF_CPUS: dict[str, Any] = {
 """What the manifest of code for a CPU has besides."""
 
 
+DEEPEST = 100
+"""Brackets within brackets, at most, of what is read as a manifest."""
 OF_GPUS: dict[str, Any] = {
     "machine": {"maker": str, "cores": int},
     "host": str,
@@ -121,8 +124,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ManifestError(f"{place} is no text, so it is no manifest; export the kernel again") from None
     try:
-        found = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as fault:
+        found = json.loads(text if _depth(text) < DEEPEST else "")
+    except json.JSONDecodeError as fault:
         raise ManifestError(f"{place} is no JSON, or cut off ({fault}); export the kernel again") from None
     if not isinstance(found, dict) or "format" not in found:
         raise ManifestError(f"{place} is no manifest of an exported kernel")
@@ -142,6 +145,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if wrong is not None:
         raise ManifestError(f"{place}: {wrong} is not what a manifest holds there; export the kernel again")
     return found
+
+
+def _depth(text: str) -> int:
+    """How deep the brackets of a text are nested."""
+    deepest = depth = 0
+    for mark in re.findall(r"[\[\]{}]", text):
+        depth += 1 if mark in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def read_code(path: Path, manifest: Mapping[str, Any]) -> bytes:

@@ -31,7 +31,7 @@ class ErrorKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Fault:
+class EntryFault:
     """A code that the functions may return, and the sentence that it stands for."""
 
     kind: ErrorKind
@@ -42,7 +42,7 @@ class Fault:
     def code(self) -> int:
         """The number that is returned.
 
-        >>> Fault(ErrorKind.BAD_SIZE, 2, "K is not from 1 to 100").code
+        >>> EntryFault(ErrorKind.BAD_SIZE, 2, "K is not from 1 to 100").code
         516
         """
         return int(self.kind) | self.place << KIND_BITS

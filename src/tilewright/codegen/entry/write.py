@@ -18,7 +18,7 @@ from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, symb
 from tilewright.algebra.expr_conditions import eq
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution
-from tilewright.codegen.entry.abi import ALIGNMENT, ErrorKind, Fault
+from tilewright.codegen.entry.abi import ALIGNMENT, EntryFault, ErrorKind
 from tilewright.codegen.entry.memory import HostMemoryMap, bytes_of, in_lines, memory_map
 from tilewright.codegen.text import Writer
 from tilewright.errors import ProgramError
@@ -54,7 +54,7 @@ class Entry:
     """
 
     text: str
-    faults: tuple[Fault, ...]
+    faults: tuple[EntryFault, ...]
     kept_bytes: Expr
     workspace_bytes: Expr
     most_workers: int
@@ -108,7 +108,7 @@ class EntryWriter:
         kept, workspace = self.memory.kept_bytes, self._workspace_bytes()
         functions.append(self._bytes(f"{self.name}_kept_bytes", "ptr %sizes", kept))
         functions.append(self._bytes(f"{self.name}_workspace_bytes", "ptr %sizes, i32 %count", workspace))
-        faults = tuple(Fault(kind, place, says) for (kind, place), says in sorted(self.faults.items()))
+        faults = tuple(EntryFault(kind, place, says) for (kind, place), says in sorted(self.faults.items()))
         functions.append(self._message(faults))
         most = max((self._most_workers(op) for op in self.launches), default=1)
         used = {once: self.memory.used(once) for once in (True, False)}
@@ -250,7 +250,7 @@ done:
         self.declared |= w.declared
         return f"define i64 @{name}({arguments}) nounwind {{\nentry:\n{w.text()}\n  ret i64 {result}\n}}"
 
-    def _message(self, faults: tuple[Fault, ...]) -> str:
+    def _message(self, faults: tuple[EntryFault, ...]) -> str:
         """The sentence of a code."""
         texts: dict[str, str] = {}
         for says in ("", *(f.says for f in faults), "no code of this kernel"):
@@ -324,7 +324,7 @@ class _Call:
     def _fail(self, when: str, kind: ErrorKind, place: int, says: str) -> None:
         """Returns a code where an i1 holds."""
         w = self.w
-        fault = Fault(kind, place, says)
+        fault = EntryFault(kind, place, says)
         self.entry.faults[kind, place] = says
         w.count += 1
         failed, going = f"fail{w.count}", f"go{w.count}"

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from tilewright.targets.cpu.relocation import ObjectForm, Place, Relocate, fits
+from tilewright.targets.cpu.relocation import CodePlace, ObjectForm, Relocate, fits
 
 PAGE_BITS = 12
 
 
-def _field(place: Place, value: int, low: int, bits: int) -> None:
+def _field(place: CodePlace, value: int, low: int, bits: int) -> None:
     """Writes some bits of an instruction."""
     mask = (1 << bits) - 1
     place.put(place.word() & ~(mask << low) | (value & mask) << low)
 
 
-def _branch(place: Place, target: int) -> bool:
+def _branch(place: CodePlace, target: int) -> bool:
     """A branch or call: the distance in instructions, 26 bits."""
     distance = target - place.address
     _field(place, distance >> 2, 0, 26)
     return fits(distance, 28)
 
 
-def _conditional(place: Place, target: int) -> bool:
+def _conditional(place: CodePlace, target: int) -> bool:
     """A conditional branch: the distance in instructions, 19 bits."""
     distance = target - place.address
     _field(place, distance >> 2, 5, 19)
     return fits(distance, 21)
 
 
-def _page(place: Place, target: int) -> bool:
+def _page(place: CodePlace, target: int) -> bool:
     """ADRP: the distance in pages, 21 bits, the low two of them apart."""
     distance = (target >> PAGE_BITS) - (place.address >> PAGE_BITS)
     _immediate(place, distance)
     return fits(distance, 21)
 
 
-def _near(place: Place, target: int) -> bool:
+def _near(place: CodePlace, target: int) -> bool:
     """ADR: the distance in bytes, 21 bits."""
     distance = target - place.address
     _immediate(place, distance)
     return fits(distance, 21)
 
 
-def _immediate(place: Place, value: int) -> None:
+def _immediate(place: CodePlace, value: int) -> None:
     _field(place, value, 29, 2)
     _field(place, value >> 2, 5, 19)
 
@@ -49,7 +49,7 @@ def _immediate(place: Place, value: int) -> None:
 def _within_page(scale: int) -> Relocate:
     """ADD, or a load or store of 2**scale bytes: where in its page the target lies."""
 
-    def write(place: Place, target: int) -> bool:
+    def write(place: CodePlace, target: int) -> bool:
         offset = target & ((1 << PAGE_BITS) - 1)
         _field(place, offset >> scale, 10, 12)
         return offset % (1 << scale) == 0
@@ -57,7 +57,7 @@ def _within_page(scale: int) -> Relocate:
     return write
 
 
-def _relative(place: Place, target: int) -> bool:
+def _relative(place: CodePlace, target: int) -> bool:
     """The distance from the place, in 32 bits: entries of jump tables."""
     distance = target - place.address
     place.put(distance)

@@ -17,6 +17,10 @@
 | conversions   | 16-bit floats where the CPU has no instruction for them                              |
 | native        | machine code bound to arrays                                                         |
 | load          | object code into this process                                                        |
+| exported      | a host program and its programs as one object file                                   |
+| support       | functions that LLVM calls by itself, for objects that need no library                |
+| objects       | ELF objects, read, and linked to a shared library                                    |
+| relocation    | places in machine code that hold addresses                                           |
 | pool, waiting | the threads that run tasks, and how they wait                                        |
 | vector_views  | when a vector copy can move elements between views                                  |
 """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.errors import CodeGenerationError
 from tilewright.targets.cpu.families import family, family_names
-from tilewright.targets.cpu.relocation import ObjectForm, Place
+from tilewright.targets.cpu.relocation import CodePlace, ObjectForm
 
 _ALLOC, _WRITE = 2, 1
 _PROGBITS, _SYMTAB, _RELA, _NOBITS = 1, 2, 4, 8
@@ -233,7 +233,7 @@ class _Library:
                 raise CodeGenerationError(
                     f"the object refers to {target.name} by a relocation {kind} that is not linked"
                 )
-            place = Place(image, offsets[section] + offset, where[section] + offset)
+            place = CodePlace(image, offsets[section] + offset, where[section] + offset)
             if not write(place, where[target.section] + target.offset + addend):
                 raise CodeGenerationError(f"the object is too large: {target.name} lies too far from where it is used")
 

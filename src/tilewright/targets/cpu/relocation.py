@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Place:
+class CodePlace:
     """A place in a piece of machine code that is to hold an address: its offset there, and its own address."""
 
     code: bytearray
@@ -23,7 +23,7 @@ class Place:
         self.code[self.offset : self.offset + size] = (value % (1 << 8 * size)).to_bytes(size, "little")
 
 
-Relocate = Callable[[Place, int], bool]
+Relocate = Callable[[CodePlace, int], bool]
 """Writes an address into a place; False where the address lies too far away."""
 
 

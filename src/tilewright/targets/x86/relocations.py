@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tilewright.targets.cpu.relocation import ObjectForm, Place, fits
+from tilewright.targets.cpu.relocation import CodePlace, ObjectForm, fits
 
 
-def _relative(place: Place, target: int) -> bool:
+def _relative(place: CodePlace, target: int) -> bool:
     """The distance from the place, in 32 bits."""
     distance = target - place.address
     place.put(distance)
