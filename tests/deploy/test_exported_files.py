@@ -212,6 +212,7 @@ def test_objects_of_other_machines_need_nothing_and_are_linked(name, target, tmp
     assert given.undefined == ()
     offered = {s.name for s in given.symbols if s.is_global}
     wanted = {name, *(f"{name}_{what}" for what in ("bind", "kept_bytes", "workspace_bytes", "message"))}
+    wanted |= {f"{name}_pool_{what}" for what in ("run", "launch", "worker", "setup")}
     assert offered == wanted
     assert shared_library(files.code.read_bytes(), "x.so")[:4] == b"\x7fELF"
     assert files.manifest["machine"]["features"] == sorted(machine(target).features)
@@ -243,3 +244,47 @@ def test_a_kernel_found_in_the_cache_is_exported_without_generating_code_again(t
         tilewright.load(again.code)(np.ones((37, 41), np.float32), np.ones((41, 29), np.float32)),
         np.full((37, 29), 41, np.float32),
     )
+
+
+# -- processes and threads ----------------------------------------------------------------------------------
+
+FORKED = """
+import os, sys
+import numpy as np
+import tilewright
+loaded = tilewright.load(sys.argv[1], workers=3)
+a, b = np.ones((37, 41), np.float32), np.ones((41, 29), np.float32)
+assert (loaded(a, b) == 41).all()
+child = os.fork()
+assert (loaded(a, 2 * b) == 82).all()
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert (loaded(a, 3 * b) == 123).all()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:portable"])
+def test_a_loaded_kernel_runs_in_a_forked_process_too(target, tmp_path):
+    """The portable machine brings no pool of its own: threads of Python run its workers."""
+    sizes = {"M": 37, "N": 29, "K": 41}
+    files = tilewright.export(gemm("nn", "f32"), tmp_path / "gemm", sizes, target=target)
+    brings = any(s.name == "gemm_pool_run" for s in read_object(files.code.read_bytes()).symbols)
+    assert brings == (files.manifest["machine"]["name"] != "portable")
+    command = [sys.executable, "-c", FORKED, str(files.code)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "done\n"
+
+
+def test_processes_that_export_to_one_place_leave_whole_files(tmp_path):
+    script = (
+        "import sys, tilewright\n"
+        "for _ in range(5):\n"
+        "    tilewright.export(tilewright.kernels.gemm('nn', 'f32'), sys.argv[1], {'M': 4, 'N': 5, 'K': 6})\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "gemm.o")]
+    for process in [subprocess.Popen(command) for _ in range(3)]:
+        assert process.wait(60) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["gemm.h", "gemm.json", "gemm.o"]
+    assert tilewright.load(tmp_path / "gemm").name == "gemm"

@@ -26,7 +26,7 @@ def export(
         str | None,
         typer.Option(
             "--format",
-            metavar="object|shared|ptx",
+            metavar="object|shared|ptx|cubin",
             help="An object, a shared library, or PTX; PATH's suffix says it too.",
         ),
     ] = None,

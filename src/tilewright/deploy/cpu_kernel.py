@@ -74,7 +74,7 @@ class _Launch:
         buffers = np.array([a.ctypes.data for a in self._arrays], np.uint64)
         self._memory = (buffers, sizes, *kernel.memory(sizes, passing))
         first, second, kept, workspace = (a.ctypes.data for a in self._memory)
-        self._lent: Lent = (first, second, kept, workspace, thread_pool(kernel.workers))
+        self._lent: Lent = (first, second, kept, workspace, thread_pool(kernel.workers, kernel.library.pool))
         if kernel.library.binds:
             kernel.refuse(kernel.library.bind(self._lent))
 

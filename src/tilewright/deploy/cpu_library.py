@@ -18,6 +18,7 @@ from tilewright.errors import ManifestError, TargetError
 from tilewright.runtime.arrays import empty
 from tilewright.targets.cpu.host import features
 from tilewright.targets.cpu.objects import shared_library
+from tilewright.targets.cpu.own_pool import ENTRIES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Lent = tuple[int, int, int, int, Any]
@@ -43,6 +44,24 @@ def require_machine(manifest: Mapping[str, Any]) -> None:
         raise TargetError(f"{name}: its code is in ELF files, which {sys.platform} does not load")
 
 
+class LibraryPool:
+    """The code of the worker pool in a library."""
+
+    def __init__(self, library: ctypes.CDLL, name: str):
+        self._library, self._name = library, name
+        self.run = self._address("pool_run")
+        system = ctypes.CDLL(None)
+        calls = [ctypes.cast(system[call], ctypes.c_void_p) for call in ("syscall", "sched_yield")]
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self._address("pool_setup"))(*calls)
+
+    def address(self, name: str) -> int:
+        """The address of a function of `targets/cpu/pool`."""
+        return self._address(ENTRIES[name])
+
+    def _address(self, what: str) -> int:
+        return ctypes.cast(self._library[f"{self._name}_{what}"], ctypes.c_void_p).value or 0
+
+
 class KernelLibrary:
     """The loaded functions of a kernel; buffers and sizes are those of the C interface."""
 
@@ -56,6 +75,8 @@ class KernelLibrary:
         self._call, self._bind = self._function(name), self._function(f"{name}_bind")
         self._kept_bytes = self._function(f"{name}_kept_bytes", ctypes.c_int64, 1)
         self._workspace_bytes = self._function(f"{name}_workspace_bytes", ctypes.c_int64, 1, ctypes.c_int32)
+        self.pool = LibraryPool(self._library, name) if hasattr(self._library, f"{name}_pool_run") else None
+        """The code of the worker pool; None where the library brings none."""
         self.binds = any(argument["bound"] for argument in manifest["arguments"])
 
     def _function(self, name: str, result: Any = ctypes.c_int32, pointers: int = 5, *more: Any) -> Any:

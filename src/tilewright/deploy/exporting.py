@@ -22,6 +22,8 @@ from tilewright.targets.registry import CPU
 
 SUFFIXES = {"object": ".o", "shared": ".so"}
 """The formats that a kernel for a CPU can be exported in, and their files."""
+GPU_SUFFIXES = {"ptx": ".ptx", "cubin": ".cubin"}
+"""The same for a GPU."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _WORDS = re.compile(
     "auto|bool|break|case|catch|char|class|const|continue|default|delete|do|double|else|enum|extern|false|float|for|goto|"
@@ -50,7 +52,8 @@ def export(
     `plan`, `dynamic` sizes, and arguments that are `constant`: those are packed once, by the function that binds.
 
     `path` names the code; header and manifest lie beside it, with the suffixes .h and .json. `format` is "object" (.o),
-    for a linker, or "shared" (.so), a library that is loaded as it is; a GPU's is "ptx". Without one, the suffix of the
+    for a linker, or "shared" (.so), a library that is loaded as it is; for a GPU "ptx", or "cubin" where NVIDIA's
+    assembler is installed. Without one, the suffix of the
     path tells it. `name` is what C calls the kernel. docs/deploying.md describes all of it.
 
     >>> import numpy as np, tempfile, tilewright
@@ -67,7 +70,7 @@ def export(
     called = _c_name(source.name if name is None else name)
     place = Path(path)
     if isinstance(source.device, GpuDevice):
-        return export_gpu(source, called, place, _format(place, format, {"ptx": ".ptx"}))
+        return export_gpu(source, called, place, _format(place, format, GPU_SUFFIXES))
     return export_cpu(source, called, place, _format(place, format, SUFFIXES))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tilewright.errors import ArgumentError
 
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a file; a reader sees the old one or the new one, and a process that is killed leaves no part of one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:
         with beside.open("wb") as file:
             file.write(data)

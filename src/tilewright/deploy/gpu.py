@@ -32,10 +32,10 @@ def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str
     *_, main = launched
     machine = launched[main].kernel.target.machine
     stored, maker = stored_kernels(machine)
-    rows = []
+    rows, codes = [], {}
     for program, found in launched.items():
         place = path.with_suffix(suffix) if program == main else path.with_suffix(f".{program}{suffix}")
-        code = found.kernel.assembly.encode()
+        codes[program] = code = stored.code_of(found.kernel, kind)
         write_whole(place, code)
         rows.append(
             {
@@ -48,8 +48,8 @@ def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str
                 "conditions": [[str(c.that), c.reason] for c in found.kernel.conditions],
             }
         )
-    code, place = launched[main].kernel.assembly.encode(), path.with_suffix(suffix)
-    manifest = common_manifest(source, name, kind, place, code, machine)
+    place = path.with_suffix(suffix)
+    manifest = common_manifest(source, name, kind, place, codes[main], machine)
     for argument in manifest["arguments"]:
         argument["alignment"] = stored.ALIGNMENT
     manifest["machine"] |= {"maker": maker, "cores": machine.limits.cores}

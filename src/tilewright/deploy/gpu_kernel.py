@@ -37,7 +37,7 @@ class LoadedGpuKernel(LoadedKernel):
             programs = {
                 row["name"]: stored.StoredProgram(
                     heads[row["name"]],
-                    codes[row["name"]].decode(),
+                    codes[row["name"]].decode() if manifest["kind"] == "ptx" else codes[row["name"]],
                     row["launch"],
                     row["conditions"],
                     machine["cores"],

@@ -29,7 +29,7 @@ def load(path: str | os.PathLike[str], *, workers: int | None = None) -> LoadedK
         raise ArgumentError(f"path={written(path, 60)}: the path of an exported kernel")
     place = Path(path)
     manifest = read_manifest(place)
-    if manifest["kind"] == "ptx":
+    if manifest["kind"] in ("ptx", "cubin"):
         from tilewright.deploy.gpu_kernel import LoadedGpuKernel
 
         return LoadedGpuKernel(place, manifest)

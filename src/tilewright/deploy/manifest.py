@@ -3,7 +3,7 @@
 | key | holds |
 |---|---|
 | `format`, `version` | the version of this format, of the package that wrote it |
-| `name`, `kind` | the kernel's name; "object", "shared" or "ptx" |
+| `name`, `kind` | the kernel's name; "object", "shared", "ptx" or "cubin" |
 | `file`, `bytes`, `sha256` | the code beside it, its size and its hash |
 | `machine` | name, `architectures`, `features` that the code needs; `triple` as LLVM says it |
 | `arguments` | in order: `name`, `type`, `shape`, `role`, `alignment`; when it is read: `bound` (once), `called` |
@@ -74,7 +74,7 @@ OF_GPUS: dict[str, Any] = {
     ],
 }
 """What the manifest of code for a GPU has besides."""
-KINDS = {"object": OF_CPUS, "shared": OF_CPUS, "ptx": OF_GPUS}
+KINDS = {"object": OF_CPUS, "shared": OF_CPUS, "ptx": OF_GPUS, "cubin": OF_GPUS}
 
 
 def misfit(value: Any, form: Any, where: str) -> str | None:

@@ -16,7 +16,8 @@ from tilewright.errors import ManifestError, TargetError
 from tilewright.ir.binding import open_parameters
 from tilewright.kernels import gemm
 from tilewright.runtime.device_arrays import DeviceArray, packed_steps
-from tilewright.targets.nvidia import stored
+from tilewright.targets.nvidia import disassembly, stored
+from tilewright.targets.nvidia.disassembly import tool
 from tilewright.targets.nvidia.launch import Launch
 
 PROGRAMS = {
@@ -140,6 +141,25 @@ def test_wrong_arrays_of_a_gpu_are_refused_by_name(files: Any, told: Told) -> No
         loaded(on_device((64, 256), "f32", 1), b, c)
     with pytest.raises(tilewright.errors.ArgumentError, match="shares memory with"):
         loaded(on_device((64, 256), "bf16", 3), b, c)
+
+
+@pytest.mark.skipif(tool("ptxas") is None, reason="NVIDIA's assembler (the extra `ptxas`) is not installed")
+def test_machine_code_is_written_where_the_assembler_is_installed(told: Told, tmp_path: Path) -> None:
+    sizes = {"M": 64, "N": 512, "K": 256}
+    files = tilewright.export(gemm("nt", "bf16"), tmp_path / "gemm.cubin", sizes, target="gpu:hopper")
+    assert files.code.read_bytes()[:4] == b"\x7fELF"
+    told.parameters = 3
+    arrays = on_device((64, 256), "bf16", 1), on_device((512, 256), "bf16", 2), on_device((64, 512), "f32", 3)
+    tilewright.load(files.code)(*arrays)
+    assert told.calls[-1][0] == "start"
+
+
+def test_a_missing_assembler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(disassembly, "tool", lambda name: None)
+    with pytest.raises(
+        TargetError, match="cubin: ptxas of NVIDIA's toolkit is not on the path; the extra `ptxas` brings"
+    ):
+        tilewright.export(gemm("nt", "bf16"), tmp_path / "gemm.cubin", {"M": 64, "N": 64, "K": 64}, target="gpu:hopper")
 
 
 def test_changed_ptx_is_refused(files: Any, told: Told) -> None:

@@ -21,6 +21,7 @@
 | support       | functions that LLVM calls by itself, for objects that need no library                |
 | objects       | ELF objects, read, and linked to a shared library                                    |
 | relocation    | places in machine code that hold addresses                                           |
+| own_pool      | the worker pool inside an exported object                                            |
 | pool, waiting | the threads that run tasks, and how they wait                                        |
 | vector_views  | when a vector copy can move elements between views                                  |
 """

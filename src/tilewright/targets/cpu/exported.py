@@ -17,6 +17,7 @@ from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.load import versions
 from tilewright.targets.cpu.native import NativeKernel
 from tilewright.targets.cpu.objects import read_object
+from tilewright.targets.cpu.own_pool import pool_entry, pool_text
 from tilewright.targets.cpu.support import support_for
 from tilewright.targets.cpu.target import CodeOptions, named
 
@@ -55,6 +56,10 @@ def exported_object(name: str, host: Program, launched: Launched, machine: Machi
 
     entry = EntryWriter(name, host, function, _configuration(machine)).write()
     texts.add_entry(entry.text)
+    pool = pool_text(family_of(machine))
+    if pool is not None:
+        texts.add(pool, "pool_run")
+        texts.add_entry(pool_entry(name))
     options = object_options(machine)
     text, code = complete_object(texts.text + "\n", options)
     return ExportedObject(code, entry, text, options)

@@ -21,9 +21,10 @@ from tilewright.targets.gpu.emit import Emitted, Parameter
 from tilewright.targets.gpu.writer import MOST
 from tilewright.targets.nvidia import driver
 from tilewright.targets.nvidia.boxes import MapForm
+from tilewright.targets.nvidia.disassembly import assembled
 from tilewright.targets.nvidia.im2col import Im2colMap
 from tilewright.targets.nvidia.launch import Launch
-from tilewright.targets.nvidia.machine import MACHINES
+from tilewright.targets.nvidia.machine import MACHINES, architecture
 from tilewright.targets.nvidia.memory import ALIGNMENT as ALIGNMENT
 from tilewright.targets.nvidia.memory import DeviceMemory
 from tilewright.targets.nvidia.plain_record import PlainRecord
@@ -50,6 +51,12 @@ def launch_record(emitted: Emitted) -> dict[str, Any]:
             for p in emitted.parameters
         ],
     }
+
+
+def code_of(kernel: Any, kind: str) -> bytes:
+    """The code of a kernel: "ptx", or "cubin", which the assembler makes of it."""
+    text: str = kernel.assembly
+    return text.encode() if kind == "ptx" else assembled(text, architecture(kernel.target.machine)[0])
 
 
 def emitted_of(record: Mapping[str, Any], symbols: Sequence[Symbol]) -> Emitted:
@@ -94,10 +101,15 @@ class StoredLaunch(Launch):
 
 
 class StoredProgram:
-    """A program of an exported file: its head, its PTX, and what a launch must provide."""
+    """A program of an exported file: its head, its PTX or machine code, and what a launch must provide."""
 
     def __init__(
-        self, head: Program, assembly: str, record: Mapping[str, Any], conditions: Sequence[tuple[str, str]], cores: int
+        self,
+        head: Program,
+        assembly: str | bytes,
+        record: Mapping[str, Any],
+        conditions: Sequence[tuple[str, str]],
+        cores: int,
     ):
         self.program, self._assembly, self._cores = head, assembly, cores
         self.open = open_parameters(head)
