@@ -171,6 +171,10 @@ def test_an_export_that_fails_leaves_the_old_file_and_no_part_of_a_new_one(expor
         ({"name": "2x"}, "name='2x': C needs a name"),
         ({"constant": ["q"]}, "constant=.*'q'.*: a list of arguments; gemm takes a, b, c"),
         ({"target": "cpu:x86.avx9"}, "no machine 'x86.avx9'"),
+        ({"constant": 3}, r"constant=3: a list of names, as in constant=\['M'\]"),
+        ({"dynamic": "M"}, "dynamic='M': a list of names"),
+        ({"sizes": 4}, "sizes=4: a dictionary of sizes, {'M': 64}"),
+        ({"target": "executor", "constant": ["b"]}, "gemm is no machine code: it runs on the executor"),
         ({"sizes": {"M": 4}}, "gemm: the size of a is not known: K"),
         ({"sizes": None}, "gemm has no sizes yet: give them, sizes="),
     ],
@@ -178,6 +182,13 @@ def test_an_export_that_fails_leaves_the_old_file_and_no_part_of_a_new_one(expor
 def test_what_cannot_be_exported_is_refused_by_name(options, says, tmp_path):
     with pytest.raises(ArgumentError, match=says):
         tilewright.export(gemm("nn", "f32"), tmp_path / "gemm.o", **{"sizes": SIZES, **options})
+
+
+@pytest.mark.parametrize("path", ["", "/", None, 3, b"gemm.o"])
+def test_what_is_no_path_is_refused_by_name(path):
+    for call in (lambda: tilewright.export(gemm("nn", "f32"), path, SIZES), lambda: tilewright.load(path)):
+        with pytest.raises(ArgumentError, match=r"path=.*: the path of a file, such as 'kernels/gemm\.o'"):
+            call()
 
 
 def test_a_compiled_kernel_takes_no_options_of_the_compiler(tmp_path):

@@ -372,10 +372,10 @@ def kernel_for(
     return _restored(kernel.trace(), target, plan, tuple(dynamic), False, False, constant, machine).of_sizes(sizes)
 
 
-def constant_arguments(executable: Any, constant: Collection[str]) -> NativeExecutable:
+def constant_arguments(executable: NativeExecutable, constant: Collection[str]) -> NativeExecutable:
     """The executable of the same program whose arguments of these names do not change once they are bound."""
-    names = [a.name for a in executable.program.args]
-    if isinstance(constant, str) or not all(name in names for name in constant):
+    names = [a.name or "" for a in executable.program.args]
+    if not all(name in names for name in constant):
         raise ArgumentError(f"constant={constant!r}: a list of arguments; {executable.name} takes {', '.join(names)}")
     program, target, plan, dynamic, require_atoms, lenient, _, machine = executable.__reduce__()[1]
     return _restored(program, target, plan, dynamic, require_atoms, lenient, tuple(constant), machine)

@@ -14,6 +14,7 @@ from tilewright.compiler.kernels import Executable, compile
 from tilewright.compiler.native import NativeExecutable, constant_arguments
 from tilewright.compiler.text import TextExecutable, compile_text
 from tilewright.deploy.cpu import export_cpu
+from tilewright.deploy.files import named_path
 from tilewright.deploy.gpu import export_gpu
 from tilewright.deploy.source import Exported, source_of
 from tilewright.errors import ArgumentError
@@ -65,10 +66,10 @@ def export(
     array([[6., 6.],
            [6., 6.]], dtype=float32)
     """
+    place = named_path(path)
     compiled = _compiled(kernel, sizes, target, plan, dynamic, constant)
     source = source_of(compiled)
     called = _c_name(source.name if name is None else name)
-    place = Path(path)
     if isinstance(source.device, GpuDevice):
         return export_gpu(source, called, place, _format(place, format, GPU_SUFFIXES))
     return export_cpu(source, called, place, _format(place, format, SUFFIXES))
@@ -85,6 +86,11 @@ def _compiled(
     dynamic: Collection[Any],
     constant: Collection[str],
 ) -> Compiled | TextExecutable:
+    for key, value in (("dynamic", dynamic), ("constant", constant)):
+        if isinstance(value, str) or not isinstance(value, Collection):
+            raise ArgumentError(f"{key}={written(value, 60)}: a list of names, as in {key}=['M']")
+    if sizes is not None and not isinstance(sizes, Mapping):
+        raise ArgumentError(f"sizes={written(sizes, 60)}: a dictionary of sizes, {{'M': 64}}")
     options = {"target": target, "plan": plan, "dynamic": tuple(dynamic) or None, "constant": tuple(constant) or None}
     if isinstance(kernel, Compiled | TextExecutable | Executable):
         said = [f"{key}={written(value, 60)}" for key, value in options.items() if value is not None]
@@ -106,7 +112,7 @@ def _compiled(
         _refuse(options, ("plan", "dynamic", "constant"), "a block kernel")
         return compile(kernel, sizes, target=target or CPU)
     made = compile(kernel, target=target or CPU, plan=plan, dynamic=dynamic)
-    if constant:
+    if constant and isinstance(made, NativeExecutable):
         made = constant_arguments(made, constant)
     return _of_executable(made, sizes)
 
@@ -156,6 +162,4 @@ def _format(path: Path, asked: str | None, known: Mapping[str, str]) -> tuple[st
         raise ArgumentError(f"format={written(asked, 60)}: there is {there}")
     if path.suffix not in ("", known[asked]):
         raise ArgumentError(f"path={str(path)!r}: a file of the format {asked!r} ends in {known[asked]}")
-    if not path.stem:
-        raise ArgumentError(f"path={str(path)!r} names no file")
     return asked, known[asked]

@@ -8,6 +8,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from tilewright.errors import ArgumentError
+from tilewright.limits import written
+
+
+def named_path(path: object) -> Path:
+    """The path of a file that a caller names; raises where it names none.
+
+    >>> named_path("")
+    Traceback (most recent call last):
+    tilewright.errors.ArgumentError: path='': the path of a file, such as 'kernels/gemm.o'
+    """
+    if not isinstance(path, str | os.PathLike) or isinstance(path, bytes) or not Path(path).name:
+        raise ArgumentError(f"path={written(path, 60)}: the path of a file, such as 'kernels/gemm.o'")
+    return Path(path)
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+from tilewright.deploy.files import named_path
 from tilewright.deploy.loaded import LoadedKernel
 from tilewright.deploy.manifest import read_manifest
 from tilewright.errors import ArgumentError
@@ -25,9 +25,7 @@ def load(path: str | os.PathLike[str], *, workers: int | None = None) -> LoadedK
     """
     if workers is not None and (type(workers) is not int or not 1 <= workers <= WORKERS.most):
         raise ArgumentError(f"workers={written(workers)}: an integer of at least 1; {WORKERS.rule}")
-    if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(f"path={written(path, 60)}: the path of an exported kernel")
-    place = Path(path)
+    place = named_path(path)
     manifest = read_manifest(place)
     if manifest["kind"] in ("ptx", "cubin"):
         from tilewright.deploy.gpu_kernel import LoadedGpuKernel

@@ -105,7 +105,7 @@ class EntryWriter:
         functions = [self._task(), self._fill(), *self._configured()]
         functions += [_Call(self, once=True).text(), _Call(self, once=False).text()]
         functions += list(self.tables.values())
-        kept, workspace = self.memory.kept_bytes, self._workspace_bytes()
+        kept, workspace = self.memory.kept_bytes, self.workspace_bytes()
         functions.append(self._bytes(f"{self.name}_kept_bytes", "ptr %sizes", kept))
         functions.append(self._bytes(f"{self.name}_workspace_bytes", "ptr %sizes, i32 %count", workspace))
         faults = tuple(EntryFault(kind, place, says) for (kind, place), says in sorted(self.faults.items()))
@@ -170,7 +170,7 @@ class EntryWriter:
         function = self.launches[op]
         return as_expr(function.scratch) + Substitution(self.parameters[op])(function.scratch_open)
 
-    def _workspace_bytes(self) -> Expr:
+    def workspace_bytes(self) -> Expr:
         """Workspaces, then the scratch memory of the launch that needs most."""
         most: Expr = as_expr(0)
         for op in self.launches:
@@ -403,7 +403,7 @@ class _Call:
         """Checks the memory that a caller lends, and places the workspaces in it."""
         memory, w = self.entry.memory, self.w
         self._region("%kept", memory.kept_bytes, ErrorKind.BAD_KEPT, "kept")
-        self._region("%workspace", self.entry._workspace_bytes(), ErrorKind.BAD_WORKSPACE, "workspace")
+        self._region("%workspace", self.entry.workspace_bytes(), ErrorKind.BAD_WORKSPACE, "workspace")
         for base, places in (("%kept", memory.kept), ("%workspace", memory.workspaces)):
             for value, offset in places.items():
                 self.pointers[value] = w.value(f"getelementptr i8, ptr {base}, i64 {w.integer(offset)}")
