@@ -12,7 +12,7 @@ import tilewright
 import tilewright.block as tb
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.errors import ArgumentError, ExecutionError
+from tilewright.errors import ArgumentError, ExecutionError, ProgramError
 from tilewright.kernels import gather_rows, gemm
 
 M, N = tkl.sym.M, tkl.sym.N
@@ -93,6 +93,24 @@ def test_an_empty_size_that_the_host_program_takes_divides_by_no_zero(tmp_path):
     z = np.zeros((2, 4), np.int32)
     loaded(np.empty(0, np.int32), np.empty(0, np.int32), z)
     assert (z == 0).all()
+
+
+def test_memory_that_bind_and_every_call_write_is_refused(tmp_path):
+    """Calls that run at the same time share what `bind` wrote."""
+    text = """host sums(%x: in global f32 (8), %y: out global f32 (8))
+    {
+      bind {
+        %t = workspace global f32 (8)
+        fill %t 0
+      }
+      launch add(%x, %t) workers 1
+      launch copied(%t, %y) workers 1
+    }
+    block add(%x: in global f32 (8), %t: inout global f32 (8)) { map %t = %t + %x }
+    block copied(%t: in global f32 (8), %y: out global f32 (8)) { map %y = %t + 0 }
+    """
+    with pytest.raises(ProgramError, match="%t is written by `bind` and by every call"):
+        tilewright.export(text, tmp_path / "sums")
 
 
 def test_one_block_program_is_exported_with_its_open_sizes(tmp_path):

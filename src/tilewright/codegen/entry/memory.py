@@ -68,6 +68,13 @@ def memory_map(host: Program, roles: dict[str, list[str]]) -> HostMemoryMap:
     made: list[tuple[Value, bool]] = []
     _walk(host.body, False, found, made)
     lasting = found.written(True, roles)
+    again = found.written(False, roles)
+    for value, once in made:
+        if value in again and (once or value in lasting):
+            raise ProgramError(
+                f"%{value.name} is written by `bind` and by every call; exported, what `bind` writes is shared by "
+                "calls that run at the same time: give the calls a workspace of their own"
+            )
     for value, once in made:
         kind = value.type
         if kind.strides is not None or kind.swizzle is not None:
