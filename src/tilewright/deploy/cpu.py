@@ -8,7 +8,8 @@ from typing import Any
 from tilewright.algebra.expr import Const
 from tilewright.algebra.expr_use import Substitution
 from tilewright.codegen.entry.abi import ALIGNMENT
-from tilewright.codegen.entry.write import COUNT, Entry
+from tilewright.codegen.entry.plan import COUNT
+from tilewright.codegen.entry.write import Entry
 from tilewright.deploy.files import write_whole
 from tilewright.deploy.header import header_text
 from tilewright.deploy.manifest import manifest_text

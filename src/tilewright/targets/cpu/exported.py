@@ -6,8 +6,9 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tilewright.codegen.entry.plan import EntryPlan, LaunchedFunction
 from tilewright.codegen.entry.programs import ProgramTexts
-from tilewright.codegen.entry.write import Entry, EntryWriter, LaunchedFunction
+from tilewright.codegen.entry.write import Entry, write_entry
 from tilewright.errors import CodeGenerationError
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Condition, Machine
@@ -54,7 +55,7 @@ def exported_object(name: str, host: Program, launched: Launched, machine: Machi
             symbols[kernel] = texts.add(emitted.text, emitted.name)
         return LaunchedFunction(symbols[kernel], kernel.program, emitted.scratch_bytes, emitted.open_bytes, conditions)
 
-    entry = EntryWriter(name, host, function, _configuration(machine)).write()
+    entry = write_entry(EntryPlan(name, host, function, _configuration(machine)))
     texts.add_entry(entry.text)
     pool = pool_text(family_of(machine))
     if pool is not None:
