@@ -9,7 +9,7 @@ from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_conditions import eq
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution
-from tilewright.codegen.entry.abi import EntryFault, ErrorKind
+from tilewright.codegen.entry.abi import ALIGNMENT, EntryFault, ErrorKind
 from tilewright.codegen.entry.memory import HostMemoryMap, in_lines, memory_map
 from tilewright.errors import ProgramError
 from tilewright.ir.binding import allowed, open_parameters, open_sizes
@@ -133,12 +133,12 @@ class EntryPlan:
         return as_expr(function.scratch) + Substitution(self.parameters[op])(function.scratch_open)
 
     def workspace_bytes(self) -> Expr:
-        """Workspaces, then the scratch memory of the launch that needs most."""
+        """Workspaces, then the scratch memory of the launch that needs most, with a line to spare."""
         most: Expr = as_expr(0)
         for op in self.launches:
             workers = as_expr(op.attrs["workers"])
             count = maximum(minimum(workers, COUNT), 1)
-            most = maximum(most, in_lines(self.worker_bytes(op) * count))
+            most = maximum(most, in_lines(self.worker_bytes(op) * count + ALIGNMENT))
         return self.memory.workspace_bytes + most
 
     @property
