@@ -17,6 +17,8 @@ from tilewright.lazy import offered
 if TYPE_CHECKING:
     from tilewright import algebra, block, compat, errors, ir, kernels, lang, problems, wave
     from tilewright.compiler import Executable, TextExecutable, compile, compile_text
+    from tilewright.deploy.exporting import export
+    from tilewright.deploy.loading import load
     from tilewright.ops import Conv, Conv1d, Conv2d, Conv3d, Linear, conv1d, conv2d, conv3d, matmul
 
 __all__ = [
@@ -37,9 +39,11 @@ __all__ = [
     "conv2d",
     "conv3d",
     "errors",
+    "export",
     "ir",
     "kernels",
     "lang",
+    "load",
     "matmul",
     "problems",
     "wave",
@@ -48,6 +52,8 @@ __all__ = [
 _PLACES = dict.fromkeys(("algebra", "block", "compat", "errors", "ir", "kernels", "lang", "problems", "wave"), "")
 _PLACES |= {
     "compiler": "Executable TextExecutable compile compile_text",
+    "deploy.exporting": "export",
+    "deploy.loading": "load",
     "ops": "Conv Conv1d Conv2d Conv3d Linear conv1d conv2d conv3d matmul",
 }
 __getattr__, _ = offered(__name__, _PLACES)

@@ -227,3 +227,7 @@ class MissingPackage(TilewrightError, ImportError):
 
 class TargetError(TilewrightError, RuntimeError):
     """A target that does not run here; the message names the machine that the code is for, and this one."""
+
+
+class ManifestError(TilewrightError, ValueError):
+    """An exported kernel that cannot be loaded: a file is missing, cut off or changed, or of another version."""

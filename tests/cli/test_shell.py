@@ -33,7 +33,7 @@ def test_the_package_runs_as_a_module():
     ("line", "wanted"),
     [
         ("tilewright sh", {"show"}),
-        ("tilewright ", {"run", "show", "bench", "draw", "targets", "cache", "environment"}),
+        ("tilewright ", {"run", "show", "export", "bench", "draw", "targets", "cache", "environment"}),
         ("tilewright show --level p", {"plan"}),
         ("tilewright bench resnet", {"resnet_50"}),
     ],

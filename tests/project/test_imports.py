@@ -34,6 +34,7 @@ ORDER = [
     {"targets"},
     {"block"},
     {"compiler"},
+    {"deploy"},
     {"problems", "kernels"},
     {"ops", "cli", "compat", "tune", "torch", "explore"},
     {"jax"},

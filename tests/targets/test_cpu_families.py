@@ -17,7 +17,7 @@ from tilewright.targets.aarch64.features import _of_words
 from tilewright.targets.cpu.caches import _from_files, caches
 from tilewright.targets.cpu.families import family, is_cpu
 from tilewright.targets.cpu.host import host_machine
-from tilewright.targets.cpu.pool import _TEXT
+from tilewright.targets.cpu.pool import TEXT
 from tilewright.targets.cpu.waiting import text_of_waiting
 from tilewright.targets.registry import MACHINES, machine, native
 
@@ -118,7 +118,7 @@ SLEEPS = {"darwin": "usleep", "win32": "Sleep"}
 
 @pytest.mark.parametrize(("name", "system"), SYSTEMS)
 def test_the_pool_is_written_for_every_system(name, system):
-    text = text_of_waiting(family(name), system) + _TEXT
+    text = text_of_waiting(family(name), system) + TEXT
     features = "+d" if "riscv" in SYSTEMS[name, system] else ""
     request = {"triple": SYSTEMS[name, system], "cpu": "", "features": features, "form": "assembly"}
     found = HELPER.ask(request, text).decode()

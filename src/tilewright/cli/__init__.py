@@ -11,6 +11,7 @@ from tilewright.cli.bench import bench
 from tilewright.cli.cache import cache
 from tilewright.cli.draw import draw
 from tilewright.cli.environment import environment
+from tilewright.cli.export import export
 from tilewright.cli.run import run
 from tilewright.cli.show import show
 from tilewright.cli.targets import targets
@@ -22,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (run, show, bench, draw, targets, cache, environment):
+for command in (run, show, export, bench, draw, targets, cache, environment):
     app.command()(command)
 
 

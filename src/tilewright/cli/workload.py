@@ -194,7 +194,7 @@ class Workload:
 
         kernel, sizes = self.kernel
         _, second, _ = self.shapes
-        return kernel_for(kernel, sizes, plan=_plan_text(plan), constant=[second], **where)
+        return kernel_for(kernel, sizes, plan=plan_text(plan), constant=[second], **where)
 
     def factors(self, kernel: Compiled) -> tuple[DType, DType]:
         """The element types that are multiplied: those of both factors, or what they are converted to first."""
@@ -281,7 +281,7 @@ class Checks:
         return [f"exact data: {exact}", f"real data:  {real}{'' if self.share <= 1 else ': too large'}"]
 
 
-def _plan_text(plan: str | None) -> str | None:
+def plan_text(plan: str | None) -> str | None:
     """The plan that --plan gives: its text, or @ and the file that holds it."""
     if plan is not None and plan.startswith("@"):
         plan = read_text(Path(plan[1:]), "the plan")

@@ -162,6 +162,12 @@ class Compiled:
         by = "" if self.plan.atom is None else f" by {self.plan.atom}"
         return f"<kernel {self.name}({given}){by} on {self.target}>"
 
+    @property
+    def member(self) -> tuple[Any, dict[str, int], list[tuple[int, ...]] | None]:
+        """The executable that it belongs to, its sizes, and its arguments' shapes; None where a call tells them."""
+        executable, sizes, shapes, _ = self._again
+        return executable, sizes, shapes
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _remade, self._again
 

@@ -255,6 +255,11 @@ class NativeExecutable(Executable):
             raise ArgumentError(f"{self.name} has no sizes yet: call it first")
         return self._last.object_code
 
+    @property
+    def last(self) -> Compiled | None:
+        """The kernel for the sizes used last; None before the first."""
+        return self._last
+
     def explain(self) -> str:
         """How the program is done, for the sizes used last: its plan, the time it should take, what was refused."""
         if self._last is None:
@@ -467,6 +472,15 @@ def kernel_for(
     <kernel gemm(a: f32[3, 5], b: f32[5, 4], c: f32[3, 4]) by ... on interpreter>
     """
     return _restored(kernel.trace(), target, plan, tuple(dynamic), False, False, constant, machine).of_sizes(sizes)
+
+
+def constant_arguments(executable: NativeExecutable, constant: Collection[str]) -> NativeExecutable:
+    """The executable of the same program whose arguments of these names do not change once they are bound."""
+    names = [a.name or "" for a in executable.program.args]
+    if not all(name in names for name in constant):
+        raise ArgumentError(f"constant={constant!r}: a list of arguments; {executable.name} takes {', '.join(names)}")
+    program, target, plan, dynamic, require_atoms, lenient, _, machine = executable.__reduce__()[1]
+    return _restored(program, target, plan, dynamic, require_atoms, lenient, tuple(constant), machine)
 
 
 def _restored(

@@ -135,6 +135,16 @@ class TextExecutable:
         return self.device.logs if isinstance(self.device, InterpretingDevice) else []
 
     @property
+    def executor(self) -> HostExecutor | None:
+        """What runs a host program; None where the text is one block or loop program."""
+        return self._executor
+
+    @property
+    def launchable(self) -> Any:
+        """What the device made of a block or loop program; None where the text has a host program."""
+        return self._launchable
+
+    @property
     def _kernel(self) -> Any:
         """The machine code of a block or loop program; None where there is none."""
         return None if self._launchable is None else self._launchable.kernel

@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from tilewright.errors import ArgumentError, TargetError
@@ -94,6 +95,12 @@ def gpu(target: str, described: Machine | None) -> GpuTarget:
     if find_spec(place) is None:
         raise ArgumentError(f"target={target!r}: {name} has no code generator yet; target='interpreter' runs programs")
     return GpuTarget(target, machine(name), import_module(place).BACKEND)
+
+
+def stored_kernels(machine: Machine) -> tuple[ModuleType, str]:
+    """What writes and reads launches of a GPU's exported kernels, and who makes it."""
+    maker = _GPUS[machine.name]
+    return import_module(f"tilewright.targets.{maker}.stored"), maker
 
 
 def gpu_machine(target: str) -> Machine:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tilewright.targets.aarch64.features import ARCHITECTURES, LEVELS, OPTIONAL, detect, host_features
+from tilewright.targets.aarch64.relocations import OBJECTS
 from tilewright.targets.cpu.family import Family, Multiply
 
 if TYPE_CHECKING:
@@ -40,4 +41,5 @@ FAMILY = Family(
     declares="declare void @llvm.aarch64.isb(i32 immarg)",
     register="w",
     futex=98,
+    objects=OBJECTS,
 )

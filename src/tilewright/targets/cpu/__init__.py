@@ -20,6 +20,11 @@
 | calling       | plain calls of a kernel that was called before, as one native function                |
 | launch_cache  | which calls are like one before, and what makes their outputs                        |
 | load          | object code into this process                                                        |
+| exported      | a host program and its programs as one object file                                   |
+| support       | functions that LLVM calls by itself, for objects that need no library                |
+| objects       | ELF objects, read, and linked to a shared library                                    |
+| relocation    | places in machine code that hold addresses                                           |
+| own_pool      | the worker pool inside an exported object                                            |
 | pool, waiting | the threads that run tasks, and how they wait                                        |
 | vector_views  | when a vector copy can move elements between views                                  |
 """

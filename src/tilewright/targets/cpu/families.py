@@ -22,6 +22,11 @@ def family(name: str) -> Family:
     return cast(Family, import_module(_MODULES[name]).FAMILY)
 
 
+def family_names() -> tuple[str, ...]:
+    """The names of all families."""
+    return tuple(_MODULES)
+
+
 def family_of_architecture(architecture: str) -> Family | None:
     """The family of what Python's `platform.machine()` says; None where only the portable one fits."""
     return next((f for f in map(family, _MODULES) if architecture in f.architectures), None)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # a family is asked for the CPU at hand before anything is pl
     from tilewright.ir.core import Op
     from tilewright.machine import Machine
     from tilewright.targets.cpu.emit import NativeEmitter
+    from tilewright.targets.cpu.relocation import ObjectForm
 
 Multiply = Callable[["NativeEmitter", "Op"], None]
 """Writes C += A * B by an atom's instruction."""
@@ -21,6 +22,8 @@ class TileRegisters(Protocol):
 
     count: int
     """How many there are."""
+    before_use: str
+    """What a program in C does before it uses them, in words."""
 
     def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None: ...  # noqa: D102
     def store(self, e: NativeEmitter, tile: int, pointer: str, stride: str) -> None: ...  # noqa: D102
@@ -60,6 +63,8 @@ class Family:
     """Writes the instruction that multiplies by a power of two, for machines that have it."""
     futex: int | None = None
     """The number of Linux's system call for waiting on a word of memory."""
+    objects: ObjectForm | None = None
+    """How its object files are linked; None: not here."""
 
     def machine(self, name: str) -> Machine | None:
         """The machine of that name: a level, and optional features behind dots. None: it is none of this family's."""

@@ -21,7 +21,7 @@ import os
 import threading
 import weakref
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -39,7 +39,7 @@ SPINS = 20000
 # are 64 bytes long, or 128, and what different threads write lies in lines of its own
 # launch record: 0 function, 8 arguments, 16 workers asked for, 24 control block, 32 lock
 # locks: 0 free, 1 held, 2 held and somebody sleeps
-_TEXT = """
+TEXT = """
 define void @pool_worker(ptr %ctl, i64 %me) {
 entry:
   %pleft = getelementptr i8, ptr %ctl, i64 128
@@ -226,15 +226,27 @@ def aligned(count: int, alignment: int = 4096) -> np.ndarray[Any, np.dtype[np.ui
     return raw[start : start + count]
 
 
+class PoolCode(Protocol):
+    """Machine code of the functions that threads and launches call."""
+
+    def address(self, name: str) -> int:
+        """The address of `pool_run` or `pool_worker`."""
+
+
+def _generated() -> PoolCode:
+    from tilewright.targets.cpu.load import load_text
+
+    return load_text(text_of_waiting(host_family()) + TEXT + calling.TEXT)
+
+
 class Pool:
     """The workers of this process."""
 
-    def __init__(self, workers: int):
-        from tilewright.targets.cpu.load import load_text
-
+    def __init__(self, workers: int, code: PoolCode | None = None):
+        """`code` has the functions of `TEXT`; None: they are made now."""
         features()  # asks for tile registers, before threads start
         self.workers = workers
-        self.code = load_text(text_of_waiting(host_family()) + _TEXT + calling.TEXT)
+        self.code = _generated() if code is None else code
         self.control = aligned(1024)
         self.address = self.control.ctypes.data
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.code.address("pool_run"))

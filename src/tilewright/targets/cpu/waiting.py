@@ -70,3 +70,41 @@ define internal void @give_way() {{
   ret void
 }}
 {sleeping}"""
+
+
+CALLS = "pool_calls"
+"""Where code without a library finds Linux's functions `syscall` and `sched_yield`: two addresses."""
+
+_BY_ADDRESS = f"""@{CALLS} = internal global [2 x ptr] zeroinitializer, align 8
+{{declares}}
+define internal void @look_away() alwaysinline nounwind {{{{
+  {{pause}}
+  ret void
+}}}}
+define internal void @give_way() nounwind {{{{
+  %at = getelementptr i8, ptr @{CALLS}, i64 8
+  %yield = load ptr, ptr %at
+  %r = call i32 %yield()
+  ret void
+}}}}
+define internal void @sleep_while(ptr %p, i32 %n) nounwind {{{{
+  %call = load ptr, ptr @{CALLS}
+  %r = call i64 (i64, ...) %call(i64 {{number}}, ptr %p, i64 {_WAIT}, i32 %n, ptr null, ptr null, i64 0)
+  ret void
+}}}}
+define internal void @wake(ptr %p, i32 %count) nounwind {{{{
+  %call = load ptr, ptr @{CALLS}
+  %r = call i64 (i64, ...) %call(i64 {{number}}, ptr %p, i64 {_WAKE}, i32 %count, ptr null, ptr null, i64 0)
+  ret void
+}}}}
+"""
+
+
+def text_without_library(family: Family) -> str | None:
+    """The same functions for Linux, in code that names no function of a library: it is told their addresses.
+
+    None where the family's number of the system call is not known.
+    """
+    if family.futex is None:
+        return None
+    return _BY_ADDRESS.format(declares=family.declares, pause=family.pause, number=family.futex)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
-
 from tilewright.algebra.expr import as_expr
 from tilewright.errors import ArgumentError, ProgramError, TargetError
 from tilewright.interpret.evaluation import evaluated
@@ -20,11 +18,12 @@ from tilewright.machine import Condition, Machine
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
-from tilewright.runtime.device_arrays import DeviceArray, common_device
+from tilewright.runtime.device_arrays import common_device
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.scripts import Memories
-from tilewright.runtime.sizes import extent, sizes_of
+from tilewright.runtime.sizes import sizes_of
 from tilewright.runtime.toolchain import toolchain
+from tilewright.targets.gpu.checks import check_arrays
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.gpu.writer import MOST
 
@@ -166,50 +165,9 @@ class GpuKernel:
         if self.open or params:
             named = {a.name or "": array for a, array in zip(self.program.args, arrays, strict=True)}
             sizes = sizes_of(self.program, named, params, self.conditions)
-        for array, arg in zip(arrays, self.program.args, strict=True):
-            self._check(array, arg, sizes)
+        check_arrays(self.program, arrays, sizes)
         tasks = evaluated(as_expr(self.emitted.tasks), sizes)
         if tasks > MOST:
             raise ArgumentError(f"{self.program.name}: arrays of these sizes are {tasks} tasks; the most is {MOST}")
         loaded = self.on_device(common_device(self.program.name, arrays))
         return self.target.backend.bound(loaded, self.emitted, arrays, workers, sizes)
-
-    def _check(self, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
-        kind, name = arg.type, arg.name
-        shape = tuple(extent(e, sizes, name, dim) for dim, e in enumerate(kind.shape))
-        takes = f"{self.program.name} takes"
-        if tuple(array.shape) != shape:
-            raise ArgumentError(f"{name} has the shape {tuple(array.shape)}; {takes} {shape}")
-        if array.dtype != kind.dtype.numpy:
-            raise ArgumentError(f"{name} holds {array.dtype}; {takes} {kind.dtype}")
-        self._check_strides(array, arg, sizes)
-        if isinstance(array, DeviceArray) and array.pointer % 16:
-            raise ArgumentError(f"{name} does not lie at a multiple of 16 bytes; pass a copy of it")
-        if isinstance(array, np.ndarray) and kind.role != "in" and not array.flags.writeable:
-            raise ArgumentError(f"{name} is written, but the array given is read-only")
-
-    def _check_strides(self, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
-        """An array lies as its argument says: without gaps, or with the strides that the text states."""
-        kind, name = arg.type, arg.name
-        if kind.strides is None:
-            packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous
-            if not packed:
-                raise ArgumentError(
-                    f"{name} is not contiguous, and {self.program.name} takes {kind}, without gaps; pass a contiguous "
-                    "copy of it, or state its strides in the text"
-                )
-            return
-        wanted = tuple(extent(e, sizes, name, dim) for dim, e in enumerate(kind.strides))
-        if not isinstance(array, DeviceArray):
-            raise ArgumentError(
-                f"{name} is an array of the host; {self.program.name} takes it with the strides {wanted}, as {kind}: "
-                "pass one that lies so on the device"
-            )
-        if any(n > 1 and s != w for n, s, w in zip(array.shape, array.strides, wanted, strict=True)):
-            raise ArgumentError(
-                f"{name} has the strides {array.strides}; {self.program.name} takes {wanted}, as {kind}"
-            )
-        if kind.role != "in" and array.coincides:
-            raise ArgumentError(
-                f"{name} is written, but its shape {array.shape} and strides {array.strides} may make elements coincide"
-            )

@@ -12,6 +12,7 @@ from tilewright.targets.nvidia import driver
 from tilewright.targets.nvidia.dialect import Ptx
 from tilewright.targets.nvidia.disassembly import disassembled
 from tilewright.targets.nvidia.launch import Launch
+from tilewright.targets.nvidia.machine import architecture
 from tilewright.targets.nvidia.memory import DeviceMemory
 from tilewright.targets.nvidia.timing import Stopwatch
 
@@ -19,11 +20,6 @@ TRIPLE = "nvptx64-nvidia-cuda"
 PASSES = ("sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
 """Registers out of stack slots; the rest is the assembler's to do."""
 FLAGS = ("--disable-lsr=false", "--enable-misched=true", "--enable-post-misched=true")
-
-
-def architecture(machine: Machine) -> tuple[str, str]:
-    """(the CPU, its features) by LLVM's names."""
-    return ("sm_90a", "+ptx80") if "sm_90a" in machine.features else ("sm_80", "+ptx80")
 
 
 class Nvidia:

@@ -36,22 +36,41 @@ def tool(name: str) -> Path | None:
 
 def disassembled(ptx: str, architecture: str) -> str:
     """The instructions that the assembler makes of a PTX text."""
-    found = {name: tool(name) for name in ("ptxas", "nvdisasm")}
+    found = _tools("sass", "ptxas", "nvdisasm")
+    with tempfile.TemporaryDirectory() as folder:
+        code = _assembled("sass", found["ptxas"], ptx, architecture, Path(folder))
+        return _run("sass", [str(found["nvdisasm"]), "-c", str(code)])
+
+
+def assembled(ptx: str, architecture: str) -> bytes:
+    """The machine code (cubin) that the assembler makes of a PTX text."""
+    found = _tools("cubin", "ptxas")
+    with tempfile.TemporaryDirectory() as folder:
+        return _assembled("cubin", found["ptxas"], ptx, architecture, Path(folder)).read_bytes()
+
+
+def _tools(what: str, *names: str) -> dict[str, Path]:
+    """Where tools are; raises where one that is needed for `what` is missing."""
+    found = {name: tool(name) for name in names}
     missing = [name for name, place in found.items() if place is None]
     if missing:
+        extra = "the extra `sass` brings both" if len(names) > 1 else "the extra `ptxas` brings it"
         raise TargetError(
-            f"sass: {' and '.join(missing)} of NVIDIA's toolkit is not on the path; the extra `sass` brings both, and "
-            "`ptx` needs neither"
+            f"{what}: {' and '.join(missing)} of NVIDIA's toolkit is not on the path; {extra}, and `ptx` needs "
+            f"{'neither' if len(names) > 1 else 'none'}"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        source, code = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
-        source.write_text(ptx)
-        _run([str(found["ptxas"]), f"-arch={architecture}", "-O3", str(source), "-o", str(code)])
-        return _run([str(found["nvdisasm"]), "-c", str(code)])
+    return {name: place for name, place in found.items() if place is not None}
 
 
-def _run(command: list[str]) -> str:
+def _assembled(what: str, assembler: Path, ptx: str, architecture: str, folder: Path) -> Path:
+    source, code = folder / "kernel.ptx", folder / "kernel.cubin"
+    source.write_text(ptx)
+    _run(what, [str(assembler), f"-arch={architecture}", "-O3", str(source), "-o", str(code)])
+    return code
+
+
+def _run(what: str, command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise TargetError(f"sass: {Path(command[0]).name} says: {(done.stderr or done.stdout).strip()[:300]}")
+        raise TargetError(f"{what}: {Path(command[0]).name} says: {(done.stderr or done.stdout).strip()[:300]}")
     return done.stdout

@@ -132,7 +132,8 @@ class OwnedMemory:
 class Loaded:
     """A kernel on a device. `drawn` is how many of its launches have drawn counters."""
 
-    def __init__(self, assembly: str, emitted: Emitted, number: int = 0):
+    def __init__(self, assembly: str | bytes, emitted: Emitted, number: int = 0):
+        """`assembly` is PTX, or the machine code that an assembler made of it."""
         found = device(number)
         if isinstance(found, str):
             raise TargetError(f"{emitted.name}: device {number}: {found}")
@@ -140,9 +141,10 @@ class Loaded:
         with found.entered():
             self._load(assembly, emitted)
 
-    def _load(self, assembly: str, emitted: Emitted) -> None:
+    def _load(self, assembly: str | bytes, emitted: Emitted) -> None:
         cu, check = self.device.cu, self.device.check
-        code = assembly.encode() + b"\0"  # as a whole: linked, setmaxnreg would be left out, and products wait
+        # as a whole: linked, setmaxnreg would be left out, and products wait
+        code = assembly if isinstance(assembly, bytes) else assembly.encode() + b"\0"
         self.module = check(cu.cuModuleLoadData(code), f"{self.name}: cuModuleLoadData")
         self.function = check(cu.cuModuleGetFunction(self.module, self.name.encode()), f"{self.name}: its code")
         most = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -67,6 +67,9 @@ class Launch:
     Arrays of the host are copied to the device before each run, and back after it, which waits for the device.
     """
 
+    record: Callable[..., Any] = Record
+    """What makes the words of a launch, and starts it."""
+
     def __init__(
         self,
         loaded: Loaded,
@@ -84,7 +87,7 @@ class Launch:
             self._passed = Passed(self.device, emitted, arrays, pointers, sizes or {})
         self._config = self._configuration(emitted, workers, sizes or {})
         self._stream = stream = stream_of(arrays, self.device.number)
-        self._record = Record(
+        self._record = self.record(
             launch=self.device.start,
             function=int(loaded.function),
             config=self._config,

@@ -139,3 +139,8 @@ MACHINES = {
         _row("hopper", _HOPPER, 227 << 10, _HOPPER_LIMITS),
     )
 }
+
+
+def architecture(machine: Machine) -> tuple[str, str]:
+    """(the CPU, its features) by LLVM's names."""
+    return ("sm_90a", "+ptx80") if "sm_90a" in machine.features else ("sm_80", "+ptx80")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.targets.cpu.family import Family, Multiply
 from tilewright.targets.x86.features import LEVELS, OPTIONAL, detect, host_features
+from tilewright.targets.x86.relocations import OBJECTS
 from tilewright.targets.x86.tile_registers import AmxTiles
 
 if TYPE_CHECKING:
@@ -49,4 +50,5 @@ FAMILY = Family(
     register="v",
     futex=202,
     scale=_scale,
+    objects=OBJECTS,
 )

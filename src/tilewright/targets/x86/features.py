@@ -6,6 +6,7 @@ import ctypes
 import platform
 import sys
 from functools import cache
+from pathlib import Path
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512F = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
@@ -32,6 +33,14 @@ ASKED_FOR = (
     "amx-int8",
 )
 """The features that decide what the compiler uses."""
+_FLAGS = {
+    "avx512bf16": "avx512_bf16",
+    "avx512vnni": "avx512_vnni",
+    "amx-tile": "amx_tile",
+    "amx-bf16": "amx_bf16",
+    "amx-int8": "amx_int8",
+}
+"""Features that Linux calls otherwise."""
 
 
 @cache
@@ -39,10 +48,28 @@ def detect() -> frozenset[str]:
     """The features of the CPU that the compiler uses; tiles count only if the system grants them."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
-    found = {name for name, there in _told().items() if there}
+    found = {name for name, there in _asked().items() if there}
     if "amx-tile" in found and not _tiles_granted():
         found -= {"amx-tile", "amx-bf16", "amx-int8"}
     return frozenset(name for name in ASKED_FOR if name in found)
+
+
+def _asked() -> dict[str, bool]:
+    """The features that decide, as Linux reports them: LLVM need not be loaded to know them. Elsewhere LLVM looks."""
+    if sys.platform != "linux":
+        return _told()
+    flags = _flags(Path("/proc/cpuinfo"))
+    return _told() if flags is None else {name: _FLAGS.get(name, name) in flags for name in ASKED_FOR}
+
+
+def _flags(path: Path) -> frozenset[str] | None:
+    """The flags of the first CPU that the system lists; None where it lists none."""
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    line = next((line for line in text.splitlines() if line.startswith("flags")), None)
+    return None if line is None else frozenset(line.partition(":")[2].split())
 
 
 @cache

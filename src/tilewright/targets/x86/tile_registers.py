@@ -16,6 +16,10 @@ class AmxTiles:
     """Loads, stores and zeros of tile registers, and what a function needs around them."""
 
     count = 8
+    before_use = (
+        "Linux grants tile registers to a process that asks: call syscall(SYS_arch_prctl, 0x1023, 18) once, before "
+        "other threads start; it returns 0"
+    )
 
     def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None:
         """A tile from rows of memory; what is streamed is not kept near."""

@@ -1,0 +1,106 @@
+"""`tilewright export`: a problem or a program as files that run without the compiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.printing import fail, read_text, show
+from tilewright.errors import ArgumentError, TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.deploy.source import Exported
+
+
+def export(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROBLEM|FILE", help="Such as mb1ic64ih56oc64oh56kh3ph1, 128x64:64x96, or a program's text."
+        ),
+    ],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The code; header and manifest lie beside it.")],
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="object|shared|ptx|cubin",
+            help="An object, a shared library, or PTX; PATH's suffix says it too.",
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What C calls the kernel.")] = None,
+    dt: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="Element type of a problem, f32 unless it is given.")
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(metavar="TARGET", help="cpu, or a machine of `tilewright targets`: cpu:x86.avx512, gpu:hopper."),
+    ] = "cpu",
+    plan: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Use this plan instead of the best; @FILE reads it.")
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A size of a program's text; may be repeated.")
+    ] = None,
+    opened: Annotated[
+        list[str] | None, typer.Option("--open", metavar="NAME", help="A size that every call tells; may be repeated.")
+    ] = None,
+) -> None:
+    """Write machine code, a C header and a manifest, which run without the compiler.
+
+    The second factor of a problem (b, or the weights w) is constant: it is packed once, by the function that binds.
+    docs/deploying.md describes the files and the C interface; `tilewright.load` calls them from Python.
+
+    \b
+    Examples:
+      tilewright export 128x64:64x96 product.o
+      tilewright export mb1ic64ih56oc64oh56kh3ph1 layer.so --dt bf16 --target cpu:x86.amx --open N
+      tilewright export kernel.txt kernel.o --size M=64
+    """
+    try:
+        files = _exported(what, path, form, name, dt, target, plan, size or [], opened or [])
+    except TilewrightError as fault:
+        fail(str(fault))
+    show("\n".join(f"wrote {file}" for file in (files.code, files.header, files.manifest_file) if file is not None))
+
+
+def _exported(
+    what: str,
+    path: Path,
+    form: str | None,
+    name: str | None,
+    dt: str | None,
+    target: str,
+    plan: str | None,
+    sizes: list[str],
+    opened: list[str],
+) -> Exported:
+    from tilewright.cli.workload import plan_text, read_problem, read_workload
+    from tilewright.deploy.exporting import export as write
+
+    options: dict[str, Any] = {"format": form, "name": name, "target": target}
+    if Path(what).is_file():
+        if dt is not None:
+            raise ArgumentError(f"--dt {dt}: a program's text has its own types; leave it out")
+        text = read_text(Path(what), "the program")
+        given = dict(_size(each) for each in sizes)
+        if text.lstrip().startswith("tile"):
+            options |= {"plan": plan_text(plan), "dynamic": opened}
+        elif plan is not None or opened:
+            raise ArgumentError("--plan and --open are for problems and tile programs; leave them out")
+        return write(text, path, given or None, **options)
+    if sizes:
+        raise ArgumentError(f"--size {sizes[0]}: a problem has its sizes; leave it out")
+    work = read_workload(read_problem(what), dt or "f32")
+    kernel, numbers = work.kernel
+    _, second, _ = work.shapes
+    return write(kernel, path, numbers, plan=plan_text(plan), dynamic=opened, constant=[second], **options)
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, equals, number = text.partition("=")
+    if not equals or not name.strip().isidentifier() or not number.strip().isdigit():
+        raise ArgumentError(f"--size {text}: a name and a number, as in M=64")
+    return name.strip(), int(number)

@@ -1,0 +1,265 @@
+"""The function that does what is done once, and the one that does what is done at every call."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.algebra.expr import Const, Expr, as_expr
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.codegen.entry.abi import ALIGNMENT, EntryFault, ErrorKind
+from tilewright.codegen.entry.memory import bytes_of
+from tilewright.codegen.entry.plan import COUNT, EntryPlan
+from tilewright.codegen.entry.sizes import HostWriter, load_sizes
+from tilewright.codegen.entry.table import TableFunction
+from tilewright.ir.binding import allowed
+from tilewright.ir.core import Block, Op, Value
+
+ARGUMENTS = "ptr %buffers, ptr %sizes, ptr %kept, ptr %workspace, ptr %pool"
+
+
+class CallFunction:
+    """One function: what is done once, or what is done at every call."""
+
+    def __init__(self, plan: EntryPlan, *, once: bool):
+        self.plan, self.once = plan, once
+        self.w = HostWriter()
+        self.pointers: dict[Value, str] = {}
+
+    def text(self) -> str:
+        """The function."""
+        plan, w = self.plan, self.w
+        room = max((8 * (len(op.operands) + 2 + len(p)) for op, p in plan.parameters.items()), default=8)
+        self.args = w.value(f"alloca [{room} x i8], align {ALIGNMENT}")
+        self.record = w.value("alloca [24 x i8], align 8")
+        self._sizes()
+        self._buffers()
+        self._regions()
+        self._pool()
+        self._block(plan.host.body, False)
+        name = f"{plan.name}_bind" if self.once else plan.name
+        plan.declared |= w.declared
+        return (
+            f"define i32 @{name}({ARGUMENTS}) nounwind {{\nentry:\n{w.text()}\n  br label %finish\n"
+            "finish:\n  ret i32 0\n}"
+        )
+
+    # -- checks -------------------------------------------------------------------------------------------
+
+    def _fail(self, when: str, fault: EntryFault) -> None:
+        """Returns a code where an i1 holds."""
+        w = self.w
+        w.count += 1
+        failed, going = f"fail{w.count}", f"go{w.count}"
+        w.line(f"br i1 {when}, label %{failed}, label %{going}")
+        w.label(failed)
+        w.line(f"ret i32 {fault.code}")
+        w.label(going)
+
+    def _require(self, condition: Expr, says: str) -> None:
+        """Returns a code where a condition of sizes does not hold."""
+        self._fail(self._not(self.w.condition(condition)), self.plan.requirement(says))
+
+    def _not(self, condition: str) -> str:
+        return self.w.value(f"xor i1 {condition}, true")
+
+    def _sizes(self) -> None:
+        sizes, w = self.plan.sizes, self.w
+        if not sizes:
+            return
+        self._fail(w.value("icmp eq ptr %sizes, null"), self.plan.fault(ErrorKind.BAD_SIZE, 0, self._range(0)))
+        load_sizes(w, sizes)
+        for place, s in enumerate(sizes):
+            numbers, value = allowed(s), w.symbols[s][0]
+            low = w.value(f"icmp slt i64 {value}, {numbers.start}")
+            high = w.value(f"icmp sgt i64 {value}, {numbers[-1]}")
+            wrong = w.value(f"or i1 {low}, {high}")
+            if numbers.step != 1:
+                rest = w.value(f"srem i64 {w.value(f'sub i64 {value}, {numbers.start}')}, {numbers.step}")
+                wrong = w.value(f"or i1 {wrong}, {w.value(f'icmp ne i64 {rest}, 0')}")
+            self._fail(wrong, self.plan.fault(ErrorKind.BAD_SIZE, place, self._range(place)))
+        for record in self.plan.host.records:
+            if record.name == "require":
+                self._require(record.attrs["that"], f"it requires {record.attrs['that']}")
+
+    def _range(self, place: int) -> str:
+        s = self.plan.sizes[place]
+        numbers = allowed(s)
+        steps = f" in steps of {numbers.step}" if numbers.step != 1 else ""
+        return f"the size {s.name} must be from {numbers.start} to {numbers[-1]}{steps}"
+
+    def _buffers(self) -> None:
+        """Reads the buffers that are used, and checks them."""
+        plan, w = self.plan, self.w
+        used = plan.memory.used(self.once)
+        args = [(place, arg) for place, arg in enumerate(plan.host.args) if arg in used]
+        if not args:
+            return
+        said = "the buffer {} is null"
+        place, first = args[0]
+        self._fail(
+            w.value("icmp eq ptr %buffers, null"),
+            self.plan.fault(ErrorKind.NULL_BUFFER, place, said.format(first.name)),
+        )
+        addresses: dict[Value, str] = {}
+        for place, arg in args:
+            slot = w.value(f"getelementptr i8, ptr %buffers, i64 {8 * place}")
+            pointer = self.pointers[arg] = w.value(f"load ptr, ptr {slot}")
+            null = w.value(f"icmp eq ptr {pointer}, null")
+            self._fail(null, self.plan.fault(ErrorKind.NULL_BUFFER, place, said.format(arg.name)))
+            size = arg.type.dtype.numpy.itemsize
+            addresses[arg] = w.value(f"ptrtoint ptr {pointer} to i64")
+            if size > 1:
+                low = w.value(f"and i64 {addresses[arg]}, {size - 1}")
+                says = f"the buffer {arg.name} does not lie at a multiple of {size} bytes"
+                self._fail(w.value(f"icmp ne i64 {low}, 0"), self.plan.fault(ErrorKind.MISALIGNED_BUFFER, place, says))
+        written = plan.memory.written(self.once, plan.roles)
+        ends = {a: w.value(f"add i64 {addresses[a]}, {w.integer(bytes_of(a.type))}") for _, a in args}
+        for place, arg in args:
+            for other_place, other in args:
+                if arg not in written or (other in written and other_place <= place) or other is arg:
+                    continue
+                before = w.value(f"icmp ult i64 {addresses[arg]}, {ends[other]}")
+                after = w.value(f"icmp ult i64 {addresses[other]}, {ends[arg]}")
+                says = f"the buffer {arg.name}, which is written, overlaps another"
+                self._fail(
+                    w.value(f"and i1 {before}, {after}"), self.plan.fault(ErrorKind.OVERLAPPING_BUFFERS, place, says)
+                )
+
+    def _regions(self) -> None:
+        """Checks the memory that a caller lends, and places the workspaces in it."""
+        memory, w = self.plan.memory, self.w
+        self._region("%kept", memory.kept_bytes, ErrorKind.BAD_KEPT, "kept")
+        self._region("%workspace", self.plan.workspace_bytes(), ErrorKind.BAD_WORKSPACE, "workspace")
+        for base, places in (("%kept", memory.kept), ("%workspace", memory.workspaces)):
+            for value, offset in places.items():
+                self.pointers[value] = w.value(f"getelementptr i8, ptr {base}, i64 {w.integer(offset)}")
+        self.scratch = w.value(f"getelementptr i8, ptr %workspace, i64 {w.integer(memory.workspace_bytes)}")
+
+    def _region(self, base: str, size: Expr, kind: ErrorKind, what: str) -> None:
+        w = self.w
+        if isinstance(size, Const) and size.value == 0:
+            return
+        null = w.value(f"icmp eq ptr {base}, null")
+        address = w.value(f"ptrtoint ptr {base} to i64")
+        low = w.value(f"and i64 {address}, {ALIGNMENT - 1}")
+        wrong = w.value(f"or i1 {null}, {w.value(f'icmp ne i64 {low}, 0')}")
+        self._fail(
+            wrong, self.plan.fault(kind, 0, f"{what} is null, or does not lie at a multiple of {ALIGNMENT} bytes")
+        )
+
+    def _pool(self) -> None:
+        """The workers that there are: one, on the calling thread, without a pool."""
+        w = self.w
+        w.line("br label %looking")
+        w.label("looking")
+        none = w.value("icmp eq ptr %pool, null")
+        w.line(f"br i1 {none}, label %alone, label %several")
+        w.label("several")
+        self.context = w.value("load ptr, ptr %pool")
+        self.run = w.value(f"load ptr, ptr {w.value('getelementptr i8, ptr %pool, i64 8')}")
+        count = w.value(f"load i32, ptr {w.value('getelementptr i8, ptr %pool, i64 16')}")
+        wrong = w.value(f"or i1 {w.value(f'icmp eq ptr {self.run}, null')}, {w.value(f'icmp slt i32 {count}, 1')}")
+        self._fail(
+            wrong, self.plan.fault(ErrorKind.BAD_POOL, 0, "the pool has no function `run`, or fewer than one worker")
+        )
+        wide = w.value(f"sext i32 {count} to i64")
+        several = w.block
+        w.line("br label %alone")
+        w.label("alone")
+        phis = {"ptr": ("null", [self.context, self.run]), "i64": ("1", [wide])}
+        named = []
+        for kind, (otherwise, values) in phis.items():
+            for value in values:
+                named.append(w.value(f"phi {kind} [{otherwise}, %looking], [{value}, %{several}]"))
+        self.context, self.run, count = named
+        w.symbols[COUNT] = (count, 0)
+
+    # -- the program ----------------------------------------------------------------------------------------
+
+    def _block(self, block: Block, once: bool) -> None:
+        for op in block.ops:
+            if op.name == "let":
+                continue
+            if op.name == "bind":
+                self._block(op.blocks[0], True)
+            elif op.name == "return":
+                self.w.line("br label %finish")
+                self.w.count += 1
+                self.w.label(f"after{self.w.count}")
+            elif op.name == "if":
+                self._if(op, once)
+            elif op.name in ("reshape", "restride"):
+                source = self.plan.memory.roots[op.results[0]]
+                if source in self.pointers:
+                    self.pointers[op.results[0]] = self.pointers[source]
+            elif op.name != "workspace" and once is self.once:
+                getattr(self, f"_{op.name}")(op)
+
+    def _if(self, op: Op, once: bool) -> None:
+        w = self.w
+        condition = w.condition(op.attrs["when"])
+        w.count += 1
+        number = w.count
+        names = [f"then{number}", f"else{number}"][: len(op.blocks)]
+        done = f"end{number}"
+        w.line(f"br i1 {condition}, label %{names[0]}, label %{names[1] if len(names) == 2 else done}")
+        for name, block in zip(names, op.blocks, strict=True):
+            known, symbols = dict(w.scope.known), dict(w.symbols)  # what a branch computes is not known after it
+            w.label(name)
+            self._block(block, once)
+            w.line(f"br label %{done}")
+            w.scope.known, w.symbols = known, symbols
+        w.label(done)
+
+    def _launch(self, op: Op) -> None:
+        plan, w = self.plan, self.w
+        for condition, says in plan.conditions(op):
+            self._require(condition, says)
+        function = plan.launches[op]
+        count = w.integer(maximum(minimum(as_expr(op.attrs["workers"]), COUNT), 1))
+        configuration = "null" if plan.configuration is None else f"@{plan.name}.configuration"
+        words = [f"ptr {self.pointers[v]}" for v in op.operands]
+        words += [f"ptr {self.scratch}", f"ptr {configuration}"]
+        words += [f"i64 {w.integer(e)}" for e in plan.parameters[op].values()]
+        for place, word in enumerate(words):
+            slot = w.value(f"getelementptr i8, ptr {self.args}, i64 {8 * place}")
+            w.line(f"store {word}, ptr {slot}")
+        w.count += 1
+        several, single, done = (f"{what}{w.count}" for what in ("several", "single", "launched"))
+        w.line(f"br i1 {w.value(f'icmp sgt i64 {count}, 1')}, label %{several}, label %{single}")
+        w.label(several)
+        w.line(f"store ptr @{function.symbol}, ptr {self.record}")
+        w.line(f"store ptr {self.args}, ptr {w.value(f'getelementptr i8, ptr {self.record}, i64 8')}")
+        w.line(f"store i64 {count}, ptr {w.value(f'getelementptr i8, ptr {self.record}, i64 16')}")
+        short = w.value(f"trunc i64 {count} to i32")
+        w.line(f"call void {self.run}(ptr {self.context}, ptr @{plan.name}.task, ptr {self.record}, i32 {short})")
+        w.line(f"br label %{done}")
+        w.label(single)
+        w.line(f"call void @{function.symbol}(ptr {self.args}, i64 0, i64 1)")
+        w.line(f"br label %{done}")
+        w.label(done)
+
+    def _fill(self, op: Op) -> None:
+        kind, w = op.operands[0].type, self.w
+        one = np.asarray(op.attrs["value"]).astype(kind.dtype.numpy).tobytes()
+        pattern = int.from_bytes((one * 8)[:8], "little", signed=True)
+        size = w.integer(bytes_of(kind))
+        w.line(f"call void @{self.plan.name}.fill(ptr {self.pointers[op.operands[0]]}, i64 {size}, i64 {pattern})")
+
+    def _table(self, op: Op) -> None:
+        plan, w = self.plan, self.w
+        name = f"{plan.name}.table.{len(plan.tables)}"
+        fits = TableFunction(plan, op).text(name)
+        plan.tables[op] = fits
+        kind = op.operands[0].type.dtype
+        outside = w.value(f"call i1 @{name}(ptr {self.pointers[op.operands[0]]}, ptr %sizes)")
+        says = f"the values of the table %{op.operands[0].name} are not all {kind}"
+        self._fail(outside, plan.requirement(says))
+
+    def _check(self, op: Op) -> None:
+        plan, w = self.plan, self.w
+        bits = 8 * op.operands[0].type.dtype.numpy.itemsize
+        offset = op.attrs["place"] * bits // 8
+        slot = w.value(f"getelementptr i8, ptr {self.pointers[op.operands[0]]}, i64 {offset}")
+        wrong = w.value(f"icmp ne i{bits} {w.value(f'load i{bits}, ptr {slot}')}, 0")
+        self._fail(wrong, plan.check(op))

@@ -1,0 +1,136 @@
+"""From a host program to LLVM text: the functions of a kernel that C calls.
+
+Each launched program is `void PROGRAM(ptr args, i64 worker, i64 workers)`, as `targets/cpu/emit` writes it. The entry
+makes `args` on its stack: the tensors, scratch memory (a piece for each worker), the tile configuration, open
+parameters. All sizes are worked out first, so what depends on them is straight code but for the program's own `if`s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.algebra.expr import Expr
+from tilewright.codegen.entry.abi import EntryFault
+from tilewright.codegen.entry.call import CallFunction
+from tilewright.codegen.entry.plan import COUNT, EntryPlan
+from tilewright.codegen.entry.sizes import HostWriter, load_sizes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The text of a kernel's functions, and what a caller must know of them.
+
+    Byte counts are expressions of the sizes; `workspace_bytes` of the number of workers too (`COUNT`).
+    `bound` are the arguments that the function that binds reads or writes, `called` those of the call.
+    """
+
+    text: str
+    faults: tuple[EntryFault, ...]
+    kept_bytes: Expr
+    workspace_bytes: Expr
+    most_workers: int
+    bound: tuple[str, ...]
+    called: tuple[str, ...]
+
+
+def write_entry(plan: EntryPlan) -> Entry:
+    """All functions of a kernel."""
+    name = plan.name
+    functions = [_task(name), _fill(name), *_configured(plan)]
+    functions += [CallFunction(plan, once=once).text() for once in (True, False)]
+    functions += list(plan.tables.values())
+    kept, workspace = plan.memory.kept_bytes, plan.workspace_bytes()
+    functions.append(_bytes(plan, f"{name}_kept_bytes", "ptr %sizes", kept))
+    functions.append(_bytes(plan, f"{name}_workspace_bytes", "ptr %sizes, i32 %count", workspace))
+    functions.append(_message(name, plan.faults))
+    used = {once: plan.memory.used(once) for once in (True, False)}
+    bound, called = (tuple(a.name or "" for a in plan.host.args if a in used[once]) for once in (True, False))
+    text = "\n".join([*plan.declared, *functions]) + "\n"
+    return Entry(text, plan.faults, kept, workspace, plan.most_workers, bound, called)
+
+
+def _task(name: str) -> str:
+    return f"""define internal void @{name}.task(ptr %record, i32 %worker) nounwind {{
+entry:
+  %pargs = getelementptr i8, ptr %record, i64 8
+  %pworkers = getelementptr i8, ptr %record, i64 16
+  %function = load ptr, ptr %record
+  %args = load ptr, ptr %pargs
+  %workers = load i64, ptr %pworkers
+  %me = sext i32 %worker to i64
+  call void %function(ptr %args, i64 %me, i64 %workers)
+  ret void
+}}"""
+
+
+def _fill(name: str) -> str:
+    """Bytes filled with a pattern of eight."""
+    return f"""define internal void @{name}.fill(ptr %to, i64 %bytes, i64 %pattern) nounwind {{
+entry:
+  %whole = and i64 %bytes, -8
+  br label %head
+head:
+  %i = phi i64 [0, %entry], [%i1, %body]
+  %more = icmp slt i64 %i, %whole
+  br i1 %more, label %body, label %tail
+body:
+  %p = getelementptr i8, ptr %to, i64 %i
+  store i64 %pattern, ptr %p, align 1
+  %i1 = add i64 %i, 8
+  br label %head
+tail:
+  %j = phi i64 [%whole, %head], [%j1, %last]
+  %rest = icmp slt i64 %j, %bytes
+  br i1 %rest, label %last, label %done
+last:
+  %low = and i64 %j, 7
+  %bits = mul i64 %low, 8
+  %moved = lshr i64 %pattern, %bits
+  %byte = trunc i64 %moved to i8
+  %q = getelementptr i8, ptr %to, i64 %j
+  store i8 %byte, ptr %q
+  %j1 = add i64 %j, 1
+  br label %tail
+done:
+  ret void
+}}"""
+
+
+def _configured(plan: EntryPlan) -> list[str]:
+    """The configuration of tile registers, where the machine has them."""
+    if plan.configuration is None:
+        return []
+    entries = ", ".join(f"i8 {n}" for n in plan.configuration)
+    kind = f"[{len(plan.configuration)} x i8]"
+    return [f"@{plan.name}.configuration = internal constant {kind} [{entries}], align 64"]
+
+
+def _bytes(plan: EntryPlan, name: str, arguments: str, count: Expr) -> str:
+    w = HostWriter()
+    load_sizes(w, plan.sizes)
+    if "%count" in arguments:
+        w.declare("i64 @llvm.smax.i64(i64, i64)")
+        wide = w.value("sext i32 %count to i64")
+        w.symbols[COUNT] = (w.value(f"call i64 @llvm.smax.i64(i64 {wide}, i64 1)"), 0)
+    result = w.integer(count)
+    plan.declared |= w.declared
+    return f"define i64 @{name}({arguments}) nounwind {{\nentry:\n{w.text()}\n  ret i64 {result}\n}}"
+
+
+def _message(name: str, faults: tuple[EntryFault, ...]) -> str:
+    """The sentence of a code."""
+    texts: dict[str, str] = {}
+    for says in ("", *(f.says for f in faults), "no code of this kernel"):
+        texts.setdefault(says, f"@{name}.says.{len(texts)}")
+    lines = []
+    for says, label in texts.items():
+        data = says.encode() + b"\0"
+        content = "".join(f"\\{byte:02X}" for byte in data)
+        lines.append(f'{label} = internal constant [{len(data)} x i8] c"{content}"')
+    lines.append(f"define ptr @{name}_message(i32 %code) nounwind {{\nentry:")
+    known = f"ptr {texts['no code of this kernel']}"
+    for number, (code, says) in enumerate([(0, ""), *((f.code, f.says) for f in faults)]):
+        lines.append(f"  %is{number} = icmp eq i32 %code, {code}")
+        lines.append(f"  %says{number} = select i1 %is{number}, ptr {texts[says]}, {known}")
+        known = f"ptr %says{number}"
+    return "\n".join([*lines, f"  ret {known}\n}}"])

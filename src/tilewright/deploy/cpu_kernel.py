@@ -1,0 +1,89 @@
+"""A loaded kernel for a CPU: its functions are called with the addresses of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from tilewright.codegen.entry.abi import KIND_BITS, ErrorKind
+from tilewright.deploy.cpu_library import KernelLibrary, Lent
+from tilewright.deploy.loaded import Call, LoadedKernel
+from tilewright.deploy.threads import thread_pool
+from tilewright.errors import ArgumentError, ExecutionError
+from tilewright.runtime import environment
+from tilewright.runtime.arguments import Arguments
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class LoadedCpuKernel(LoadedKernel):
+    """An exported kernel on this CPU."""
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any], workers: int | None):
+        self.library = KernelLibrary(path, manifest)
+        super().__init__(path, manifest)
+        self.workers = environment.threads() if workers is None else workers
+        self._written = {a["name"] for a in manifest["arguments"] if a["role"] != "in"}
+        self._last: tuple[bytes, Array, Array] | None = None
+
+    def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
+        """The functions bound to arrays; what is done once is done now."""
+        return _Launch(self, bound, np.array(list(sizes.values()), np.int64), passing)
+
+    def memory(self, sizes: Array, passing: bool) -> tuple[Array, Array]:
+        """What is lent to a call: what it keeps, and its workspace; that of the last `passing` one is used again."""
+        key = sizes.tobytes()
+        if not passing or self._last is None or self._last[0] != key:
+            made = self.library.kept(sizes), self.library.workspace(sizes, self.workers)
+            if not passing:
+                return made
+            self._last = (key, *made)
+        return self._last[1:]
+
+    def is_written(self, name: str) -> bool:
+        """Whether an argument is written."""
+        return name in self._written
+
+    def refuse(self, code: int) -> None:
+        """Raises what a code stands for."""
+        if code == 0:
+            return
+        says = self.manifest["errors"].get(str(code), f"its code returned {code}")
+        if code & (1 << KIND_BITS) - 1 == ErrorKind.CHECK:
+            raise ExecutionError(says)
+        raise ArgumentError(f"{self.name}: {says}")
+
+
+class _Launch:
+    """A kernel bound to arguments; unless it is `passing`, it has memory of its own, and threads take turns."""
+
+    def __init__(self, kernel: LoadedCpuKernel, bound: Arguments, sizes: Array, passing: bool):
+        self.kernel, self._lock = kernel, Lock()
+        self._arrays: list[Array] = []
+        self._copies: list[tuple[Array, Array, bool]] = []
+        for value in kernel.arguments:
+            array = np.asarray(bound.values[value]).astype(value.type.dtype.numpy, copy=False)
+            placed = array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+            if placed is not array:
+                self._copies.append((array, placed, kernel.is_written(value.name or "")))
+            self._arrays.append(placed)
+        buffers = np.array([a.ctypes.data for a in self._arrays], np.uint64)
+        self._memory = (buffers, sizes, *kernel.memory(sizes, passing))
+        first, second, kept, workspace = (a.ctypes.data for a in self._memory)
+        self._lent: Lent = (first, second, kept, workspace, thread_pool(kernel.workers, kernel.library.pool))
+        if kernel.library.binds:
+            kernel.refuse(kernel.library.bind(self._lent))
+
+    def __call__(self) -> None:
+        """Runs the kernel on what its arguments hold now."""
+        with self._lock:
+            for array, placed, _ in self._copies:
+                placed[...] = array
+            self.kernel.refuse(self.kernel.library.call(self._lent))
+            for array, placed, is_written in self._copies:
+                if is_written:
+                    array[...] = placed

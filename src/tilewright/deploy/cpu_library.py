@@ -1,0 +1,130 @@
+"""The functions of an exported kernel, in this process: a library as it is, or an object, linked here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.deploy.manifest import read_code
+from tilewright.errors import ManifestError, TargetError
+from tilewright.runtime.arrays import empty
+from tilewright.targets.cpu.host import features
+from tilewright.targets.cpu.objects import shared_library
+from tilewright.targets.cpu.own_pool import ENTRIES
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Lent = tuple[int, int, int, int, Any]
+"""The addresses of the buffers' pointers, of sizes, of `kept` and of the workspace, and the pool."""
+
+
+def require_machine(manifest: Mapping[str, Any]) -> None:
+    """Raises where the code of a manifest does not run on this CPU; the message names what is missing."""
+    name, machine = manifest["name"], manifest["machine"]
+    here = platform.machine()
+    if here not in machine["architectures"]:
+        raise TargetError(
+            f"{name}: code for {machine['name']} does not run here: this CPU is {here}; it needs "
+            f"{' or '.join(machine['architectures'])}. Export it with target='cpu:...' for this machine"
+        )
+    lacking = sorted(set(machine["features"]) - features())
+    if lacking:
+        raise TargetError(
+            f"{name}: code for {machine['name']} does not run here: this CPU is without {', '.join(lacking)}. Export "
+            "it with target='cpu:...' for a machine that needs no more than this one has"
+        )
+    if sys.platform != "linux":
+        raise TargetError(f"{name}: its code is in ELF files, which {sys.platform} does not load")
+
+
+class LibraryPool:
+    """The code of the worker pool in a library."""
+
+    def __init__(self, library: ctypes.CDLL, name: str):
+        self._library, self._name = library, name
+        self.run = self._address("pool_run")
+        system = ctypes.CDLL(None)
+        calls = [ctypes.cast(system[call], ctypes.c_void_p) for call in ("syscall", "sched_yield")]
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self._address("pool_setup"))(*calls)
+
+    def address(self, name: str) -> int:
+        """The address of a function of `targets/cpu/pool`."""
+        return self._address(ENTRIES[name])
+
+    def _address(self, what: str) -> int:
+        return ctypes.cast(self._library[f"{self._name}_{what}"], ctypes.c_void_p).value or 0
+
+
+class KernelLibrary:
+    """The loaded functions of a kernel; buffers and sizes are those of the C interface."""
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]):
+        self.manifest, name = manifest, manifest["name"]
+        require_machine(manifest)
+        code = read_code(path, manifest)
+        if manifest["kind"] == "object":
+            code = shared_library(code, f"{name}.so")
+        self._library = _opened(code, name)
+        self._call, self._bind = self._function(name), self._function(f"{name}_bind")
+        self._kept_bytes = self._function(f"{name}_kept_bytes", ctypes.c_int64, 1)
+        self._workspace_bytes = self._function(f"{name}_workspace_bytes", ctypes.c_int64, 1, ctypes.c_int32)
+        self.pool = LibraryPool(self._library, name) if hasattr(self._library, f"{name}_pool_run") else None
+        """The code of the worker pool; None where the library brings none."""
+        self.binds = any(argument["bound"] for argument in manifest["arguments"])
+
+    def _function(self, name: str, result: Any = ctypes.c_int32, pointers: int = 5, *more: Any) -> Any:
+        try:
+            found = self._library[name]
+        except AttributeError:
+            raise ManifestError(f"{self.manifest['file']} has no function {name}; export the kernel again") from None
+        found.restype, found.argtypes = result, (*[ctypes.c_void_p] * pointers, *more)
+        return found
+
+    def kept(self, sizes: Array) -> Array:
+        """Memory for what is done once."""
+        return empty((max(1, self._kept_bytes(sizes.ctypes.data)),), np.uint8)
+
+    def workspace(self, sizes: Array, workers: int) -> Array:
+        """Memory for one call at a time."""
+        return empty((max(1, self._workspace_bytes(sizes.ctypes.data, workers)),), np.uint8)
+
+    def bind(self, lent: Lent) -> int:
+        """Does what is done once; gives a code."""
+        return int(self._bind(*lent))
+
+    def call(self, lent: Lent) -> int:
+        """A call; gives a code."""
+        return int(self._call(*lent))
+
+
+_opened_before = count()
+
+
+def _own_path(handle: int) -> str:
+    """A path of an open file that no other has had: the system takes a path that it knows for the library it loaded.
+
+    >>> _own_path(7) != _own_path(7)
+    True
+    """
+    digits = f"{next(_opened_before):b}"
+    return "/proc/self/fd/" + "".join("./" if digit == "0" else "../fd/" for digit in digits) + str(handle)
+
+
+def _opened(code: bytes, name: str) -> ctypes.CDLL:
+    """A library in this process, from a file that has no name."""
+    handle = os.memfd_create(f"tilewright-{name}")
+    try:
+        with open(handle, "wb", closefd=False) as file:
+            file.write(code)
+        return ctypes.CDLL(_own_path(handle))
+    except OSError as fault:
+        raise ManifestError(f"{name}: the system does not load its code: {fault}") from None
+    finally:
+        os.close(handle)

@@ -1,0 +1,66 @@
+"""Kernels for GPUs as files: the code of each program, and a manifest of its launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.deploy.files import write_whole
+from tilewright.deploy.manifest import digest, manifest_text
+from tilewright.deploy.source import Exported, ExportSource, common_manifest
+from tilewright.errors import ArgumentError
+from tilewright.ir.binding import inlined
+from tilewright.ir.core import Block, Program
+from tilewright.targets.registry import stored_kernels
+
+
+def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str]) -> Exported:
+    """Writes the assembly of each program and the manifest; the main program's file is that of the path."""
+    kind, suffix = form
+    launched: dict[str, Any] = {}
+    for op in source.host.walk():
+        if op.name == "launch":
+            found = source.launchable(op)
+            if launched.setdefault(found.program.name, found) is not found:
+                raise ArgumentError(
+                    f"{name}: {found.program.name} is launched with several settings; an exported kernel for a GPU has "
+                    "one code for each program: give the others names of their own"
+                )
+    if not launched:
+        raise ArgumentError(f"{name} launches nothing; there is nothing to export")
+    *_, main = launched
+    machine = launched[main].kernel.target.machine
+    stored, maker = stored_kernels(machine)
+    rows, codes = [], {}
+    for program, found in launched.items():
+        place = path.with_suffix(suffix) if program == main else path.with_suffix(f".{program}{suffix}")
+        codes[program] = code = stored.code_of(found.kernel, kind)
+        write_whole(place, code)
+        rows.append(
+            {
+                "name": program,
+                "file": place.name,
+                "bytes": len(code),
+                "sha256": digest(code),
+                "head": str(_head(found.program)),
+                "launch": stored.launch_record(found.kernel.emitted),
+                "conditions": [[str(c.that), c.reason] for c in found.kernel.conditions],
+            }
+        )
+    place = path.with_suffix(suffix)
+    manifest = common_manifest(source, name, kind, place, codes[main], machine)
+    for argument in manifest["arguments"]:
+        argument["alignment"] = stored.ALIGNMENT
+    manifest["machine"] |= {"maker": maker, "cores": machine.limits.cores}
+    manifest |= {"host": str(source.host), "programs": rows}
+    listed = path.with_suffix(".json")
+    write_whole(listed, manifest_text(manifest).encode())
+    return Exported(place, None, listed, manifest)
+
+
+def _head(program: Program) -> Program:
+    """A program without what it does: its arguments and its parameters."""
+    whole = inlined(program)
+    records = [r for r in whole.records if r.name in ("param", "require")]
+    return replace(whole, body=Block((), []), records=records)

@@ -1,0 +1,66 @@
+"""A loaded kernel for a GPU: its host program runs here, its programs are launched through the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.deploy.loaded import Call, LoadedKernel
+from tilewright.deploy.manifest import read_code
+from tilewright.errors import ManifestError, ParseError, ProgramError
+from tilewright.ir.block import parse_block
+from tilewright.ir.host import parse_host
+from tilewright.ir.module import Module
+from tilewright.runtime.arguments import Arguments
+from tilewright.runtime.device_arrays import DeviceArray
+from tilewright.runtime.host import HostExecutor
+
+
+class LoadedGpuKernel(LoadedKernel):
+    """An exported kernel on a GPU; arrays of the host are copied there and back."""
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]):
+        name, machine = manifest["name"], manifest["machine"]
+        place = f"tilewright.targets.{machine['maker']}.stored"
+        if not machine["maker"].isidentifier() or find_spec(place) is None:
+            raise ManifestError(f"{path}: {machine['maker']!r} makes no GPU whose code is loaded here")
+        stored = import_module(place)
+        codes = {row["name"]: read_code(path, row) for row in manifest["programs"]}
+        stored.required_machine(machine["name"], name)
+        try:
+            heads = {row["name"]: parse_block(row["head"]) for row in manifest["programs"]}
+            programs = {
+                row["name"]: stored.StoredProgram(
+                    heads[row["name"]],
+                    codes[row["name"]].decode() if manifest["kind"] == "ptx" else codes[row["name"]],
+                    row["launch"],
+                    row["conditions"],
+                    machine["cores"],
+                )
+                for row in manifest["programs"]
+            }
+            module = Module.of(parse_host(manifest["host"]), heads.values())
+        except (ParseError, ProgramError, KeyError, TypeError, UnicodeDecodeError) as fault:
+            raise ManifestError(f"{path}: its programs cannot be read: {fault}; export the kernel again") from None
+        self._device = stored.StoredDevice(machine["name"], programs)
+        self._executor = HostExecutor(module, self._device)
+        self.near = self._near
+        super().__init__(path, manifest)
+
+    def _near(self, arrays: Sequence[Any]) -> Any:
+        return self._device.near(arrays)
+
+    def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
+        """The host program bound to arrays."""
+        given: list[Any] = [
+            value
+            if isinstance(value := bound.values[a], DeviceArray)
+            else np.asarray(value).astype(a.type.dtype.numpy, copy=False)
+            for a in self.arguments
+        ]
+        return self._executor.bind(given, dict(sizes) or None, passing=passing)

@@ -1,0 +1,151 @@
+"""A loaded kernel: what is the same for all kinds of code, above all the checks of arguments."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Symbol, as_expr
+from tilewright.errors import ArgumentError, ManifestError, ParseError, ProgramError
+from tilewright.ir.core import Program, Value
+from tilewright.ir.tile import parse_tile
+from tilewright.limits import written
+from tilewright.runtime.arguments import Arguments
+from tilewright.runtime.calls import arranged, signature_of
+from tilewright.runtime.device_arrays import is_same_array
+from tilewright.runtime.eager import eager
+from tilewright.runtime.tensors import count_writes
+
+Call = Callable[[], None]
+
+
+class LoadedArguments(Arguments):
+    """The arguments of a call of a loaded kernel: checked as those of a compiled one; nothing is done in place."""
+
+    def _why_apart(self, output: Value, other: Value) -> str | None:
+        if not is_same_array(self.values[output], self.values[other]):
+            return super()._why_apart(output, other)
+        return "an exported kernel does nothing in place"
+
+
+class LoadedKernel(ABC):
+    """An exported kernel: call it with arrays. Outputs that are left out are made and returned.
+
+    Arguments are checked as those of the compiled kernel are. Threads may call it at the same time; they take turns.
+    """
+
+    near: Callable[[Sequence[Any]], Any] | None = None
+    """What gives the memory of the device that arrays lie on; None: they are the host's."""
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]):
+        self.manifest = manifest
+        self._program = _signature(path, manifest)
+        known = {a.name: a for a in self._program.args}
+        self._outputs = tuple(known[name] for name in manifest["outputs"])
+        self._optional: list[str] = manifest["optional"]
+        types = {a.name or "": str(a.type).removeprefix("global ") for a in self._program.args}
+        self.__signature__ = signature_of(types, self._optional, ["params"])
+        self._lock = Lock()
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return str(self.manifest["name"])
+
+    @property
+    def arguments(self) -> Sequence[Value]:
+        """The arguments that calls are checked against."""
+        return self._program.args
+
+    @abstractmethod
+    def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
+        """What runs the kernel on arguments; `passing`: once and now, while no other thread is in here."""
+
+    @eager
+    def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
+        """Runs the kernel; `params` gives sizes that no shape of the arguments tells. `out=` is returned."""
+        bound = self._checked(args, params, named)
+        if not bound.is_empty:
+            with self._lock:
+                self.launch(bound, self._sizes(bound, params), passing=True)()
+        count_writes(a for v, a in zip(self._program.args, bound.given, strict=True) if v in self._outputs)
+        made = bound.finish()
+        return named.get("out") if made is None else made
+
+    @eager
+    def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Call:
+        """The kernel bound to all its arguments: what is done once is done now; a call of the result runs it."""
+        bound = self._checked(args, params, named)
+        if bound.made:
+            raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
+        return (lambda: None) if bound.is_empty else self.launch(bound, self._sizes(bound, params), passing=False)
+
+    # -- arguments ----------------------------------------------------------------------------------------
+
+    def _checked(self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]) -> Arguments:
+        names = [a.name or "" for a in self._program.args]
+        if named or len(self._optional) != len(self._outputs):
+            args = arranged(self.name, names, self._optional, args, named)
+        known = {s: as_expr(e) for s, e in self._program.bindings.items() if isinstance(s, Symbol)}
+        known |= {s: as_expr(n) for s, n in self._given(params).items()}
+        lenient = bool(self.manifest["lenient"])
+        bound = LoadedArguments(self._program, self._outputs, known, args, lenient, self.near)
+        for value, argument in zip(self._program.args, self.manifest["arguments"], strict=True):
+            array = bound.values[value]
+            shape, found = argument["shape"], tuple(getattr(array, "shape", np.shape(array)))
+            if all(isinstance(n, int) for n in shape) and found != tuple(shape):
+                raise ArgumentError(
+                    f"{self.name}: argument {value.name} has shape {found}; it was exported for {tuple(shape)}"
+                )
+        return bound
+
+    def _given(self, params: Mapping[str, int] | None) -> dict[Any, int]:
+        """The sizes that `params` gives, by their symbols."""
+        if params is not None and not isinstance(params, Mapping):
+            raise ArgumentError(f"params={written(params, 60)}: a dictionary of sizes, {{'M': 64}}")
+        symbols = {s.name: s for a in self._program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
+        rows = {row["name"]: row for row in self.manifest["sizes"]}
+        found = {}
+        for name, number in (params or {}).items():
+            if name not in rows:
+                raise ArgumentError(f"params: {self.name} has no open size {name}; it has {', '.join(rows) or 'none'}")
+            row = rows[name]
+            if type(number) is not int or number not in range(row["least"], row["most"] + 1, row["step"]):
+                takes = f"{self.name} takes {row['least']} to {row['most']}"
+                raise ArgumentError(f"params: {name} = {written(number)}; {takes}")
+            if row["symbol"] in symbols:
+                found[symbols[row["symbol"]]] = number
+        return found
+
+    def _sizes(self, bound: Arguments, params: Mapping[str, int] | None) -> dict[str, int]:
+        """The open sizes of a call, by name, in the order of the manifest."""
+        told = {s.name: n for s, n in bound.symbols.items()}
+        found = {}
+        for row in self.manifest["sizes"]:
+            number = (params or {}).get(row["name"], told.get(row["symbol"]))
+            if number is None:
+                raise ArgumentError(f"{self.name} needs a value for {row['name']}, which no shape tells: give params=")
+            found[row["name"]] = int(number)
+        return found
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{a.name}: {str(a.type).removeprefix('global ')}" for a in self._program.args)
+        return f"<loaded kernel {self.name}({given}) for {self.manifest['machine']['name']}>"
+
+
+def _signature(path: Path, manifest: Mapping[str, Any]) -> Program:
+    """The head of the program that calls are checked against."""
+    try:
+        found = parse_tile(manifest["signature"])
+    except (ParseError, ProgramError) as fault:
+        raise ManifestError(f"{path}: its signature cannot be read: {fault}") from None
+    names = [a.name for a in found.args]
+    written_to = {*manifest["outputs"], *manifest["optional"]}
+    if names != [a["name"] for a in manifest["arguments"]] or not written_to <= {*names}:
+        raise ManifestError(f"{path}: its arguments are not those of its signature; export the kernel again")
+    return found

@@ -1,0 +1,113 @@
+"""Threads for loaded kernels: a pool as the C interface takes it.
+
+An exported object brings the machine code of the worker pool, so its launches cost what those of a compiled kernel do.
+All loaded kernels share the threads of one pool, whose code is that of the kernel that was loaded first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from tilewright.targets.cpu.pool import Pool, PoolCode
+
+_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
+_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+
+
+class PoolStruct(ctypes.Structure):
+    """`tw_pool`."""
+
+    _fields_ = (("context", ctypes.c_void_p), ("run", ctypes.c_void_p), ("workers", ctypes.c_int32))
+
+
+class LoadedCode(PoolCode, Protocol):
+    """The code of the pool in a loaded library; `run` is the address of what a `tw_pool` has under that name."""
+
+    run: int
+
+
+class LoadedPool:
+    """Threads that run machine code of a loaded library."""
+
+    def __init__(self, workers: int, code: LoadedCode):
+        self.pool = Pool(workers, code)
+        self.struct = PoolStruct(self.pool.address, code.run, self.pool.workers)
+
+    def ready(self) -> None:
+        """Starts the threads anew in a forked process."""
+        if self.pool.owner != os.getpid():
+            self.pool.start()
+
+    def after_fork(self) -> None:
+        """In a forked process there are no threads."""
+        self.pool.after_fork()
+
+    def stop(self) -> None:
+        """Ends the threads."""
+        if self.pool.owner == os.getpid():
+            self.pool.stop()
+
+
+class PythonPool:
+    """Threads of Python, for code that brings none; the calling thread is worker 0."""
+
+    def __init__(self, workers: int):
+        self.workers = workers
+        self._call = _RUN(self._run)
+        self.struct = PoolStruct(None, ctypes.cast(self._call, ctypes.c_void_p), workers)
+        self.after_fork()
+
+    def ready(self) -> None:
+        """Nothing is missing."""
+
+    def after_fork(self) -> None:
+        """In a forked process there are no threads."""
+        self._threads = ThreadPoolExecutor(max(1, self.workers - 1), "tilewright-loaded")
+
+    def stop(self) -> None:
+        """Ends the threads."""
+        self._threads.shutdown()
+
+    def _run(self, _: int | None, task: int, argument: int, workers: int) -> None:
+        call = _TASK(task)
+        others = [self._threads.submit(call, argument, worker) for worker in range(1, workers)]
+        call(argument, 0)
+        for other in others:
+            other.result()
+
+
+_pools: dict[tuple[bool, int], LoadedPool | PythonPool] = {}
+_lock = threading.Lock()
+
+
+def thread_pool(workers: int, code: LoadedCode | None) -> Any:
+    """The pool of this process with so many workers, as C takes it: a pointer, or None for one worker.
+
+    `code` is that of a library that brings its own.
+    """
+    if workers == 1:
+        return None
+    with _lock:
+        key = code is not None, workers
+        if key not in _pools:
+            _pools[key] = PythonPool(workers) if code is None else LoadedPool(workers, code)
+            atexit.register(_pools[key].stop)
+        found = _pools[key]
+        found.ready()
+        return ctypes.pointer(found.struct)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for pool in _pools.values():
+        pool.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,96 @@
+"""A module's host program and its programs as one object file, for its machine and no other feature of any."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tilewright.codegen.entry.plan import EntryPlan, LaunchedFunction
+from tilewright.codegen.entry.programs import ProgramTexts
+from tilewright.codegen.entry.write import Entry, write_entry
+from tilewright.errors import CodeGenerationError
+from tilewright.ir.core import Op, Program
+from tilewright.machine import Condition, Machine
+from tilewright.runtime import cache as disk
+from tilewright.runtime.codegen import HELPER
+from tilewright.targets.cpu.families import family_of
+from tilewright.targets.cpu.load import versions
+from tilewright.targets.cpu.native import NativeKernel
+from tilewright.targets.cpu.objects import read_object
+from tilewright.targets.cpu.own_pool import pool_entry, pool_text
+from tilewright.targets.cpu.support import support_for
+from tilewright.targets.cpu.target import CodeOptions, named
+
+Launched = Callable[[Op], tuple[NativeKernel, tuple[Condition, ...]]]
+"""What tells the machine code of a launch, and the conditions that its open sizes must meet."""
+
+
+@dataclass(frozen=True)
+class ExportedObject:
+    """An object file with the functions of a kernel; `options` are what LLVM was told of the machine."""
+
+    code: bytes
+    entry: Entry
+    text: str
+    options: CodeOptions
+
+
+def object_options(machine: Machine) -> CodeOptions:
+    """What LLVM is told: the machine's features and no others, and a system whose objects are ELF files."""
+    options = named(machine).options
+    triple = family_of(machine).triple or f"{platform.machine()}-unknown-linux-gnu"
+    return replace(options, triple=triple)
+
+
+def exported_object(name: str, host: Program, launched: Launched, machine: Machine) -> ExportedObject:
+    """The object of a host program under a name; `launched` tells the machine code of its launches."""
+    texts = ProgramTexts(name)
+    symbols: dict[NativeKernel, str] = {}
+
+    def function(op: Op) -> LaunchedFunction:
+        kernel, conditions = launched(op)
+        emitted = kernel.emitted
+        if kernel not in symbols:
+            symbols[kernel] = texts.add(emitted.text, emitted.name)
+        return LaunchedFunction(symbols[kernel], kernel.program, emitted.scratch_bytes, emitted.open_bytes, conditions)
+
+    entry = write_entry(EntryPlan(name, host, function, _configuration(machine)))
+    texts.add_entry(entry.text)
+    pool = pool_text(family_of(machine))
+    if pool is not None:
+        texts.add(pool, "pool_run")
+        texts.add_entry(pool_entry(name))
+    options = object_options(machine)
+    text, code = complete_object(texts.text + "\n", options)
+    return ExportedObject(code, entry, text, options)
+
+
+def complete_object(text: str, options: CodeOptions) -> tuple[str, bytes]:
+    """An LLVM text that holds all that it calls, and its object; functions that LLVM calls by itself are added."""
+    code = _generated(text, options)
+    missing = set(read_object(code).undefined)
+    support = support_for(missing)
+    if support:
+        text += support
+        code = _generated(text, options)
+        missing = set(read_object(code).undefined)
+    if missing:
+        raise CodeGenerationError(f"it cannot be exported: its code needs {', '.join(sorted(missing))} of a library")
+    return text, code
+
+
+def _configuration(machine: Machine) -> bytes | None:
+    """The configuration of tile registers; None where the machine has none."""
+    tiles = family_of(machine).tiles
+    return None if tiles is None or not machine.limits.tile_registers else bytes(tiles.configuration())
+
+
+def _generated(text: str, options: CodeOptions) -> bytes:
+    """The object code of LLVM text, from the cache where it is there."""
+    key = disk.key_of("llvm", text, versions(options))
+    found = disk.load(key)
+    if found is None:
+        found = HELPER.ask(options.request("object"), text)
+        disk.store(key, found)
+    return found

@@ -1,0 +1,59 @@
+"""Functions that LLVM calls by itself, for a module that is to need no library: conversions, copies, fills."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.targets.cpu import conversions
+
+_MEMORY = """
+define internal ptr @memset(ptr %p, i32 %v, i64 %n) nounwind {
+entry:
+  %b = trunc i32 %v to i8
+  br label %look
+look:
+  %i = phi i64 [0, %entry], [%j, %body]
+  %some = icmp ult i64 %i, %n
+  br i1 %some, label %body, label %out
+body:
+  %q = getelementptr i8, ptr %p, i64 %i
+  store volatile i8 %b, ptr %q
+  %j = add i64 %i, 1
+  br label %look
+out:
+  ret ptr %p
+}
+
+define internal ptr @memcpy(ptr %p, ptr %s, i64 %n) nounwind {
+entry:
+  br label %look
+look:
+  %i = phi i64 [0, %entry], [%j, %body]
+  %some = icmp ult i64 %i, %n
+  br i1 %some, label %body, label %out
+body:
+  %q = getelementptr i8, ptr %p, i64 %i
+  %r = getelementptr i8, ptr %s, i64 %i
+  %b = load i8, ptr %r
+  store volatile i8 %b, ptr %q
+  %j = add i64 %i, 1
+  br label %look
+out:
+  ret ptr %p
+}
+"""
+# volatile: a loop that LLVM takes for a fill or a copy would become a call of itself
+
+_CONVERSIONS = re.sub(r"^define (?!internal )", "define internal ", conversions.TEXT, flags=re.MULTILINE)
+
+TEXTS = {("memset", "memcpy"): _MEMORY, conversions.NAMES: _CONVERSIONS}
+"""LLVM texts by the functions they hold; these are internal: the module's calls find them, no other module does."""
+
+
+def support_for(names: set[str]) -> str:
+    """The LLVM text of functions by these names; nothing for those that are not known.
+
+    >>> "@memset" in support_for({"memset"}), support_for({"printf"})
+    (True, '')
+    """
+    return "".join(text for held, text in TEXTS.items() if names & set(held))

@@ -1,0 +1,16 @@
+"""Relocations of x86-64 objects, as the System V ABI numbers them: those that position-independent code has."""
+
+from __future__ import annotations
+
+from tilewright.targets.cpu.relocation import CodePlace, ObjectForm, fits
+
+
+def _relative(place: CodePlace, target: int) -> bool:
+    """The distance from the place, in 32 bits."""
+    distance = target - place.address
+    place.put(distance)
+    return fits(distance, 32)
+
+
+OBJECTS = ObjectForm(62, {2: _relative, 4: _relative})
+"""R_X86_64_PC32 and R_X86_64_PLT32; a call of a function in the same file needs no table."""
