@@ -145,6 +145,10 @@ class TracedArgument(ArgumentError):
     """
 
 
+class MissingBackward(TilewrightError, RuntimeError):
+    """A gradient was asked of an operator that has no backward; the message names it and the way out."""
+
+
 class ExecutionError(ProgramError, RuntimeError):
     """A program that does, when run, what it must not: reading outside memory, say."""
 
@@ -159,6 +163,10 @@ class AliasingWarning(UserWarning):
 
 class FastPathLost(UserWarning):
     """A product that runs as plain loops although the machine has a multiplication atom for its types."""
+
+
+class BatchLoopWarning(UserWarning):
+    """An operator under torch.vmap that is called once for each element of the batch."""
 
 
 class IgnoredOptionWarning(UserWarning):

@@ -1,0 +1,2 @@
+"""x"""
+from tilewright.torch import convolutions, products
