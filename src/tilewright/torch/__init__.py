@@ -1,2 +1,3 @@
 """x"""
-from tilewright.torch import convolutions, products
+from tilewright.torch import attention, convolutions, products, rows, functional
+from tilewright.torch.operators import operator

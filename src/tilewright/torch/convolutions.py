@@ -20,16 +20,11 @@ from tilewright.ops.convolutions import Conv
 from tilewright.torch.activations import activated, before_activation
 from tilewright.torch.batching import batch_first, expanded
 from tilewright.torch.checks import kind_of, require_bias, require_rank, require_same_dtype, require_together
-from tilewright.torch.library import Definition, Result, define
+from tilewright.torch.library import Definition, Result, define, is_channels_last
 from tilewright.torch.packed import layer_of
 
 Numbers = Sequence[int]
 """One number for each axis; of paddings also two, before and after."""
-
-
-def is_channels_last(x: Any) -> bool:
-    """Whether dimension 1 of a tensor is innermost in memory; where it might be either, no."""
-    return x.dim() > 2 and not x.is_contiguous() and bool(x.movedim(1, -1).is_contiguous())
 
 
 def _pairs(padding: Numbers, rank: int) -> tuple[tuple[int, int], ...]:

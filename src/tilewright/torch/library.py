@@ -41,6 +41,11 @@ class Result:
         return torch.empty((n, *sizes, c), dtype=self.dtype, device=self.device).movedim(-1, 1)
 
 
+def is_channels_last(x: Any) -> bool:
+    """Whether dimension 1 of a tensor is innermost in memory; where it might be either, no."""
+    return x.dim() > 2 and not x.is_contiguous() and bool(x.movedim(1, -1).is_contiguous())
+
+
 @dataclass(frozen=True)
 class Definition:
     """An operator: its schema, what it computes, and what torch's transforms make of it.
