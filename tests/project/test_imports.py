@@ -35,7 +35,8 @@ ORDER = [
     {"block"},
     {"compiler"},
     {"problems", "kernels"},
-    {"ops", "cli", "compat", "tune", "torch", "explore"},
+    {"ops", "cli", "compat", "tune", "explore"},
+    {"torch"},
     {"__main__"},
 ]
 

@@ -25,11 +25,11 @@ def conv_image_gradient(
     dilation: PerAxis = 1,
     groups: int = 1,
 ) -> tkw.Kernel:
-    """dx[n, h, w, c] = the sum over r, s, f of dy[n, p, q, f] * w[f, r, s, c], with h = p*stride + r*dilation - padding.
+    """dx[n, h, w, c] = the sum over r, s, f of dy[n, p, q, f] * w[f, r, s, c], here over two axes.
 
-    Arguments: dy[N, P, Q, F], w[F, R, S, C], then dx[N, H, W, C], here over two axes; with groups, w has the channels of
-    one group. The options are those of `conv`. A stride above 1 gives several image sizes the same outputs: pass dx, or
-    bind H and W. Sums are in f32 (f64 for f64), rounded once.
+    h = p*stride + r*dilation - padding, and w likewise. Arguments: dy[N, P, Q, F], w[F, R, S, C], then dx[N, H, W, C];
+    with groups, w has the channels of one group. The options are those of `conv`. A stride above 1 gives several image
+    sizes the same outputs: pass dx, or bind H and W. Sums are in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> run = tilewright.compile(conv_image_gradient((3,), stride=2), strict=True)
@@ -84,10 +84,11 @@ def conv_filter_gradient(
     dilation: PerAxis = 1,
     groups: int = 1,
 ) -> tkw.Kernel:
-    """dw[f, r, s, c] = the sum over n, p, q of dy[n, p, q, f] * x[n, h, w, c], with h = p*stride + r*dilation - padding.
+    """dw[f, r, s, c] = the sum over n, p, q of dy[n, p, q, f] * x[n, h, w, c], here over two axes.
 
-    Arguments: x[N, H, W, C], dy[N, P, Q, F], then dw[F, R, S, C], here over two axes; with groups, dw has the channels of
-    one group. The options are those of `conv`. Sums are in f32 (f64 for f64), rounded once.
+    h = p*stride + r*dilation - padding, and w likewise. Arguments: x[N, H, W, C], dy[N, P, Q, F], then dw[F, R, S, C];
+    with groups, dw has the channels of one group. The options are those of `conv`. Sums are in f32 (f64 for f64),
+    rounded once.
 
     >>> import numpy as np, tilewright
     >>> run = tilewright.compile(conv_filter_gradient((2,), padding=((1, 0),)), strict=True)

@@ -75,8 +75,8 @@ def group_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
 
     >>> import numpy as np, tilewright
     >>> norm = tilewright.compile(group_norm(epsilon=0.0), strict=True)
-    >>> x, weight, bias = np.array([1, 1, 3, 3], np.float32), np.array([1, 10], np.float32), np.array([0, 5], np.float32)
-    >>> norm(x.reshape(1, 1, 2, 2), weight.reshape(1, 2), bias.reshape(1, 2)).ravel()
+    >>> x, weight, bias = (np.array(a, np.float32) for a in ([1, 1, 3, 3], [[1, 10]], [[0, 5]]))
+    >>> norm(x.reshape(1, 1, 2, 2), weight, bias).ravel()
     array([-1., -1., 15., 15.], dtype=float32)
     """
     of_data = element_type(dtype)

@@ -35,7 +35,9 @@ def _check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | No
     b, h, m, d = q.shape
     n = k.shape[2]
     if tuple(k.shape) != (b, h, n, d):
-        raise ArgumentError(f"k has shape {tuple(k.shape)}; with q of {tuple(q.shape)} it must be ({b}, {h}, keys, {d})")
+        raise ArgumentError(
+            f"k has shape {tuple(k.shape)}; with q of {tuple(q.shape)} it must be ({b}, {h}, keys, {d})"
+        )
     if tuple(v.shape[:3]) != (b, h, n):
         raise ArgumentError(f"v has shape {tuple(v.shape)}; with k of {tuple(k.shape)} it must be ({b}, {h}, {n}, any)")
     if bias is not None:

@@ -1,4 +1,4 @@
-"""Rules of torch.vmap: batched arguments with their batch first, and a loop where an operator has no batch dimension."""
+"""Rules of torch.vmap: arguments with their batch first, and a loop where an operator has no batch dimension."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def looped(name: str, operator: Any) -> Callable[..., tuple[Any, Any]]:
         if not count:
             raise ArgumentError(f"torch.ops.tilewright.{name} under torch.vmap: the batch is empty; pass at least one")
         warnings.warn(
-            f"torch.ops.tilewright.{name} has no batch dimension for these arguments: torch.vmap calls it {count} times",
+            f"torch.ops.tilewright.{name} has no batch dimension for these: torch.vmap calls it {count} times",
             BatchLoopWarning,
             stacklevel=2,
         )

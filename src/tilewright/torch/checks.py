@@ -54,7 +54,9 @@ def require_together(tensors: Mapping[str, Any]) -> None:
     place = given[first].device
     for name, tensor in given.items():
         if tensor.device.type not in DEVICES:
-            raise ArgumentError(f"{name} lies on the device {tensor.device}; kernels run on cpu and cuda: move it there")
+            raise ArgumentError(
+                f"{name} lies on the device {tensor.device}; kernels run on cpu and cuda: move it there"
+            )
         if tensor.device != place:
             raise ArgumentError(f"{first} lies on the device {place}, {name} on {tensor.device}: move one")
 

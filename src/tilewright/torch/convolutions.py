@@ -126,9 +126,7 @@ def _laid_out(channels_last: Any, expected: Result) -> Any:
     return result if expected.channels_last else result.contiguous()
 
 
-def _gradients(
-    name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]
-) -> Sequence[Any]:
+def _gradients(name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
     x, weight, bias, stride, padding, dilation, groups, activation, _keep = inputs
     options = (stride, padding, dilation, groups)
     forward = getattr(torch.ops.tilewright, name)
@@ -170,11 +168,12 @@ def _batches(
 
 
 _OPTIONS = "int[] stride, int[] padding, int[] dilation, int groups"
+_ENDING = "str? activation=None, bool keep_packed=False"
 CONV = {
     rank: define(
         Definition(
             f"conv{rank}d",
-            f"(Tensor x, Tensor weight, Tensor? bias, {_OPTIONS}, str? activation=None, bool keep_packed=False) -> Tensor",
+            f"(Tensor x, Tensor weight, Tensor? bias, {_OPTIONS}, {_ENDING}) -> Tensor",
             partial(_check, rank),
             partial(_run, rank),
             partial(_gradients, f"conv{rank}d"),
@@ -216,9 +215,7 @@ def _run_image_gradient(dy: Any, weight: Any, sizes: Sequence[int], *options: An
     return _laid_out(goal, expected)
 
 
-def _image_gradient_gradients(
-    gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]
-) -> Sequence[Any]:
+def _image_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
     dy, weight, sizes, *options = inputs
     forward = getattr(torch.ops.tilewright, f"conv{len(sizes)}d")
     taps = list(weight.shape[2:])
@@ -269,7 +266,9 @@ def _check_filter_gradient(
     f = dy.shape[1]
     expected = (n, f, *_output_sizes(image, taps, stride, padding, dilation))
     if tuple(dy.shape) != expected:
-        raise ArgumentError(f"dy has shape {tuple(dy.shape)}; outputs of x with filters of {tuple(taps)} are {expected}")
+        raise ArgumentError(
+            f"dy has shape {tuple(dy.shape)}; outputs of x with filters of {tuple(taps)} are {expected}"
+        )
     if f % groups or channels % groups:
         raise ArgumentError(f"groups={groups}: it must divide the {f} filters and {channels} channels")
     return Result((f, channels // groups, *taps), x.dtype, x.device, is_channels_last(x))
@@ -286,9 +285,7 @@ def _run_filter_gradient(x: Any, dy: Any, taps: Sequence[int], *options: Any) ->
     return _laid_out(goal, expected)
 
 
-def _filter_gradient_gradients(
-    gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]
-) -> Sequence[Any]:
+def _filter_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
     x, dy, taps, *options = inputs
     forward = getattr(torch.ops.tilewright, f"conv{len(taps)}d")
     sizes = list(x.shape[2:])

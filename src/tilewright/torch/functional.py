@@ -18,7 +18,7 @@ PerAxis = int | Sequence[int]
 
 
 def linear(
-    input: Any,  # noqa: A002: torch's name
+    input: Any,
     weight: Any,
     bias: Any = None,
     *,
@@ -56,7 +56,7 @@ def bmm(a: Any, b: Any) -> Any:
 
 
 def conv1d(
-    input: Any,  # noqa: A002
+    input: Any,
     weight: Any,
     bias: Any = None,
     stride: PerAxis = 1,
@@ -76,7 +76,7 @@ def conv1d(
 
 
 def conv2d(
-    input: Any,  # noqa: A002
+    input: Any,
     weight: Any,
     bias: Any = None,
     stride: PerAxis = 1,
@@ -96,7 +96,7 @@ def conv2d(
 
 
 def conv3d(
-    input: Any,  # noqa: A002
+    input: Any,
     weight: Any,
     bias: Any = None,
     stride: PerAxis = 1,
@@ -150,7 +150,7 @@ def _of_axes(value: PerAxis, rank: int, name: str) -> list[int]:
 
 
 def layer_norm(
-    input: Any,  # noqa: A002
+    input: Any,
     normalized_shape: Sequence[int],
     weight: Any = None,
     bias: Any = None,
@@ -165,7 +165,7 @@ def layer_norm(
 
 
 def rms_norm(
-    input: Any,  # noqa: A002
+    input: Any,
     normalized_shape: Sequence[int],
     weight: Any = None,
     eps: float | None = None,
@@ -180,7 +180,7 @@ def rms_norm(
 
 
 def group_norm(
-    input: Any,  # noqa: A002
+    input: Any,
     num_groups: int,
     weight: Any = None,
     bias: Any = None,
@@ -195,7 +195,7 @@ def group_norm(
     return torch.ops.tilewright.group_norm(input, num_groups, weight, bias, eps)
 
 
-def softmax(input: Any, dim: int, dtype: Any = None) -> Any:  # noqa: A002
+def softmax(input: Any, dim: int, dtype: Any = None) -> Any:
     """Softmax along a dimension, as `torch.nn.functional.softmax`; it has no gradient.
 
     >>> softmax(torch.zeros(1, 4), dim=-1)

@@ -77,7 +77,7 @@ def define(definition: Definition) -> Any:
     def run(*args: Any) -> Any:
         definition.check(*args)
         # torch.jit.trace follows the operator, not what it is made of.
-        with _untraced():
+        with _Untraced():
             return definition.run(*args)
 
     def fake(*args: Any) -> Any:
@@ -202,7 +202,7 @@ def _cast(value: Any, dtype: torch.dtype, device: str) -> Any:
 # -- jit.trace --------------------------------------------------------------------------------------------
 
 
-class _untraced:  # noqa: N801: used as a statement
+class _Untraced:
     """While it is entered, torch.jit.trace records nothing."""
 
     def __enter__(self) -> None:

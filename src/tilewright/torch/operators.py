@@ -28,14 +28,14 @@ def operator(
 ) -> Any:
     """A kernel as the operator `torch.ops.tilewright.NAME`: one node for torch.compile, export and make_fx.
 
-    `kernel` is what `tilewright.compile` gives or takes; a kernel that is not compiled yet is compiled for the device of
-    its tensors. The operator takes the kernel's inputs, and returns its outputs: fresh, contiguous tensors.
+    `kernel` is what `tilewright.compile` gives or takes; a kernel that is not compiled yet is compiled for the device
+    of its tensors. The operator takes the kernel's inputs, and returns its outputs: fresh, contiguous tensors.
 
-    `backward` is a function: `backward(gradient, *inputs)` gives a gradient or None for each input, by torch's functions
-    or other operators. A parameter called `output` receives what the operator returned. Where the kernel has several
-    outputs, `gradient` and `output` are tuples. Or it is a dictionary: for inputs, by name, kernels of their gradients.
-    Arguments of those are found by name: inputs and outputs of this kernel, and of an output y its gradient, dy. Without
-    a backward, asking for a gradient is an error. Also an error is asking for one that the dictionary lacks.
+    `backward` is a function: `backward(gradient, *inputs)` gives a gradient or None for each input, by torch's
+    functions or other operators. A parameter called `output` receives what the operator returned. Where the kernel has
+    several outputs, `gradient` and `output` are tuples. Or it is a dictionary: for inputs, by name, kernels of their
+    gradients, whose arguments are found by name: inputs and outputs of this kernel, and of an output y its gradient,
+    dy. A gradient that is asked for and has no backward is an error.
 
     `batch` names the first dimension of arguments along which the kernel computes every element by itself: torch.vmap
     then makes one call. Otherwise it makes one for each element of its batch, and warns.

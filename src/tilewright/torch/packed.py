@@ -48,7 +48,9 @@ def layer_of(weight: Any, bias: Any, options: Hashable, make: Callable[[Any, Any
     kept = layers.get(options)
     if kept is None or not kept.is_of(weight, bias):
         kept = layers[options] = _Kept(weight, bias, make)
-    return kept.layer
+    layer = kept.layer
+    assert isinstance(layer, Layer)
+    return layer
 
 
 def _state(tensor: Any) -> Any:

@@ -41,9 +41,7 @@ def _check_linear(
     return Result((*x.shape[:-1], n), x.dtype, x.device)
 
 
-def _run_linear(
-    x: Any, weight: Any, bias: Any = None, activation: str | None = None, keep_packed: bool = False
-) -> Any:
+def _run_linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None, keep_packed: bool = False) -> Any:
     n, k = weight.shape
     rows = x.detach().reshape(-1, k) if x.numel() else x.detach().new_empty((_count(x.shape[:-1]), k))
     if not weight.numel() or not rows.numel():  # no sums, or sums of nothing
@@ -125,7 +123,7 @@ def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = Non
         raise ArgumentError(f"a has shape {tuple(a.shape)}, b {tuple(b.shape)}: they do not fit")
     if b.dim() > 2 and tuple(b.shape[:-2]) != tuple(a.shape[:-2]):
         raise ArgumentError(
-            f"a has shape {tuple(a.shape)}, b {tuple(b.shape)}: their batches must be equal, or b one matrix; expand one"
+            f"a has shape {tuple(a.shape)}, b {tuple(b.shape)}: their batches must be equal, or b one matrix: expand"
         )
     require_bias(bias, "bias", kind_of(a, "a"), (b.shape[-1],), "one for each column of b")
     return Result((*a.shape[:-1], b.shape[-1]), a.dtype, a.device)

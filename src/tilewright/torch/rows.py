@@ -69,9 +69,7 @@ def _layer_norm_batches(
     info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any]:
     if in_dims[2] is not None or in_dims[3] is not None:
-        return looped("layer_norm", torch.ops.tilewright.layer_norm.default)(
-            info, in_dims, x, shape, weight, bias, eps
-        )
+        return looped("layer_norm", torch.ops.tilewright.layer_norm.default)(info, in_dims, x, shape, weight, bias, eps)
     return torch.ops.tilewright.layer_norm(batch_first(x, in_dims[0]), shape, weight, bias, eps), 0
 
 

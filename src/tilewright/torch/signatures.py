@@ -58,7 +58,7 @@ class Signature:
                     f"{self.name} reads and writes {twice[0]}: an operator makes its outputs; give it an output apart"
                 )
             outputs = [a for a in args if a.type.role == "out"]
-            extents = {a: tuple(a.type.shape) for a in args}
+            extents: dict[Any, tuple[Any, ...] | None] = {a: tuple(a.type.shape) for a in args}
         else:
             args, outputs = executable.program.args, list(executable.outputs)
             self._known = dict(executable.known)
