@@ -7,9 +7,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.runs
 READY  := $(VENV)/.ready
+TORCH  := .venv-torch
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo test test-cross test-gpu lint types fix pictures api clean help
+.PHONY: demo test test-cross test-gpu test-torch lint types fix pictures api clean help
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -29,6 +30,10 @@ test-gpu: $(READY)  ## the programs of tests/targets/nvidia on the GPU at hand (
 	$(INSTALL) '.[gpu]'
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
+# torch is large, and other tests are to run without it: it has an environment of its own.
+test-torch: $(TORCH)/.ready  ## tilewright.torch, and what its documentation shows (extra `torch`)
+	$(TORCH)/bin/python -m pytest -n auto --dist worksteal tests/pytorch tests/runtime src/tilewright/torch docs/pytorch.md
+
 lint: $(READY)   ## ruff: lint and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,7 +52,7 @@ api: $(READY)    ## write the API reference anew
 	$(BIN)/python docs/write_api.py
 
 clean:           ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Stamps are renewed when pyproject.toml changes, so a second run is quick.
 $(RUNS): pyproject.toml
@@ -65,3 +70,9 @@ $(READY): $(RUNS)
 	@$(INSTALL) '.[sass]' \
 	  || echo "ptxas and nvdisasm could not be installed: PTX is made and not assembled in the tests"
 	@touch $(READY)
+
+$(TORCH)/.ready: pyproject.toml
+	@echo "installing Tilewright, torch and the test runner into $(TORCH) ..."
+	@$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]'
+	@touch $@

@@ -91,7 +91,10 @@ def test_no_operator_is_left_out() -> None:
 
 
 OF_KERNELS = {
-    "of_test_gated": (lambda: gated_silu("f32"), lambda n: (numbers(torch.float32, n, 5), numbers(torch.float32, n, 5))),
+    "of_test_gated": (
+        lambda: gated_silu("f32"),
+        lambda n: (numbers(torch.float32, n, 5), numbers(torch.float32, n, 5)),
+    ),
     "of_test_sums": (lambda: reduction("sum", dtype="bf16"), lambda n: (numbers(torch.bfloat16, n, 5),)),
     "of_test_largest": (lambda: reduction("max", dtype="f64"), lambda n: (numbers(torch.float64, n, 5),)),
 }

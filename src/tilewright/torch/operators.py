@@ -16,7 +16,7 @@ from tilewright.runtime.tensors import torch_dtype
 from tilewright.torch.batching import expanded, looped
 from tilewright.torch.checks import dtype_named, kind_of, require_rank, require_together
 from tilewright.torch.library import Backward, Definition, Result, define
-from tilewright.torch.signatures import Argument, Signature
+from tilewright.torch.signatures import KernelArgument, Signature
 
 
 def operator(
@@ -173,7 +173,7 @@ def _by_kernels(signature: Signature, called: str, kernels: Mapping[str, Any]) -
 def _batches(signature: Signature, called: str, batch: str) -> Callable[..., tuple[Any, Any]]:
     """The rule of a kernel with a batch dimension, which takes further batches in its stead."""
 
-    def has(a: Argument) -> bool:
+    def has(a: KernelArgument) -> bool:
         return bool(a.extents) and str((a.extents or (None,))[0]) == batch
 
     if not any(map(has, signature.inputs)) or not all(map(has, signature.outputs)):

@@ -25,7 +25,7 @@ _SCALARS = {"float": "float", "int": "SymInt", "bool": "bool"}
 
 
 @dataclass(frozen=True)
-class Argument:
+class KernelArgument:
     """An argument of a kernel: a tensor of these extents, or a number."""
 
     name: str
@@ -63,7 +63,7 @@ class Signature:
             args, outputs = executable.program.args, list(executable.outputs)
             self._known = dict(executable.known)
             extents = {a: tuple(a.type.sizes) if isinstance(a.type, MemoryType) else None for a in args}
-        every = {a: Argument(a.name or "", a.type.dtype, extents[a]) for a in args}
+        every = {a: KernelArgument(a.name or "", a.type.dtype, extents[a]) for a in args}
         self.inputs = tuple(every[a] for a in args if a not in outputs)
         self.outputs = tuple(every[a] for a in outputs)
         if not any(a.is_tensor for a in self.inputs):
@@ -105,7 +105,7 @@ class Signature:
                     changed = True
         return numbers
 
-    def _extent(self, d: Expr | None, numbers: Mapping[Symbol, Any], a: Argument) -> Any:
+    def _extent(self, d: Expr | None, numbers: Mapping[Symbol, Any], a: KernelArgument) -> Any:
         if d is None:
             raise ArgumentError(f"{self.name}: the size of {a.name} is free: an operator cannot make it")
         derived = Substitution({s: e for s, e in self._known.items() if not isinstance(e, Const)})
