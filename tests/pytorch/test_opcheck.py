@@ -63,7 +63,7 @@ ARGUMENTS: dict[str, Callable[[Any, int], tuple[Any, ...]]] = {
     "softmax": lambda kind, n: (numbers(kind, n, 3, 5), 1),
     "attention": lambda kind, n: (
         *(numbers(kind, n, 2, 3, 4), numbers(kind, n, 2, 5, 4), numbers(kind, n, 2, 5, 3)),
-        *(numbers(torch.float32, n, 2, 3, 5), False, None),
+        *(numbers(torch.float64 if kind is torch.float64 else torch.float32, n, 2, 3, 5), False, None),
     ),
 }
 """Arguments of each operator, for an element type and a batch of n."""

@@ -36,6 +36,12 @@ def test_products_are_exactly_torchs_on_small_integers(kind: Any) -> None:
     b = numbers(2, 5, 4, kind=kind)
     assert torch.equal(functional.bmm(x, b), torch.bmm(x, b))
     assert torch.equal(functional.matmul(x, b[0]), x @ b[0])
+    vector = numbers(5, kind=kind)
+    for left, right in ((x, vector), (vector, b), (vector, vector), (x[0], b), (x[None], b)):  # vectors, broadcasting
+        assert torch.equal(functional.matmul(left, right), torch.matmul(left, right))
+    assert torch.equal(
+        functional.linear(x, vector, numbers(1, kind=kind)[0]), F.linear(x, vector) + numbers(1, kind=kind)
+    )
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -356,5 +362,7 @@ def test_attention_names_what_it_has_no_kernel_for() -> None:
         functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
     with pytest.raises(ArgumentError, match=r"attn_mask holds torch\.float64; it is added in float32"):
         functional.scaled_dot_product_attention(q, q, q, torch.zeros(2, 2).double())
+    wide = functional.scaled_dot_product_attention(*[q.double()] * 3, torch.full((2, 2), 1 / 3).double())
+    assert torch.equal(wide, q.double())
     with pytest.raises(ArgumentError, match="is_causal=True: attn_mask is given too"):
         functional.scaled_dot_product_attention(q, q, q, torch.zeros(2, 2), is_causal=True)

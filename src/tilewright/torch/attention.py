@@ -12,7 +12,7 @@ from tilewright.compiler.kernels import compile
 from tilewright.errors import ArgumentError
 from tilewright.kernels.attention import attention as attention_kernel
 from tilewright.torch.batching import expanded
-from tilewright.torch.checks import require_float, require_rank, require_same_dtype, require_together
+from tilewright.torch.checks import dtype_named, require_float, require_rank, require_same_dtype, require_together
 from tilewright.torch.library import Definition, Result, define
 
 TILE = 64
@@ -41,8 +41,9 @@ def _check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | No
     if tuple(v.shape[:3]) != (b, h, n):
         raise ArgumentError(f"v has shape {tuple(v.shape)}; with k of {tuple(k.shape)} it must be ({b}, {h}, {n}, any)")
     if bias is not None:
-        if bias.dtype is not torch.float32:
-            raise ArgumentError(f"bias holds {bias.dtype}; it is added in float32: convert it")
+        wide = dtype_named(require_float(q, "q").accumulator)
+        if bias.dtype is not wide:
+            raise ArgumentError(f"bias holds {bias.dtype}; it is added in {wide}: convert it")
         if tuple(bias.shape) != (b, h, m, n):
             raise ArgumentError(f"bias has shape {tuple(bias.shape)}; it must be {(b, h, m, n)}: expand it")
     return Result((b, h, m, v.shape[-1]), q.dtype, q.device)

@@ -31,16 +31,26 @@ def linear(
     >>> linear(x, weight, torch.tensor([0.5, 0.0]), activation="relu")
     tensor([[11.5000,  0.0000]])
     """
+    if weight.dim() == 1:  # one row of weights, and results without a dimension for it
+        added = None if bias is None else bias.reshape(1)
+        return torch.ops.tilewright.linear(input, weight[None], added, activation, False).squeeze(-1)
     return torch.ops.tilewright.linear(input, weight, bias, activation, keep_packed)
 
 
 def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -> Any:
-    """activation(a[..., m, k] * b[..., k, n] + bias[n]); both have the same batch, or b is one matrix for all.
+    """activation(a[..., m, k] * b[..., k, n] + bias[n]), as `torch.matmul`: batches are broadcast, vectors are taken.
 
-    >>> matmul(torch.ones(2, 3, 4), torch.ones(4, 5)).shape
-    torch.Size([2, 3, 5])
+    >>> matmul(torch.ones(2, 3, 4), torch.ones(4, 5)).shape, matmul(torch.ones(4), torch.ones(7, 4, 5)).shape
+    (torch.Size([2, 3, 5]), torch.Size([7, 5]))
     """
-    return torch.ops.tilewright.matmul(a, b, bias, activation)
+    left = a[None] if a.dim() == 1 else a
+    right = b[:, None] if b.dim() == 1 else b
+    if right.dim() > 2:
+        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        left, right = (t.expand(*batch, *t.shape[-2:]) for t in (left, right))
+    made = torch.ops.tilewright.matmul(left, right, bias, activation)
+    made = made.squeeze(-1) if b.dim() == 1 else made
+    return made.squeeze(-1 if b.dim() == 1 else -2) if a.dim() == 1 else made
 
 
 def bmm(a: Any, b: Any) -> Any:
@@ -201,7 +211,8 @@ def softmax(input: Any, dim: int, dtype: Any = None) -> Any:
     >>> softmax(torch.zeros(1, 4), dim=-1)
     tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
     """
-    return torch.ops.tilewright.softmax(input if dtype is None else input.to(dtype), dim)
+    x = input if dtype is None else input.to(dtype)
+    return torch.ops.tilewright.softmax(x[None], dim)[0] if x.dim() == 0 else torch.ops.tilewright.softmax(x, dim)
 
 
 def scaled_dot_product_attention(
@@ -252,15 +263,17 @@ def _four(tensor: Any, before: Sequence[int]) -> Any:
 
 
 def _mask(attn_mask: Any, q: Any, k: Any, before: Sequence[int]) -> tuple[Any, Any]:
-    """(what is added to the scores, in f32; which queries see a key, None: all)."""
+    """(what is added to the scores, in their type; which queries see a key, None: all)."""
     if attn_mask is None:
         return None, None
+    wide = torch.float64 if q.dtype is torch.float64 else torch.float32
     if attn_mask.dtype is torch.bool:
-        added = torch.zeros(attn_mask.shape, device=attn_mask.device).masked_fill(~attn_mask, float("-inf"))
-    elif attn_mask.dtype is torch.float64:
+        nothing = torch.zeros(attn_mask.shape, dtype=wide, device=attn_mask.device)
+        added = nothing.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask.dtype is torch.float64 and wide is not torch.float64:
         raise ArgumentError("attn_mask holds torch.float64; it is added in float32: pass attn_mask.float()")
     else:
-        added = attn_mask.float()
+        added = attn_mask.to(wide)
     whole = added.expand(*before, q.shape[-2], k.shape[-2])
     bias = whole.reshape(*q.shape[:3], k.shape[-2])
     return bias, (bias != float("-inf")).any(-1, keepdim=True)
