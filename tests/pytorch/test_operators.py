@@ -39,9 +39,8 @@ def test_products_are_exactly_torchs_on_small_integers(kind: Any) -> None:
     vector = numbers(5, kind=kind)
     for left, right in ((x, vector), (vector, b), (vector, vector), (x[0], b), (x[None], b)):  # vectors, broadcasting
         assert torch.equal(functional.matmul(left, right), torch.matmul(left, right))
-    assert torch.equal(
-        functional.linear(x, vector, numbers(1, kind=kind)[0]), F.linear(x, vector) + numbers(1, kind=kind)
-    )
+    added = numbers(1, kind=kind)
+    assert torch.equal(functional.linear(x, vector, added[0]), F.linear(x, vector) + added)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -245,6 +244,17 @@ def test_transforms_of_functions_differentiate() -> None:
     assert torch.equal(torch.vmap(ours, (None, 0))(weight, x), torch.vmap(theirs, (None, 0))(weight, x))
     jacobian = torch.func.jacrev(lambda x: OURS.linear(x, weight))(x[0, 0])
     assert torch.equal(jacobian, weight)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning", "ignore:`torch.jit:DeprecationWarning")
+def test_derivatives_in_forward_mode_are_refused_by_name() -> None:
+    """They were lost without a word: torch's tangent is no part of a tensor's memory."""
+    x, weight = numbers(3, 5), numbers(4, 5)
+    message = r"torch\.ops\.tilewright\.linear has no derivative in forward mode \(jvp, jacfwd\): use torch\.func\.vjp"
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(MissingBackward, match=message):
+        OURS.linear(torch.autograd.forward_ad.make_dual(x, x), weight)
+    with pytest.raises(MissingBackward, match=message):
+        torch.func.jvp(lambda x: OURS.linear(x, weight), (x,), (x,))
 
 
 def test_autocast_computes_in_its_type() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from tilewright.errors import ArgumentError, MissingBackward
 from tilewright.torch.batching import looped
@@ -134,6 +135,7 @@ def _differentiated(definition: Definition, operator: Any) -> Callable[..., Any]
     )
 
     def call(keyset: Any, *args: Any) -> Any:
+        _refuse_tangents(definition.name, args)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             with enable_single_level_autograd_function():
                 return function.apply(*args)  # type: ignore[attr-defined]
@@ -141,6 +143,17 @@ def _differentiated(definition: Definition, operator: Any) -> Callable[..., Any]
             return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
     return call
+
+
+def _refuse_tangents(name: str, args: Sequence[Any]) -> None:
+    """Raises where torch follows derivatives forward, in which those of an operator would be lost."""
+    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+        return
+    for value in args:
+        if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
+            raise MissingBackward(
+                f"torch.ops.{NAMESPACE}.{name} has no derivative in forward mode (jvp, jacfwd): use torch.func.vjp"
+            )
 
 
 def _saving(definition: Definition) -> Callable[..., None]:
