@@ -104,8 +104,8 @@ def _transformed(argument: Any, ask: _Questions) -> str:
     """Which transform a tensor stands under, and the way out."""
     if ask.is_batched(argument):
         return (
-            "a tensor under torch.vmap, which stands for a batch of them; call this outside, on the whole batch, or call "
-            "an operator with a rule of vmap: one of tilewright.torch, or your own (torch.library.custom_op)"
+            "a tensor under torch.vmap, which stands for a batch of them; call this outside, on the whole batch, or "
+            "call an operator with a rule of vmap: one of tilewright.torch, or your own (torch.library.custom_op)"
         )
     if ask.is_differentiated(argument):
         return (
