@@ -236,6 +236,13 @@ def test_classes_of_their_own_and_other_types_are_kept_with_a_reason() -> None:
     }
 
 
+def test_parts_that_torch_itself_would_pass_by_are_kept() -> None:
+    """They were said to be swapped, and torch's own path computed them in eval mode."""
+    report = tilewright.torch.replace(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval())
+    assert not report.swapped
+    assert report.kept["linear1"].startswith("TransformerEncoderLayer, which it is part of, takes its weights itself")
+
+
 def test_a_model_that_is_one_module_is_swapped_and_hooks_stay() -> None:
     layer = nn.Linear(3, 2)
     seen = []

@@ -20,6 +20,8 @@ _NORMS: dict[Any, Any] = {
     torch.nn.Conv3d: torch.nn.BatchNorm3d,
 }
 """Modules, and the batch norms that may be folded into them. After a Linear one may normalise another dimension."""
+_FUSED = (torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
+"""Modules of torch that have a path of their own past their parts."""
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -72,7 +74,11 @@ def replace(model: Any, *, inplace: bool = False) -> Report:
     flow = Flow(report.model)
     uses = Counter(id(p) for _, p in report.model.named_parameters(remove_duplicate=False))
     modules = dict(report.model.named_modules())
-    swaps = {path: _why_kept(module) for path, module in modules.items() if type(module) in nn.SWAPS}
+    swaps = {
+        path: _why_kept(module) or _why_bypassed(path, modules)
+        for path, module in modules.items()
+        if type(module) in nn.SWAPS
+    }
     for path in [path for path, why in swaps.items() if why is None]:
         module = modules[path]
         tied = any(uses[id(p)] > 1 for p in module.parameters(recurse=False))
@@ -114,6 +120,14 @@ def _why_kept(module: Any) -> str | None:
         if parameter.device.type not in ("cpu", "cuda", "meta"):
             return f"{name} lies on the device {parameter.device}; operators run on cpu and cuda"
     return None
+
+
+def _why_bypassed(path: str, modules: dict[str, Any]) -> str | None:
+    """Why a swapped module might not be called: the module around it may compute with its weights itself."""
+    around = modules.get(path.rpartition(".")[0]) if path else None
+    if not isinstance(around, _FUSED):
+        return None
+    return f"{type(around).__name__}, which it is part of, takes its weights itself in eval mode and does not call it"
 
 
 def _why_no_operator(module: Any, flow: Flow) -> str:
