@@ -326,7 +326,7 @@ def test_inference_tensors_are_taken() -> None:
 WRONG = {
     "x holds torch.float32, weight torch.float64: convert one": lambda: (numbers(3, 5), numbers(4, 5).double()),
     r"x has shape \(3, 4\), weight \(4, 5\): they do not fit": lambda: (numbers(3, 4), numbers(4, 5)),
-    r"weight has shape \(5,\), 1 dimensions; it takes 2": lambda: (numbers(3, 5), numbers(5)),
+    r"weight has shape \(2, 4, 5\), 3 dimensions; it takes 2": lambda: (numbers(3, 5), numbers(2, 4, 5)),
     r"bias has shape \(3,\); it must be \(4,\), one for each row": lambda: (numbers(3, 5), numbers(4, 5), numbers(3)),
     "x holds torch.complex64, for which there are no kernels": lambda: (numbers(3, 5).cfloat(), numbers(4, 5).cfloat()),
     "x lies on the device cpu, weight on meta: move one": lambda: (numbers(3, 5), numbers(4, 5).to("meta")),
