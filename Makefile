@@ -9,7 +9,7 @@ RUNS   := $(VENV)/.runs
 READY  := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo test test-cross test-gpu test-jax lint types fix pictures api clean help
+.PHONY: demo test test-cross test-gpu test-torch test-jax lint types fix pictures api clean help
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -29,9 +29,12 @@ test-gpu: $(READY)  ## the programs of tests/targets/nvidia on the GPU at hand (
 	$(INSTALL) '.[gpu]'
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
-test-jax: $(READY)  ## functions of JAX on this CPU (extra `jax`), and the page about them
-	$(INSTALL) '.[jax]'
-	$(BIN)/python -m pytest tests/with_jax src/tilewright/jax docs/jax.md tests/runtime/test_traced.py
+# torch and JAX are large, and other tests are to run without them: each has an environment of its own.
+test-torch: .venv-torch/.ready  ## tilewright.torch, and what its documentation shows (extra `torch`)
+	.venv-torch/bin/python -m pytest -n auto --dist worksteal tests/pytorch tests/runtime src/tilewright/torch docs/pytorch.md
+
+test-jax: .venv-jax/.ready  ## tilewright.jax, and what its documentation shows (extra `jax`)
+	.venv-jax/bin/python -m pytest tests/with_jax src/tilewright/jax docs/jax.md tests/runtime/test_traced.py
 
 lint: $(READY)   ## ruff: lint and format
 	$(BIN)/ruff check .
@@ -51,7 +54,7 @@ api: $(READY)    ## write the API reference anew
 	$(BIN)/python docs/write_api.py
 
 clean:           ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch .venv-jax .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Stamps are renewed when pyproject.toml changes, so a second run is quick.
 $(RUNS): pyproject.toml
@@ -69,3 +72,9 @@ $(READY): $(RUNS)
 	@$(INSTALL) '.[sass]' \
 	  || echo "ptxas and nvdisasm could not be installed: PTX is made and not assembled in the tests"
 	@touch $(READY)
+
+.venv-%/.ready: pyproject.toml
+	@echo "installing Tilewright, $* and the test runner into .venv-$* ..."
+	@$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,$*]'
+	@touch $@

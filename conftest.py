@@ -2,6 +2,9 @@
 
 from importlib.util import find_spec
 
-NEEDED_BY = {"jax": ["src/tilewright/jax", "docs/jax.md"]}
+NEEDED_BY = {
+    "jax": ["src/tilewright/jax", "docs/jax.md"],
+    "torch": ["src/tilewright/torch", "docs/pytorch.md"],
+}
 
 collect_ignore = [path for name, paths in NEEDED_BY.items() if find_spec(name) is None for path in paths]

@@ -165,6 +165,10 @@ class FastPathLost(UserWarning):
     """A product that runs as plain loops although the machine has a multiplication atom for its types."""
 
 
+class BatchLoopWarning(UserWarning):
+    """An operator under torch.vmap that is called once for each element of the batch."""
+
+
 class IgnoredOptionWarning(UserWarning):
     """An option of Wave's that has no meaning here."""
 

@@ -16,6 +16,8 @@ OPTIONS = {
     "activation": ("gelu",),
     "attention": (16,),
     "conv": ((3, 3),),
+    "conv_filter_gradient": ((3, 3),),
+    "conv_image_gradient": ((3, 3),),
     "im2col": ((3, 3),),
     "online_softmax": (16,),
     "reduction": ("sum",),

@@ -167,3 +167,17 @@ def test_gated_silu_of_signed_numbers(dtype):
 def test_an_unknown_activation_is_named():
     with pytest.raises(ArgumentError, match="activation='swish'"):
         tilewright.compile(kernels.activation("swish"), target="executor")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_group_norm(dtype):
+    rng = np.random.default_rng(11)
+    for n, g, c, s in ((1, 1, 1, 2), (2, 3, 5, 7), (3, 2, 4, 33)):
+        x, weight, bias = (normal(rng, shape, dtype) for shape in ((n, g, c, s), (g, c), (g, c)))
+        wide = x.astype(np.float64)
+        centred = wide - wide.mean((2, 3), keepdims=True)
+        deviation = np.sqrt((centred**2).mean((2, 3), keepdims=True) + 1e-5)
+        scaled = centred / deviation * weight.astype(np.float64)[..., None]
+        exact = scaled + bias.astype(np.float64)[..., None]
+        bound = (c * s + 16) * F32 * (np.abs(wide).max() / deviation + np.abs(scaled) + np.abs(exact))
+        within(run(kernels.group_norm(dtype), (x, weight, bias), x.shape, dtype), exact, bound, dtype)

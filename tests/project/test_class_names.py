@@ -12,6 +12,9 @@ import tilewright
 PACKAGE = Path(tilewright.__file__).parent
 LONGEST = 80
 SHARED = {
+    **dict.fromkeys(
+        ("Conv1d", "Conv2d", "Conv3d", "Linear"), "torch's own words, of modules that stand for its modules"
+    ),
     "Symbol": "sympy's own word, for programs that are written with it",
     "Tile": "what authors hold while a kernel is traced, and what the lowering knows of it",
 }

@@ -36,8 +36,8 @@ ORDER = [
     {"compiler"},
     {"deploy"},
     {"problems", "kernels"},
-    {"ops", "cli", "compat", "tune", "torch", "explore"},
-    {"jax"},
+    {"ops", "cli", "compat", "tune", "explore"},
+    {"torch", "jax"},
     {"__main__"},
 ]
 

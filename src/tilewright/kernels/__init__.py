@@ -1,19 +1,20 @@
 """Kernels to read, to use and to start from: each subject a short file, sizes taken from the arguments.
 
-| file        | kernels                                                                   |
-|-------------|---------------------------------------------------------------------------|
-| gemm        | matrix products: transposes, batches, bias and activation                 |
-| conv        | convolutions over one to three axes: padding, groups, bias and activation |
-| im2col      | the matrix of a convolution                                               |
-| attention   | softmax(q k) v over tiles of keys: causal, with a bias                    |
-| softmax     | of whole rows, and online over tiles                                      |
-| norm        | layer norm, RMS norm                                                      |
-| elementwise | gelu, also by tanh, silu, relu; a gated silu                              |
-| reduce      | sum, prod, max, min over rows or columns                                  |
-| scan        | running sums of whole rows, and tile by tile                              |
-| transpose   | dimensions in another order                                               |
-| gather      | rows gathered and scattered by an index, a histogram                      |
-| sums        | the types in which kernels sum products                                   |
+| file           | kernels                                                                   |
+|----------------|---------------------------------------------------------------------------|
+| gemm           | matrix products: transposes, batches, bias and activation                 |
+| conv           | convolutions over one to three axes: padding, groups, bias and activation |
+| conv_gradients | their gradients, of images and of filters                                 |
+| im2col         | the matrix of a convolution                                               |
+| attention      | softmax(q k) v over tiles of keys: causal, with a bias                    |
+| softmax        | of whole rows, and online over tiles                                      |
+| norm           | layer norm, RMS norm, group norm                                          |
+| elementwise    | gelu, also by tanh, silu, relu; a gated silu                              |
+| reduce         | sum, prod, max, min over rows or columns                                  |
+| scan           | running sums of whole rows, and tile by tile                              |
+| transpose      | dimensions in another order                                               |
+| gather         | rows gathered and scattered by an index, a histogram                      |
+| sums           | the types in which kernels sum products                                   |
 
 Each function gives a kernel, for `tilewright.compile(kernel)`; symbols that follow from its options are bound in it.
 Element types are given by name, as `tkl` has them, or as numpy's dtypes.
@@ -28,11 +29,12 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType
 from tilewright.kernels.attention import attention
 from tilewright.kernels.conv import conv
+from tilewright.kernels.conv_gradients import conv_filter_gradient, conv_image_gradient
 from tilewright.kernels.elementwise import activation, gated_silu
 from tilewright.kernels.gather import gather_rows, histogram, scatter_rows
 from tilewright.kernels.gemm import gemm
 from tilewright.kernels.im2col import im2col
-from tilewright.kernels.norm import layer_norm, rms_norm
+from tilewright.kernels.norm import group_norm, layer_norm, rms_norm
 from tilewright.kernels.reduce import reduction
 from tilewright.kernels.scan import running_sum, tiled_running_sum
 from tilewright.kernels.softmax import online_softmax, softmax
@@ -44,9 +46,12 @@ __all__ = [
     "activation",
     "attention",
     "conv",
+    "conv_filter_gradient",
+    "conv_image_gradient",
     "gated_silu",
     "gather_rows",
     "gemm",
+    "group_norm",
     "histogram",
     "im2col",
     "layer_norm",

@@ -26,9 +26,9 @@ def attention(
 ) -> tkw.Kernel:
     """out[b, h, m] = the mean of all v[b, h, n], weighted by softmax over n of scale * <q[b, h, m], k[b, h, n]>.
 
-    Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E], with `bias` an f32 bias[B, H, M, N] that is added to the
-    scores (-inf hides a key), then out[B, H, M, E]. The scale is 1 / sqrt(D) unless given. Causal, query m sees the
-    keys up to place m + first_query: the queries stand among the keys, from that place on.
+    Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E], with `bias` a bias[B, H, M, N] in f32 (f64 for f64) that is
+    added to the scores (-inf hides a key), then out[B, H, M, E]. The scale is 1 / sqrt(D) unless given. Causal, query m
+    sees the keys up to place m + first_query: the queries stand among the keys, from that place on.
 
     The keys come in tiles of `tile`, which need not divide N. Everything is in f32 (f64 for f64) but the weights,
     which are rounded to the data's type before they meet v, as matrix units ask.
@@ -47,6 +47,7 @@ def attention(
     Keys: Any = tkl.Memory[B, H, N, D, GLOBAL, of_data]
     Values: Any = tkl.Memory[B, H, N, E, GLOBAL, of_data]
     Out: Any = tkl.Memory[B, H, M, E, GLOBAL, of_result]
+    Scores: Any = tkl.Memory[B, H, M, N, GLOBAL, of_sums]
 
     def attend(q: Any, k: Any, v: Any, bias: Any, out: Any) -> None:
         factor = tkw.rsqrt(tkw.scalar(D, of_sums)) if scale is None else scale
@@ -74,9 +75,7 @@ def attention(
     if bias:
 
         @tkw.wave(tiling)
-        def attention_with_bias(
-            q: Queries, k: Keys, v: Values, bias: tkl.Memory[B, H, M, N, GLOBAL, tkl.f32], out: Out
-        ) -> None:
+        def attention_with_bias(q: Queries, k: Keys, v: Values, bias: Scores, out: Out) -> None:
             attend(q, k, v, bias, out)
 
         return attention_with_bias.bound({BLOCK_N: tile})

@@ -1,12 +1,15 @@
-"""Normalisation of each row: layer norm and RMS norm."""
+"""Normalisation: of each row, layer norm and RMS norm; of groups of channels, group norm."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.ir.dtypes import DTypeLike, element_type
 
 M, N = tkl.sym.M, tkl.sym.N
+G, CG, S = tkl.sym.G, tkl.sym.CG, tkl.sym.S
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
@@ -62,3 +65,31 @@ def rms_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
         tkw.write(tkw.cast(row * scale * tkw.cast(tkw.read(weight), of_sums), of_data), y)
 
     return rms_norm
+
+
+def group_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
+    """y[n, g, c, s] = (x[n, g, c, s] - mean) / sqrt(variance + epsilon) * weight[g, c] + bias[g, c].
+
+    Mean and variance are those of the group g of image n: of its CG channels, with S pixels each. The variance is the
+    mean of the squared distances from the mean. Computed in f32 (f64 for f64), rounded once.
+
+    >>> import numpy as np, tilewright
+    >>> norm = tilewright.compile(group_norm(epsilon=0.0), strict=True)
+    >>> x, weight, bias = (np.array(a, np.float32) for a in ([1, 1, 3, 3], [[1, 10]], [[0, 5]]))
+    >>> norm(x.reshape(1, 1, 2, 2), weight, bias).ravel()
+    array([-1., -1., 15., 15.], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    Image: Any = tkl.Memory[N, G, CG, S, GLOBAL, of_data]
+    Channels: Any = tkl.Memory[G, CG, GLOBAL, of_data]
+
+    @tkw.wave()
+    def group_norm(x: Image, weight: Channels, bias: Channels, y: Image) -> None:
+        group = tkw.cast(tkw.read(x), of_sums)
+        centred = group - tkw.sum(tkw.sum(group, dim=S), dim=CG) / (CG * S)
+        variance = tkw.sum(tkw.sum(centred * centred, dim=S), dim=CG) / (CG * S)
+        scaled = centred * tkw.rsqrt(variance + epsilon) * tkw.cast(tkw.read(weight), of_sums)
+        tkw.write(tkw.cast(scaled + tkw.cast(tkw.read(bias), of_sums), of_data), y)
+
+    return group_norm

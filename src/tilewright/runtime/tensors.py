@@ -152,13 +152,13 @@ class Form:
 
     def require(self, kind: DType, where: str) -> None:
         """Raises where a result of this element type has no such form; `where` names it."""
-        if self._torch is not None and _torch_dtype(self._torch, kind) is None:
+        if self._torch is not None and torch_dtype(self._torch, kind) is None:
             raise ArgumentError(f"{where} holds {kind}, for which torch has no type; pass numpy arrays")
 
     def of(self, array: Any) -> Any:
         """The array in this form, where it has one; memory is shared."""
         kind = from_numpy(array.dtype)
-        if self._torch is None or kind is None or _torch_dtype(self._torch, kind) is None:
+        if self._torch is None or kind is None or torch_dtype(self._torch, kind) is None:
             return array
         if kind.name not in _BY_BITS:
             return self._torch.from_numpy(array)
@@ -166,7 +166,8 @@ class Form:
         return self._torch.from_numpy(array.view(carrier)).view(getattr(self._torch, name))
 
 
-def _torch_dtype(torch: Any, kind: DType) -> Any:
+def torch_dtype(torch: Any, kind: DType) -> Any:
+    """torch's name of an element type; None where it has none."""
     if kind.name in _BY_BITS:
         return getattr(torch, _BY_BITS[kind.name][0], None)
     return getattr(torch, kind.numpy.name, None) if kind.numpy.kind in "fiub" else None

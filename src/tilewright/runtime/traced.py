@@ -15,7 +15,10 @@ from typing import Any
 from tilewright.errors import TracedArgument
 
 _OUTSIDE = "call this outside the trace"
-_OPERATOR = f"{_OUTSIDE}, or wrap the call in an operator (torch.library.custom_op), which is recorded as one node"
+_OPERATOR = (
+    f"{_OUTSIDE}, or call an operator, which is recorded as one node: one of tilewright.torch, or your own "
+    "(torch.library.custom_op)"
+)
 
 
 def refuse_traced(argument: Any, where: str) -> None:
@@ -102,8 +105,8 @@ def _transformed(argument: Any, ask: _Questions) -> str:
     """Which transform a tensor stands under, and the way out."""
     if ask.is_batched(argument):
         return (
-            "a tensor under torch.vmap, which stands for a batch of them; call this outside, on the whole batch, or in "
-            "an operator (torch.library.custom_op) with a rule of its own (register_vmap)"
+            "a tensor under torch.vmap, which stands for a batch of them; call this outside, on the whole batch, or "
+            "call an operator with a rule of vmap: one of tilewright.torch, or your own (torch.library.custom_op)"
         )
     if ask.is_differentiated(argument):
         return (

@@ -1,0 +1,76 @@
+"""Which module of a model takes what another gives, as far as torch.fx tells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+UNTRACEABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a model's own code may raise where it meets torch.fx's stand-ins for tensors."""
+
+
+class Flow:
+    """The modules of a model, by path: how often each is called, and the one module that takes its result.
+
+    Where torch.fx cannot follow the model, as `why` says, it follows the model's parts, each by itself. A Sequential of
+    code that cannot be followed is no such part: that code may call its children one by one.
+    """
+
+    def __init__(self, model: Any):
+        self.why: str | None = None
+        self._calls: Counter[str] = Counter()
+        self._next: dict[str, str] = {}
+        self._read: set[str] = set()
+        self._places = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
+        self._modules = dict(model.named_modules())
+        self._follow(model, "")
+
+    def _follow(self, module: Any, path: str) -> None:
+        try:
+            graph = torch.fx.Tracer().trace(module)
+        except UNTRACEABLE as fault:
+            told = str(fault).splitlines() or [""]
+            self.why = self.why or f"torch.fx cannot follow {path or 'the model'} ({type(fault).__name__}: {told[0]})"
+            for name, child in _parts(module):
+                self._follow(child, f"{path}.{name}".lstrip("."))
+        else:
+            self._add(graph, path)
+
+    def _add(self, graph: Any, path: str) -> None:
+        def within(target: str) -> str:
+            return f"{path}.{target}".lstrip(".")
+
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                self._read.add(within(node.target.rpartition(".")[0]))
+            if node.op != "call_module":
+                continue
+            # A part knows its own calls: a module that stands in other places may be called there too.
+            elsewhere = self._places[id(self._modules.get(within(node.target)))] - 1 if path else 0
+            self._calls[within(node.target)] += 1 + max(elsewhere, 0)
+            users = list(node.users)
+            if len(users) == 1 and users[0].op == "call_module" and users[0].args == (node,) and not users[0].kwargs:
+                self._next[within(node.target)] = within(users[0].target)
+
+    def after(self, path: str) -> str | None:
+        """The module that takes the result of another, and nothing else does; None where that is not so.
+
+        Both are called once, and nothing reads their parameters beside them.
+        """
+        following = self._next.get(path)
+        if following is None or following not in self._modules or self._calls[path] != 1 or self._calls[following] != 1:
+            return None
+        return None if {path, following} & self._read else following
+
+
+def _parts(module: Any) -> Iterator[tuple[str, Any]]:
+    """The children of a module, and in place of a list of modules those in it."""
+    for name, child in module.named_children():
+        if isinstance(child, torch.nn.Sequential | torch.nn.ModuleList | torch.nn.ModuleDict):
+            yield from ((f"{name}.{inner}", part) for inner, part in _parts(child))
+        elif next(child.children(), None) is not None:
+            yield name, child

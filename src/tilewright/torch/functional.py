@@ -1,0 +1,279 @@
+"""Functions with the signatures of `torch.nn.functional`, each a call of an operator `torch.ops.tilewright`.
+
+Options that the operators have beyond torch's stand at the end, by name: `activation` is applied to the sums before
+they are rounded, `keep_packed` keeps weights packed for the next call, until torch counts a write to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tilewright.errors import ArgumentError
+from tilewright.kernels.conv import padding_of, per_axis
+
+PerAxis = int | Sequence[int]
+
+
+def linear(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    keep_packed: bool = False,
+) -> Any:
+    """activation(input[..., k] * weight[n, k] + bias[n]), as `torch.nn.functional.linear`.
+
+    >>> x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [-1.0, 0.0]])
+    >>> linear(x, weight, torch.tensor([0.5, 0.0]), activation="relu")
+    tensor([[11.5000,  0.0000]])
+    """
+    if weight.dim() == 1:  # one row of weights, and results without a dimension for it
+        added = None if bias is None else bias.reshape(1)
+        return torch.ops.tilewright.linear(input, weight[None], added, activation, False).squeeze(-1)
+    return torch.ops.tilewright.linear(input, weight, bias, activation, keep_packed)
+
+
+def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -> Any:
+    """activation(a[..., m, k] * b[..., k, n] + bias[n]), as `torch.matmul`: batches are broadcast, vectors are taken.
+
+    >>> matmul(torch.ones(2, 3, 4), torch.ones(4, 5)).shape, matmul(torch.ones(4), torch.ones(7, 4, 5)).shape
+    (torch.Size([2, 3, 5]), torch.Size([7, 5]))
+    """
+    left = a[None] if a.dim() == 1 else a
+    right = b[:, None] if b.dim() == 1 else b
+    if right.dim() > 2:
+        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        left, right = (t.expand(*batch, *t.shape[-2:]) for t in (left, right))
+    made = torch.ops.tilewright.matmul(left, right, bias, activation)
+    made = made.squeeze(-1) if b.dim() == 1 else made
+    return made.squeeze(-1 if b.dim() == 1 else -2) if a.dim() == 1 else made
+
+
+def bmm(a: Any, b: Any) -> Any:
+    """a[i, m, k] * b[i, k, n], as `torch.bmm`.
+
+    >>> bmm(torch.ones(2, 3, 4), torch.ones(2, 4, 5))[1, 2, 3]
+    tensor(4.)
+    """
+    return torch.ops.tilewright.bmm(a, b)
+
+
+# -- convolutions -----------------------------------------------------------------------------------------
+
+
+def conv1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: PerAxis = 1,
+    padding: str | PerAxis = 0,
+    dilation: PerAxis = 1,
+    groups: int = 1,
+    *,
+    activation: str | None = None,
+    keep_packed: bool = False,
+) -> Any:
+    """Convolution of images [n, c, w] or [c, w] with weights [f, c, s], as `torch.nn.functional.conv1d`.
+
+    >>> conv1d(torch.ones(1, 2, 4), torch.ones(1, 2, 3), padding="same")
+    tensor([[[4., 6., 6., 4.]]])
+    """
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups, activation, keep_packed)
+
+
+def conv2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: PerAxis = 1,
+    padding: str | PerAxis = 0,
+    dilation: PerAxis = 1,
+    groups: int = 1,
+    *,
+    activation: str | None = None,
+    keep_packed: bool = False,
+) -> Any:
+    """Convolution of images [n, c, h, w] or [c, h, w] with weights [f, c, r, s], as `torch.nn.functional.conv2d`.
+
+    >>> conv2d(torch.ones(1, 3, 2, 2), torch.ones(1, 3, 2, 2), padding=(1, 0)).ravel()
+    tensor([ 6., 12.,  6.])
+    """
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, keep_packed)
+
+
+def conv3d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: PerAxis = 1,
+    padding: str | PerAxis = 0,
+    dilation: PerAxis = 1,
+    groups: int = 1,
+    *,
+    activation: str | None = None,
+    keep_packed: bool = False,
+) -> Any:
+    """Convolution of images [n, c, d, h, w] or [c, d, h, w], as `torch.nn.functional.conv3d`.
+
+    >>> conv3d(torch.ones(1, 2, 2, 2, 2), torch.ones(1, 2, 2, 1, 1), stride=(1, 2, 1)).ravel()
+    tensor([4., 4.])
+    """
+    return _conv(3, input, weight, bias, stride, padding, dilation, groups, activation, keep_packed)
+
+
+def _conv(
+    rank: int,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: PerAxis,
+    padding: str | PerAxis,
+    dilation: PerAxis,
+    groups: int,
+    activation: str | None,
+    keep_packed: bool,
+) -> Any:
+    steps, far = (_of_axes(v, rank, name) for v, name in ((stride, "stride"), (dilation, "dilation")))
+    if isinstance(padding, str):
+        pairs = padding_of(padding, tuple(weight.shape[2:]), tuple(steps), tuple(far))
+        ends = [n for pair in pairs for n in pair]
+    else:
+        ends = [padding] * rank if isinstance(padding, int) else list(padding) * (rank if len(padding) == 1 else 1)
+    single = x.dim() == rank + 1
+    operator = getattr(torch.ops.tilewright, f"conv{rank}d")
+    images = x.unsqueeze(0) if single else x
+    made = operator(images, weight, bias, steps, ends, far, groups, activation, keep_packed)
+    return made.squeeze(0) if single else made
+
+
+def _of_axes(value: PerAxis, rank: int, name: str) -> list[int]:
+    """One number for each axis; torch takes a list of one for all of them, too."""
+    one = value[0] if isinstance(value, Sequence) and len(value) == 1 else value
+    return list(per_axis(one, rank, name))
+
+
+# -- rows -------------------------------------------------------------------------------------------------
+
+
+def layer_norm(
+    input: Any,
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Any:
+    """Normalisation over the last dimensions, as `torch.nn.functional.layer_norm`; it has no gradient.
+
+    >>> layer_norm(torch.tensor([[1.0, 3.0]]), (2,), eps=0.0)
+    tensor([[-1.,  1.]])
+    """
+    return torch.ops.tilewright.layer_norm(input, list(normalized_shape), weight, bias, eps)
+
+
+def rms_norm(
+    input: Any,
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    eps: float | None = None,
+) -> Any:
+    """Division by the root of the mean square, as `torch.nn.functional.rms_norm`; it has no gradient.
+
+    >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), torch.tensor([5.0, 5.0]), eps=0.0)
+    tensor([[1., 7.]])
+    """
+    least = torch.finfo(input.dtype).eps if eps is None else eps
+    return torch.ops.tilewright.rms_norm(input, list(normalized_shape), weight, least)
+
+
+def group_norm(
+    input: Any,
+    num_groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Any:
+    """Normalisation of groups of channels, as `torch.nn.functional.group_norm`; it has no gradient.
+
+    >>> group_norm(torch.tensor([[[1.0, 1.0], [3.0, 3.0]]]), 1, eps=0.0)
+    tensor([[[-1., -1.],
+             [ 1.,  1.]]])
+    """
+    return torch.ops.tilewright.group_norm(input, num_groups, weight, bias, eps)
+
+
+def softmax(input: Any, dim: int, dtype: Any = None) -> Any:
+    """Softmax along a dimension, as `torch.nn.functional.softmax`; it has no gradient.
+
+    >>> softmax(torch.zeros(1, 4), dim=-1)
+    tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+    x = input if dtype is None else input.to(dtype)
+    return torch.ops.tilewright.softmax(x[None], dim)[0] if x.dim() == 0 else torch.ops.tilewright.softmax(x, dim)
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention, as `torch.nn.functional.scaled_dot_product_attention`; it has no dropout, and no gradient.
+
+    A query that a mask hides all keys from gets 0.
+
+    >>> q = k = torch.zeros(1, 1, 2, 4)
+    >>> v = torch.tensor([[1.0], [3.0]]).expand(1, 1, 2, 1)
+    >>> scaled_dot_product_attention(q, k, v, is_causal=True).ravel()
+    tensor([1., 2.])
+    """
+    if dropout_p:
+        raise ArgumentError(f"dropout_p={dropout_p}: there is no kernel with dropout; pass 0.0")
+    if is_causal and attn_mask is not None:
+        raise ArgumentError("is_causal=True: attn_mask is given too; add the causal mask to it, and leave this out")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() < 2:
+            raise ArgumentError(f"{name} has shape {tuple(tensor.shape)}; it takes at least 2 dimensions")
+    if enable_gqa:
+        heads = query.shape[-3]
+        key, value = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value))
+    before = torch.broadcast_shapes(*(t.shape[:-2] for t in (query, key, value)))
+    q, k, v = (_four(t, before) for t in (query, key, value))
+    bias, seen = _mask(attn_mask, q, k, before)
+    made = torch.ops.tilewright.attention(q, k, v, bias, is_causal, scale)
+    if seen is not None:
+        made = made.masked_fill(~seen, 0)
+    return made.reshape(*before, *made.shape[-2:])
+
+
+def _four(tensor: Any, before: Sequence[int]) -> Any:
+    """A tensor [..., m, d] as [batch, heads, m, d]."""
+    whole = tensor.expand(*before, *tensor.shape[-2:])
+    if len(before) < 2:
+        return whole.reshape(1, *(before or (1,)), *tensor.shape[-2:])
+    return whole.reshape(-1, before[-1], *tensor.shape[-2:]) if len(before) != 2 else whole
+
+
+def _mask(attn_mask: Any, q: Any, k: Any, before: Sequence[int]) -> tuple[Any, Any]:
+    """(what is added to the scores, in their type; which queries see a key, None: all)."""
+    if attn_mask is None:
+        return None, None
+    wide = torch.float64 if q.dtype is torch.float64 else torch.float32
+    if attn_mask.dtype is torch.bool:
+        nothing = torch.zeros(attn_mask.shape, dtype=wide, device=attn_mask.device)
+        added = nothing.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask.dtype is torch.float64 and wide is not torch.float64:
+        raise ArgumentError("attn_mask holds torch.float64; it is added in float32: pass attn_mask.float()")
+    else:
+        added = attn_mask.to(wide)
+    whole = added.expand(*before, q.shape[-2], k.shape[-2])
+    bias = whole.reshape(*q.shape[:3], k.shape[-2])
+    return bias, (bias != float("-inf")).any(-1, keepdim=True)

@@ -1,0 +1,140 @@
+"""Modules with the parameters, options and `state_dict` of `torch.nn`, computed by Tilewright's kernels.
+
+Each derives from torch's module of the same name, and differs in what computes it. Where no gradient of the weights can
+be asked for, as under torch.no_grad(), weights are packed once and packed anew when torch counts a write to them; it
+counts none through `tensor.data`. Norms and softmax have no backward: they compute, and refuse to be differentiated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tilewright.kernels.elementwise import known_activation
+from tilewright.torch import functional
+
+
+def _keeps_packed(weight: Any) -> bool:
+    """Whether weights stay as they are between calls: none asks for their gradient now."""
+    return not (torch.is_grad_enabled() and weight.requires_grad)
+
+
+class Activated:
+    """The option `activation` of modules that multiply: "relu", "gelu", "gelu_tanh", "silu" or None."""
+
+    activation: str | None = None
+
+    def _with_activation(self, told: str) -> str:
+        """What a module says of itself, its activation too."""
+        return told if self.activation is None else f"{told}, activation={self.activation!r}"
+
+
+class Linear(Activated, torch.nn.Linear):
+    """`torch.nn.Linear`, with an `activation` that is applied before sums are rounded.
+
+    >>> Linear(3, 2, activation="relu")
+    Linear(in_features=3, out_features=2, bias=True, activation='relu')
+    """
+
+    def __init__(self, *args: Any, activation: str | None = None, **options: Any):
+        super().__init__(*args, **options)
+        self.activation = known_activation(activation)
+
+    def forward(self, input: Any) -> Any:
+        """activation(input * weight + bias)."""
+        keep = _keeps_packed(self.weight)
+        return functional.linear(input, self.weight, self.bias, activation=self.activation, keep_packed=keep)
+
+    def extra_repr(self) -> str:
+        """Sizes and options."""
+        return self._with_activation(super().extra_repr())
+
+
+class _Convolution(Activated):
+    """What convolutions over any number of axes have in common."""
+
+    def __init__(self, *args: Any, activation: str | None = None, **options: Any):
+        super().__init__(*args, **options)
+        self.activation = known_activation(activation)
+
+    def forward(self: Any, input: Any) -> Any:
+        """activation(convolution of input and weight + bias)."""
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            padding = 0
+        return getattr(functional, f"conv{len(self.kernel_size)}d")(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            activation=self.activation,
+            keep_packed=_keeps_packed(self.weight),
+        )
+
+    def extra_repr(self: Any) -> str:
+        """Sizes and options."""
+        return str(self._with_activation(torch.nn.modules.conv._ConvNd.extra_repr(self)))
+
+
+class Conv1d(_Convolution, torch.nn.Conv1d):
+    """`torch.nn.Conv1d`, with an `activation` that is applied before sums are rounded."""
+
+
+class Conv2d(_Convolution, torch.nn.Conv2d):
+    """`torch.nn.Conv2d`, with an `activation` that is applied before sums are rounded.
+
+    >>> Conv2d(3, 8, 3, stride=2, activation="silu")
+    Conv2d(3, 8, kernel_size=(3, 3), stride=(2, 2), activation='silu')
+    """
+
+
+class Conv3d(_Convolution, torch.nn.Conv3d):
+    """`torch.nn.Conv3d`, with an `activation` that is applied before sums are rounded."""
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """`torch.nn.LayerNorm`, without a backward."""
+
+    def forward(self, input: Any) -> Any:
+        """The input, normalised over its last dimensions."""
+        return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """`torch.nn.RMSNorm`, without a backward."""
+
+    def forward(self, input: Any) -> Any:
+        """The input, divided by the root of its mean square over the last dimensions."""
+        return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+
+class GroupNorm(torch.nn.GroupNorm):
+    """`torch.nn.GroupNorm`, without a backward."""
+
+    def forward(self, input: Any) -> Any:
+        """The input, normalised over groups of channels."""
+        return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+
+class Softmax(torch.nn.Softmax):
+    """`torch.nn.Softmax`, without a backward; `dim` must be given."""
+
+    def forward(self, input: Any) -> Any:
+        """The softmax of the input along a dimension."""
+        if self.dim is None:
+            return super().forward(input)  # torch guesses one, and warns
+        return functional.softmax(input, self.dim)
+
+
+SWAPS: dict[type, type] = {
+    getattr(torch.nn, ours.__name__): ours
+    for ours in (Linear, Conv1d, Conv2d, Conv3d, LayerNorm, RMSNorm, GroupNorm, Softmax)
+}
+"""Modules of torch, and those here that compute the same."""
+WITHOUT_BACKWARD = (LayerNorm, RMSNorm, GroupNorm, Softmax)
+"""Modules here that cannot be trained."""

@@ -1,0 +1,210 @@
+"""Matrix products: `linear`, `matmul` and `bmm`, with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from tilewright.errors import ArgumentError
+from tilewright.kernels.elementwise import known_activation
+from tilewright.ops import products as ops
+from tilewright.torch.activations import activated, before_activation
+from tilewright.torch.batching import batch_first, expanded, looped
+from tilewright.torch.checks import (
+    kind_of,
+    require_bias,
+    require_rank,
+    require_same_dtype,
+    require_together,
+)
+from tilewright.torch.library import Definition, Result, define
+from tilewright.torch.packed import layer_of
+
+# -- linear -----------------------------------------------------------------------------------------------
+
+
+def _check_linear(
+    x: Any, weight: Any, bias: Any = None, activation: str | None = None, keep_packed: bool = False
+) -> Result:
+    known_activation(activation)
+    require_together({"x": x, "weight": weight, "bias": bias})
+    require_rank(x, "x", least=1)
+    require_rank(weight, "weight", 2)
+    require_same_dtype({"x": x, "weight": weight})
+    n, k = weight.shape
+    if x.shape[-1] != k:
+        raise ArgumentError(f"x has shape {tuple(x.shape)}, weight {tuple(weight.shape)}: they do not fit")
+    require_bias(bias, "bias", kind_of(x, "x"), (n,), "one for each row of weight")
+    return Result((*x.shape[:-1], n), x.dtype, x.device)
+
+
+def _run_linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None, keep_packed: bool = False) -> Any:
+    n, k = weight.shape
+    rows = x.detach().reshape(-1, k) if x.numel() else x.detach().new_empty((_count(x.shape[:-1]), k))
+    if not weight.numel() or not rows.numel():  # no sums, or sums of nothing
+        return _of_nothing(x.new_zeros((rows.shape[0], n)), bias, activation).reshape(*x.shape[:-1], n)
+    make = partial(ops.Linear, activation=activation)
+    layer = layer_of(weight, bias, ("linear", activation), make, keep_packed)
+    return layer(rows).reshape(*x.shape[:-1], n)
+
+
+def _count(shape: Sequence[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _of_nothing(zeros: Any, bias: Any, activation: str | None) -> Any:
+    """Sums of no products: the bias, after the activation."""
+    with torch.no_grad():
+        sums = zeros if bias is None else (zeros + bias).to(zeros.dtype)
+        return activated(activation, sums)
+
+
+def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    x, weight, bias, activation, _keep = inputs
+    g = before_activation(activation, gradient, lambda: torch.ops.tilewright.linear(x, weight, bias))
+    n, k = weight.shape
+    rows = g.reshape(-1, n)
+    dx = torch.ops.tilewright.matmul(rows, weight).reshape(x.shape) if needed[0] else None
+    dw = torch.ops.tilewright.matmul(rows.mT, x.reshape(-1, k)) if needed[1] else None
+    db = rows.sum(0).to(bias.dtype) if needed[2] else None
+    return dx, dw, db, None, None
+
+
+def _linear_batches(
+    info: Any,
+    in_dims: Sequence[int | None],
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    activation: str | None = None,
+    keep_packed: bool = False,
+) -> tuple[Any, Any]:
+    of_x, of_weight, of_bias = (*in_dims, None)[:3]
+    if of_weight is None and of_bias is None:
+        return torch.ops.tilewright.linear(batch_first(x, of_x), weight, bias, activation, keep_packed), 0
+    if of_bias is not None:  # the product has one bias for all of the batch
+        dims = (of_x, of_weight, of_bias, None)
+        return looped("linear", torch.ops.tilewright.linear.default)(info, dims, x, weight, bias, activation)
+    rows = expanded(x, of_x, info.batch_size)
+    flat = rows.reshape(rows.shape[0], -1, rows.shape[-1])
+    product = torch.ops.tilewright.matmul(flat, batch_first(weight, of_weight).mT, bias, activation)
+    return product.reshape(*rows.shape[:-1], product.shape[-1]), 0
+
+
+LINEAR = define(
+    Definition(
+        "linear",
+        "(Tensor x, Tensor weight, Tensor? bias=None, str? activation=None, bool keep_packed=False) -> Tensor",
+        _check_linear,
+        _run_linear,
+        _linear_gradients,
+        vmap=_linear_batches,
+        autocast="lower",
+    )
+)
+
+
+# -- matmul -----------------------------------------------------------------------------------------------
+
+
+def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Result:
+    known_activation(activation)
+    require_together({"a": a, "b": b, "bias": bias})
+    require_rank(a, "a", least=2)
+    require_rank(b, "b", least=2)
+    require_same_dtype({"a": a, "b": b})
+    if a.shape[-1] != b.shape[-2]:
+        raise ArgumentError(f"a has shape {tuple(a.shape)}, b {tuple(b.shape)}: they do not fit")
+    if b.dim() > 2 and tuple(b.shape[:-2]) != tuple(a.shape[:-2]):
+        raise ArgumentError(
+            f"a has shape {tuple(a.shape)}, b {tuple(b.shape)}: their batches must be equal, or b one matrix: expand"
+        )
+    require_bias(bias, "bias", kind_of(a, "a"), (b.shape[-1],), "one for each column of b")
+    return Result((*a.shape[:-1], b.shape[-1]), a.dtype, a.device)
+
+
+def _run_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Any:
+    shape = (*a.shape[:-1], b.shape[-1])
+    if not a.numel() or not b.numel():
+        return _of_nothing(a.new_zeros(shape), bias, activation)
+    added = None if bias is None else bias.detach()
+    return ops.matmul(a.detach(), b.detach(), added, activation=activation)
+
+
+def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    a, b, bias, activation = inputs
+    g = before_activation(activation, gradient, lambda: torch.ops.tilewright.matmul(a, b, bias))
+    da = torch.ops.tilewright.matmul(g, b.mT) if needed[0] else None
+    db = None
+    if needed[1]:
+        left, right = (a, g) if b.dim() > 2 else (a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1]))
+        db = torch.ops.tilewright.matmul(left.mT, right)
+    added = g.reshape(-1, g.shape[-1]).sum(0).to(bias.dtype) if needed[2] else None
+    return da, db, added, None
+
+
+def _matmul_batches(
+    info: Any, in_dims: Sequence[int | None], a: Any, b: Any, bias: Any = None, activation: str | None = None
+) -> tuple[Any, Any]:
+    of_a, of_b, of_bias = (*in_dims, None)[:3]
+    if of_bias is not None:
+        dims = (of_a, of_b, of_bias, None)
+        return looped("matmul", torch.ops.tilewright.matmul.default)(info, dims, a, b, bias, activation)
+    if of_b is None and b.dim() == 2:
+        return torch.ops.tilewright.matmul(batch_first(a, of_a), b, bias, activation), 0
+    left, right = expanded(a, of_a, info.batch_size), expanded(b, of_b, info.batch_size)
+    if right.dim() < left.dim():  # b was one matrix for all products of a
+        right = right[(slice(None), *(None,) * (left.dim() - right.dim()))]
+        right = right.expand(*left.shape[:-2], *right.shape[-2:])
+    return torch.ops.tilewright.matmul(left, right, bias, activation), 0
+
+
+MATMUL = define(
+    Definition(
+        "matmul",
+        "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None) -> Tensor",
+        _check_matmul,
+        _run_matmul,
+        _matmul_gradients,
+        vmap=_matmul_batches,
+        autocast="lower",
+    )
+)
+
+
+# -- bmm --------------------------------------------------------------------------------------------------
+
+
+def _check_bmm(a: Any, b: Any) -> Result:
+    require_rank(a, "a", 3)
+    require_rank(b, "b", 3)
+    return _check_matmul(a, b)
+
+
+def _bmm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    a, b = inputs
+    da = torch.ops.tilewright.bmm(gradient, b.mT) if needed[0] else None
+    return da, torch.ops.tilewright.bmm(a.mT, gradient) if needed[1] else None
+
+
+def _bmm_batches(info: Any, in_dims: Sequence[int | None], a: Any, b: Any) -> tuple[Any, Any]:
+    return _matmul_batches(info, in_dims, a, b)
+
+
+BMM = define(
+    Definition(
+        "bmm",
+        "(Tensor a, Tensor b) -> Tensor",
+        _check_bmm,
+        _run_matmul,
+        _bmm_gradients,
+        vmap=_bmm_batches,
+        autocast="lower",
+    )
+)

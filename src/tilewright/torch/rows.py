@@ -1,0 +1,205 @@
+"""Normalisation and softmax: `layer_norm`, `rms_norm`, `group_norm` and `softmax`, forward only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from tilewright.compiler.kernels import compile
+from tilewright.errors import ArgumentError
+from tilewright.kernels import norm
+from tilewright.kernels.softmax import softmax as softmax_kernel
+from tilewright.torch.batching import batch_first, looped
+from tilewright.torch.checks import require_float, require_rank, require_same_dtype, require_shape, require_together
+from tilewright.torch.library import Definition, Result, define, is_channels_last
+
+
+@lru_cache(maxsize=512)
+def _norm_kernel(make: Callable[..., Any], kind: str, epsilon: float, target: str) -> Any:
+    return compile(make(kind, epsilon), strict=True, target=target)
+
+
+@lru_cache(maxsize=64)
+def _softmax_kernel(kind: str, target: str) -> Any:
+    return compile(softmax_kernel(kind), strict=True, target=target)
+
+
+def _plain(tensor: Any, shape: tuple[int, ...]) -> Any:
+    """A tensor as kernels take it: contiguous, in another shape."""
+    return tensor.detach().contiguous().view(shape)
+
+
+def _or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: float) -> Any:
+    """A weight or bias in a shape; the value that changes nothing where it is left out."""
+    return like.new_full(shape, value) if tensor is None else _plain(tensor, shape)
+
+
+# -- layer norm and RMS norm ------------------------------------------------------------------------------
+
+
+def _check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any]) -> Result:
+    require_together({"x": x, **tensors})
+    require_float(x, "x")
+    require_same_dtype({"x": x, **tensors})
+    last = tuple(normalized_shape)
+    if not last or x.dim() < len(last) or tuple(x.shape[x.dim() - len(last) :]) != last:
+        raise ArgumentError(f"normalized_shape={list(last)}: the last sizes of x, whose shape is {tuple(x.shape)}")
+    for name, tensor in tensors.items():
+        require_shape(tensor, name, last, "as normalized_shape says")
+    return Result(tuple(x.shape), x.dtype, x.device)
+
+
+def _check_layer_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, bias: Any, eps: float) -> Result:
+    return _check_rows(x, normalized_shape, {"weight": weight, "bias": bias})
+
+
+def _run_layer_norm(x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
+    if not x.numel():
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    n = torch.Size(normalized_shape).numel()
+    kernel = _norm_kernel(norm.layer_norm, require_float(x, "x").name, eps, x.device.type)
+    scale, shift = _or_constant(weight, x, (n,), 1), _or_constant(bias, x, (n,), 0)
+    return kernel(_plain(x, (-1, n)), scale, shift).view(x.shape)
+
+
+def _layer_norm_batches(
+    info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float
+) -> tuple[Any, Any]:
+    if in_dims[2] is not None or in_dims[3] is not None:
+        return looped("layer_norm", torch.ops.tilewright.layer_norm.default)(info, in_dims, x, shape, weight, bias, eps)
+    return torch.ops.tilewright.layer_norm(batch_first(x, in_dims[0]), shape, weight, bias, eps), 0
+
+
+LAYER_NORM = define(
+    Definition(
+        "layer_norm",
+        "(Tensor x, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> Tensor",
+        _check_layer_norm,
+        _run_layer_norm,
+        vmap=_layer_norm_batches,
+        autocast="f32",
+    )
+)
+
+
+def _check_rms_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, eps: float) -> Result:
+    return _check_rows(x, normalized_shape, {"weight": weight})
+
+
+def _run_rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any, eps: float) -> Any:
+    if not x.numel():
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    n = torch.Size(normalized_shape).numel()
+    kernel = _norm_kernel(norm.rms_norm, require_float(x, "x").name, eps, x.device.type)
+    return kernel(_plain(x, (-1, n)), _or_constant(weight, x, (n,), 1)).view(x.shape)
+
+
+def _rms_norm_batches(
+    info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, eps: float
+) -> tuple[Any, Any]:
+    if in_dims[2] is not None:
+        return looped("rms_norm", torch.ops.tilewright.rms_norm.default)(info, in_dims, x, shape, weight, eps)
+    return torch.ops.tilewright.rms_norm(batch_first(x, in_dims[0]), shape, weight, eps), 0
+
+
+RMS_NORM = define(
+    Definition(
+        "rms_norm",
+        "(Tensor x, SymInt[] normalized_shape, Tensor? weight, float eps) -> Tensor",
+        _check_rms_norm,
+        _run_rms_norm,
+        vmap=_rms_norm_batches,
+        autocast="f32",
+    )
+)
+
+
+# -- group norm -------------------------------------------------------------------------------------------
+
+
+def _check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Result:
+    require_together({"x": x, "weight": weight, "bias": bias})
+    require_float(x, "x")
+    require_rank(x, "x", least=2)
+    require_same_dtype({"x": x, "weight": weight, "bias": bias})
+    channels = x.shape[1]
+    if num_groups < 1 or channels % num_groups:
+        raise ArgumentError(f"num_groups={num_groups}: it must divide the {channels} channels of x")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        require_shape(tensor, name, (channels,), "one for each channel")
+    return Result(tuple(x.shape), x.dtype, x.device, is_channels_last(x))
+
+
+def _run_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    result = _check_group_norm(x, num_groups, weight, bias, eps).empty()
+    if not x.numel():
+        return result
+    n, channels = x.shape[:2]
+    of_group = (num_groups, channels // num_groups)
+    kernel = _norm_kernel(norm.group_norm, require_float(x, "x").name, eps, x.device.type)
+    scale, shift = _or_constant(weight, x, of_group, 1), _or_constant(bias, x, of_group, 0)
+    kernel(x.detach().reshape(n, *of_group, -1), scale, shift, result.view(n, *of_group, -1))
+    return result
+
+
+def _group_norm_batches(
+    info: Any, in_dims: Sequence[int | None], x: Any, num_groups: int, weight: Any, bias: Any, eps: float
+) -> tuple[Any, Any]:
+    if in_dims[2] is not None or in_dims[3] is not None:
+        return looped("group_norm", torch.ops.tilewright.group_norm.default)(
+            info, in_dims, x, num_groups, weight, bias, eps
+        )
+    images = batch_first(x, in_dims[0])
+    made = torch.ops.tilewright.group_norm(images.flatten(0, 1), num_groups, weight, bias, eps)
+    return made.unflatten(0, images.shape[:2]), 0
+
+
+GROUP_NORM = define(
+    Definition(
+        "group_norm",
+        "(Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps) -> Tensor",
+        _check_group_norm,
+        _run_group_norm,
+        vmap=_group_norm_batches,
+        autocast="f32",
+    )
+)
+
+
+# -- softmax ----------------------------------------------------------------------------------------------
+
+
+def _check_softmax(x: Any, dim: int) -> Result:
+    require_together({"x": x})
+    require_float(x, "x")
+    require_rank(x, "x", least=1)
+    if not -x.dim() <= dim < x.dim():
+        raise ArgumentError(f"dim={dim}: x has {x.dim()} dimensions, from {-x.dim()} to {x.dim() - 1}")
+    return Result(tuple(x.shape), x.dtype, x.device)
+
+
+def _run_softmax(x: Any, dim: int) -> Any:
+    if not x.numel():
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rows = x.detach().movedim(dim, -1)
+    kernel = _softmax_kernel(require_float(x, "x").name, x.device.type)
+    return kernel(_plain(rows, (-1, rows.shape[-1]))).view(rows.shape).movedim(-1, dim).contiguous()
+
+
+def _softmax_batches(info: Any, in_dims: Sequence[int | None], x: Any, dim: int) -> tuple[Any, Any]:
+    return torch.ops.tilewright.softmax(batch_first(x, in_dims[0]), dim if dim < 0 else dim + 1), 0
+
+
+SOFTMAX = define(
+    Definition(
+        "softmax",
+        "(Tensor x, int dim) -> Tensor",
+        _check_softmax,
+        _run_softmax,
+        vmap=_softmax_batches,
+        autocast="f32",
+    )
+)
