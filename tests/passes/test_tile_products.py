@@ -66,8 +66,8 @@ def test_tasks_are_smaller_where_shared_memory_does_not_hold_their_values():
     kernel, sizes = random_products.made(56, 0, 136, MATRIX).kernel, {"M": 100, "N": 600, "K": 40, "P": 30}
     text = kernel_for(kernel, sizes, machine=machine("cdna3")).text("plan")
     assert "axis M = (M 100): task 1\n" in text
-    with pytest.raises(ArgumentError, match=r"plan: `axis M .*: task 16`.*: shared memory: \d+ bytes are needed"):
-        kernel_for(kernel, sizes, machine=machine("cdna3"), plan=text.replace("task 1\n", "task 16\n"))
+    with pytest.raises(ArgumentError, match=r"plan: `axis M .*: task 64`.*: shared memory: \d+ bytes are needed"):
+        kernel_for(kernel, sizes, machine=machine("cdna3"), plan=text.replace("task 1\n", "task 64\n"))
 
 
 def test_a_plan_whose_waves_copy_themselves_may_be_pinned():

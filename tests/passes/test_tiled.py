@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from tile_checks import own_cache  # noqa: F401
 
 import tilewright
@@ -17,6 +18,8 @@ from tilewright.cli.workload import Workload, read_problem, read_types
 from tilewright.compiler.native import kernel_for
 from tilewright.targets.registry import machine
 
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
 WHOLE = machine("x86.amx")
 TILES = replace(WHOLE, multiply={name: atom for name, atom in WHOLE.multiply.items() if name.startswith("amx.")})
 """A machine that multiplies by tiles alone, also what vectors would do faster."""
@@ -69,6 +72,33 @@ def test_contractions_in_tile_registers_are_exact(name):
             plans.add(str(other.plan))
     for plan in plans:
         exact(work, plan)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(100, 256, 100), (100, 77, 33), (333, 64, 50)])
+def test_an_epilogue_read_rows_past_the_end_of_its_tensor(m, n, k):
+    """Where rows of a staged A ended within a task, what was added to the result was read beyond its tensor."""
+
+    @tkw.wave()
+    def with_residual(
+        x: tkl.Memory[M, K, GLOBAL, tkl.bf16],
+        w: tkl.Memory[N, K, GLOBAL, tkl.bf16],
+        r: tkl.Memory[M, N, GLOBAL, tkl.f32],
+        y: tkl.Memory[M, N, GLOBAL, tkl.f32],
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0)])
+        def total(acc):
+            return tkw.mma(tkw.read(x), tkw.read(w), acc)
+
+        tkw.write(total + tkw.read(r), y)
+
+    rng = np.random.default_rng(m)
+    x, w, r = (rng.integers(-3, 4, shape) for shape in ((m, k), (n, k), (m, n)))
+    made = kernel_for(with_residual, {"M": m, "N": n, "K": k}, machine=machine("x86.amx"))
+    assert "x panel at task" in made.text("plan")
+    assert "%y: out" in made.text("block")
+    y = np.full((m, n), np.nan, np.float32)
+    made.bind({"x": x.astype(bfloat16), "w": w.astype(bfloat16), "r": r.astype(np.float32), "y": y})()
+    np.testing.assert_array_equal(y, x @ w.T + r)
 
 
 def test_lines_are_staged_once_for_all_blocks_and_results_are_stored_a_round_later():

@@ -25,6 +25,8 @@ ALLOWED = {
     "plan/boxes.py: RUN": _SEARCH,
     "plan/boxes.py: ROWS": _SEARCH,
     "plan/boxes.py: TABLED": _WORK,
+    "plan/boxes.py: WIDTHS_AT_ONCE": _WORK,
+    "plan/boxes.py: ALL_PREFERRED": _SEARCH,
     "plan/contracted.py: LONGEST": _CODE,
     "plan/general.py: WHOLE": _SEARCH,
     "plan/general.py: CHOSEN": _SEARCH,

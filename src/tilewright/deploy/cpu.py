@@ -9,7 +9,7 @@ from tilewright.algebra.expr import Const
 from tilewright.algebra.expr_use import Substitution
 from tilewright.codegen.entry.abi import ALIGNMENT
 from tilewright.codegen.entry.plan import COUNT
-from tilewright.codegen.entry.write import Entry
+from tilewright.codegen.entry.write import WrittenEntry
 from tilewright.deploy.files import write_whole
 from tilewright.deploy.header import header_text
 from tilewright.deploy.manifest import manifest_text
@@ -51,7 +51,7 @@ def export_cpu(source: ExportSource, name: str, path: Path, form: tuple[str, str
     return Exported(place, header, listed, manifest)
 
 
-def _interface(entry: Entry) -> dict[str, Any]:
+def _interface(entry: WrittenEntry) -> dict[str, Any]:
     """What the manifest says of memory and codes."""
     most = Substitution({COUNT: entry.most_workers})
     kept, workspace = (most(e) for e in (entry.kept_bytes, entry.workspace_bytes))

@@ -9,8 +9,8 @@ from tilewright.codegen.entry.abi import ALIGNMENT, KIND_BITS, ErrorKind
 
 _KINDS = ",\n".join(f"  TW_{kind.name} = {int(kind)}" for kind in ErrorKind)
 _SHARED = f"""\
-#ifndef TILEWRIGHT_ABI
-#define TILEWRIGHT_ABI 1
+#ifndef TW_ABI
+#define TW_ABI 1
 
 /* Threads that a kernel may use. `run` calls task(argument, worker) once for each worker from 0 to workers - 1, on any
    threads, at the same time or one after another, and returns when all of them have returned. */

@@ -156,19 +156,13 @@ def room_of(machine: Machine) -> Room:
 
 
 def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
-    """Return {N: columns, M: rows, batch dimension: 1}: the loop tiles, outermost first, of a task with MMAs.
+    """Return {N: columns, M: rows, batch dimension: 1}: the loop tiles, outermost first, of a task with a single MMA.
 
     A task is one tile of the grid; M and N have the extents of the accumulator tile, which stays in registers over K.
-    `products` maps the MMAs to their microkernels, `dims` are the dimensions that the grid splits. `width(d)` evaluates
-    a task's extent along a dimension d. {} if an MMA has no atom, if M or N is not in `dims`, or if the MMAs have not
-    one accumulator tile over the same dimensions.
+    `products` maps that MMA to its microkernel, `dims` are the dimensions that the grid splits. `width(d)` evaluates a
+    task's extent along a dimension d. {} if the MMA has no atom, or if M or N is not in `dims`.
     """
-    every = [_tile_loops(op, microkernel, dims, width) for op, microkernel in products.items()]
-    return every[0] if all(list(x.items()) == list(every[0].items()) for x in every) else {}
-
-
-def _tile_loops(op: Op, microkernel: Microkernel | None, dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
-    """Return {N: columns, M: rows, batch dimension: 1} of one MMA, as `blocks_of` does."""
+    ((op, microkernel),) = products.items()
     axes = axes_in(op, width)
     if microkernel is None or isinstance(axes, str) or axes.m not in dims or axes.n not in dims:
         return {}

@@ -51,8 +51,16 @@ class Walk:
         """
         return -(-self.of // self.lines) * self.width
 
-    def valid_position(self) -> Expr:
-        """Return an expression for a position of M that ranges over all positions within lines, and over no padding."""
+    def valid_position(self, rows: int | None = None) -> Expr:
+        """Return an expression for a position of M that ranges over all positions within lines, and over no padding.
+
+        If M is one digit of `rows` positions, the last task's line may go past their end, which is no position.
+
+        >>> Walk(1, 2, 64, 64).valid_position(100).hi, Walk(3, 7, 5, 6).valid_position(54).hi
+        (99, 40)
+        """
+        if rows is not None and rows < self.extent and self.pitch == self.length:
+            return index("place", rows)
         return self.pitch * index("line", self.of) + index("place", self.length)
 
 

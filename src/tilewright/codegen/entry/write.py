@@ -17,7 +17,7 @@ from tilewright.codegen.entry.sizes import HostWriter, load_sizes
 
 
 @dataclass(frozen=True)
-class Entry:
+class WrittenEntry:
     """The text of a kernel's functions, and what a caller must know of them.
 
     Byte counts are expressions of the sizes; `workspace_bytes` of the number of workers too (`COUNT`).
@@ -33,7 +33,7 @@ class Entry:
     called: tuple[str, ...]
 
 
-def write_entry(plan: EntryPlan) -> Entry:
+def write_entry(plan: EntryPlan) -> WrittenEntry:
     """All functions of a kernel."""
     name = plan.name
     functions = [_task(name), _fill(name), *_configured(plan)]
@@ -46,7 +46,7 @@ def write_entry(plan: EntryPlan) -> Entry:
     used = {once: plan.memory.used(once) for once in (True, False)}
     bound, called = (tuple(a.name or "" for a in plan.host.args if a in used[once]) for once in (True, False))
     text = "\n".join([*plan.declared, *functions]) + "\n"
-    return Entry(text, plan.faults, kept, workspace, plan.most_workers, bound, called)
+    return WrittenEntry(text, plan.faults, kept, workspace, plan.most_workers, bound, called)
 
 
 def _task(name: str) -> str:

@@ -105,7 +105,13 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
     """True if an access is out of bounds only where tasks or blocks at the edges compute more than there is."""
     more = low.cuts.roles is not None or bool(low.cuts.extended)
-    lines = Substitution({low.scope.coordinate(d): walk.valid_position() for d, walk in low.task.walks.items()})
+    sizes = {d: low.scope.size(d) for d in low.task.walks}
+    lines = Substitution(
+        {
+            low.scope.coordinate(d): walk.valid_position(size if isinstance(size := sizes[d], int) else None)
+            for d, walk in low.task.walks.items()
+        }
+    )
     return more and not access.data and not any(loose(low.scope, access, lines))
 
 

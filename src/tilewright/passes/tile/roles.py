@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import ZERO, Expr, as_expr, symbol
+from tilewright.algebra.expr import ZERO, Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, Program, Value
 from tilewright.plan.boxes import WRITES
@@ -52,7 +52,8 @@ def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Exp
     parts) of one iterator.
     """
     over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
-    lines = Substitution({over[d]: walk.valid_position() for d, walk in walks.items() if d in over})
+    rows = {d: n.value if isinstance(n := number(d), Const) else None for d in walks}
+    lines = Substitution({over[d]: walk.valid_position(rows[d]) for d, walk in walks.items() if d in over})
     sized = {s: number(d) - 1 for d, s in over.items() if d not in walks and number(d).lo >= 1}
     images = Substitution({s: symbol(s.name, 0, last) for s, last in sized.items()})
     left = {s for e in over.values() for s in images(lines(e)).symbols}

@@ -73,21 +73,17 @@ def _cpu_kernel(
         return widths.get(d) or loops.get(d) or size(d)
 
     products, blocks = microkernels(facts, machine, width), dict[Expr, int]()
-    if products and _are_independent(facts):
-        whole = microkernels(facts, machine, lambda d: size(d) if d in facts.cut else width(d))
-        blocks = blocks_of(whole, facts.cut, width)
-        products = whole if blocks else products
+    if len(products) == 1:
+        single = microkernels(facts, machine, lambda d: size(d) if d in facts.cut else width(d))
+        blocks = blocks_of(single, facts.cut, width)
+        products = single if blocks else products
         is_free = blocks and not (facts.stated_tasks or facts.opened or facts.logs)
-        ranked = rank_vector_blockings(facts.program, next(iter(products)), blocks, size, machine) if is_free else None
-        if ranked is not None and len(products) == 1:
+        (op,) = products
+        ranked = rank_vector_blockings(facts.program, op, blocks, size, machine) if is_free else None
+        if ranked is not None:
             widths = widths | {d: n for d, n in ranked[0].items() if d in facts.cut}
             blocks, products = ranked[1], dict.fromkeys(products, ranked[2])
     return UniformKernelSchedule(facts, machine, _whole_tiles(facts, widths, blocks), 1, loops, products, blocks)
-
-
-def _are_independent(facts: Facts) -> bool:
-    """True if no MMA of the program uses the result of another, and so all accumulate tiles in registers at once."""
-    return not any(p.a.products or p.b.products or p.into is not None for p in facts.products)
 
 
 def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:

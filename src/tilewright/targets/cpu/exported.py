@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.codegen.entry.plan import EntryPlan, LaunchedFunction
 from tilewright.codegen.entry.programs import ProgramTexts
-from tilewright.codegen.entry.write import Entry, write_entry
+from tilewright.codegen.entry.write import WrittenEntry, write_entry
 from tilewright.errors import CodeGenerationError
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Condition, Machine
@@ -31,7 +31,7 @@ class ExportedObject:
     """An object file with the functions of a kernel; `options` are what LLVM was told of the machine."""
 
     code: bytes
-    entry: Entry
+    entry: WrittenEntry
     text: str
     options: CodeOptions
 
