@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentError, MissingBackward, TracedArgument
 from tilewright.ir.dtypes import plain_number
-from tilewright.jax.members import KernelArgument, kernel_of
+from tilewright.jax.members import XlaArgument, kernel_of
 from tilewright.jax.registry import alike, buffer_of, called, registered, require_held
 from tilewright.jax.table import XlaBuffer, XlaCall
 from tilewright.limits import written
@@ -169,7 +169,7 @@ def derived(run: Callable[..., Any], name: str, backward: Backward | None) -> An
 # -- arguments ----------------------------------------------------------------------------------------------
 
 
-def _number(value: Any, argument: KernelArgument, where: str) -> Any:
+def _number(value: Any, argument: XlaArgument, where: str) -> Any:
     """A number as an array without dimensions, of the argument's element type."""
     if isinstance(value, jax.core.Tracer):
         if argument.is_size:
@@ -188,7 +188,7 @@ def _number(value: Any, argument: KernelArgument, where: str) -> Any:
     return np.asarray(scalar(number, argument.dtype, where), argument.dtype.numpy)
 
 
-def _checked(array: Any, argument: KernelArgument, where: str) -> Any:
+def _checked(array: Any, argument: XlaArgument, where: str) -> Any:
     """An array of the argument's element type."""
     found = buffer_of(array, where)
     if found.dtype != argument.dtype.numpy:
@@ -199,7 +199,7 @@ def _checked(array: Any, argument: KernelArgument, where: str) -> Any:
     return array
 
 
-def _like(argument: KernelArgument, buffer: XlaBuffer, form: Any) -> Any:
+def _like(argument: XlaArgument, buffer: XlaBuffer, form: Any) -> Any:
     """What stands for an array that is traced: one of its shape, whose elements nobody reads or writes."""
     if argument.is_number:
         return 0 if form is GIVEN else form

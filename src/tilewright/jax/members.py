@@ -24,7 +24,7 @@ from tilewright.targets.names import is_gpu
 
 
 @dataclass(frozen=True)
-class KernelArgument:
+class XlaArgument:
     """An argument of a kernel.
 
     A number `is_size` where workgroups or loops may depend on it. An output `is_whole` where the kernel writes all of
@@ -62,7 +62,7 @@ class TileKernel:
             )
         self.name = executable.name
         self.arguments = tuple(
-            KernelArgument(
+            XlaArgument(
                 a.name or "",
                 a.type.dtype,
                 not isinstance(a.type, MemoryType),
@@ -99,7 +99,7 @@ class TextKernel:
         self._executable, self._params = executable, None if params is None else dict(params)
         self.name = executable.name
         self.arguments = tuple(
-            KernelArgument(a.name or "", a.type.dtype, is_output=a.type.role != "in", is_needed=a.type.role != "out")
+            XlaArgument(a.name or "", a.type.dtype, is_output=a.type.role != "in", is_needed=a.type.role != "out")
             for a in executable.main.args
         )
 
