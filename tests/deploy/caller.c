@@ -37,11 +37,22 @@ static void *aligned_bytes(int64_t count) {
   return aligned_alloc(WITH(NAME, _ALIGNMENT), (size_t)(count / WITH(NAME, _ALIGNMENT) + 1) * WITH(NAME, _ALIGNMENT));
 }
 
+#if defined(__x86_64__) && defined(__linux__)
+long syscall(long number, ...);
+
+static void ask_for_tile_registers(void) {  /* arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) */
+  syscall(158, 0x1023, 18);
+}
+#else
+static void ask_for_tile_registers(void) {}
+#endif
+
 int main(int argc, char **argv) {
   int64_t sizes[16];
   void *buffers[COUNT];
   long lengths[COUNT];
   int launches = 0;
+  ask_for_tile_registers();
   int given = argc - 1 - COUNT;
   for (int n = 0; n < given; ++n) sizes[n] = atoll(argv[1 + n]);
   for (int n = 0; n < COUNT; ++n) {
