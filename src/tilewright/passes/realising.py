@@ -63,13 +63,17 @@ def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, 
 
 def lower_ranked(job: Job, ranked: RankedPlans, lower: Pass) -> None:
     """Lower the best plan of a job that the lowering does."""
-    while why := refusal_of(lambda: lower_kernels(job, lower)) or _over_shared_memory(job, ranked):
+    while why := (
+        refusal_of(lambda: lower_kernels(job, lower))
+        or _over_shared_memory(job, ranked)
+        or refusal_of(lambda: with_workspace(job))
+    ):
         assert ranked.tried is not None
         ranked.refused.append(Refusal(_name(*ranked.tried), why))
         if not _bind_next(job, ranked):
             lower_kernels(job, lower)
+            with_workspace(job)
             break
-    with_workspace(job)
 
 
 def _bind_next(job: Job, ranked: RankedPlans) -> bool:
