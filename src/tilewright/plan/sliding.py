@@ -44,20 +44,20 @@ def lane_digit(contraction: Contraction) -> Symbol | None:
     return last if isinstance(last, Symbol) and last in contraction.batch else None
 
 
-def rows_apart(contraction: Contraction) -> int | None:
+def stride_between_rows(contraction: Contraction) -> int | None:
     """Return the number of elements in memory between neighbouring rows of A; None if the stride is no single number.
 
     Rows are neighbours along the last digit (mixed-radix part) of M.
     """
-    if "rows_apart" not in contraction.__dict__:  # asked for again and again
-        contraction.__dict__["rows_apart"] = step_along(
+    if "stride_between_rows" not in contraction.__dict__:  # asked for again and again
+        contraction.__dict__["stride_between_rows"] = stride_along(
             contraction.rows[-1], contraction.a.coordinates, contraction.a.shape
         )
-    stride: int | None = contraction.__dict__["rows_apart"]
+    stride: int | None = contraction.__dict__["stride_between_rows"]
     return stride
 
 
-def step_along(
+def stride_along(
     symbol: Symbol, at: Sequence[Expr], shape: Sequence[Any], strides: Sequence[int] | None = None
 ) -> int | None:
     """Return the stride of a tensor along the index `symbol`, in elements; None if the stride is no single number.
@@ -67,7 +67,7 @@ def step_along(
 
     >>> from tilewright.algebra.expr import index
     >>> p, c = index("p", 14), index("c", 64)
-    >>> step_along(p, (2 * p, c), (28, 64)), step_along(p, (p // 2, c), (28, 64))
+    >>> stride_along(p, (2 * p, c), (28, 64)), stride_along(p, (p // 2, c), (28, 64))
     (128, None)
     """
     total, stride = 0, 1
@@ -133,7 +133,7 @@ def _line_pitch(slide: Slide, image_width: int) -> int:
     return max(size(slide.digit), window_width - min(left_padding, right_padding))
 
 
-def is_direct(contraction: Contraction, k_step: int) -> bool:
+def can_load_in_place(contraction: Contraction, k_step: int) -> bool:
     """True if tile registers can load A in place, without staging, in K steps of `k_step` elements.
 
     M must be one digit (mixed-radix part). A must need no bounds checks and be contiguous along K's last digit, which

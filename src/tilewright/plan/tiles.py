@@ -13,7 +13,7 @@ from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l1, l2, operand_bytes, read_cycles
 from tilewright.plan.schedule import Split
-from tilewright.plan.sliding import halo_of, is_direct
+from tilewright.plan.sliding import can_load_in_place, halo_of
 
 WRITTEN = 72
 """K steps that are unrolled, at most."""
@@ -74,7 +74,7 @@ def stages(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
     It is [""] if A can be read in place; else ["strip", "panel"] if A is a sliding window over an image; else
     ["panel"].
     """
-    if is_direct(contraction, atom.shape[2]):
+    if can_load_in_place(contraction, atom.shape[2]):
         return [""]
     return ["strip", "panel"] if halo_of(contraction) is not None else ["panel"]
 

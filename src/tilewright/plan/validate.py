@@ -14,7 +14,7 @@ from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.model import Cost
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule, Split
-from tilewright.plan.sliding import halo_of, is_direct
+from tilewright.plan.sliding import can_load_in_place, halo_of
 
 
 def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
@@ -105,7 +105,7 @@ def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machin
     if needed > available:
         taken = f"{needed} tile registers of {available}"
         return f"{row_tiles} x {column_tiles} accumulator tiles and their operands take {taken}"
-    if not blocking.stage and not is_direct(contraction, depth):
+    if not blocking.stage and not can_load_in_place(contraction, depth):
         return (
             f"rows cannot be read in place: they must lie at one stride, without padding, {last.name} side by side in "
             f"whole steps of {depth}"
@@ -125,7 +125,7 @@ def _why_bad_vectors(contraction: Contraction, blocking: Blocking, machine: Mach
     needed, available = vectors.registers(blocking.rows, column_vectors, atom), machine.limits.registers
     if needed > available:
         return f"{blocking.rows} rows of {column_vectors} vectors take {needed} registers of {available}"
-    most_rows = vectors.most_picked(atom)
+    most_rows = vectors.max_picked_rows(atom)
     if most_rows and blocking.rows > most_rows:
         available = atom.picks_from
         return f"{atom.name} picks from {available} registers, enough for {most_rows} rows; here are {blocking.rows}"

@@ -14,7 +14,7 @@ from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, read_cycles, stays_in_l1
 from tilewright.plan.schedule import Split
-from tilewright.plan.sliding import rows_apart
+from tilewright.plan.sliding import stride_between_rows
 
 UNROLLED = 4
 """K steps of the last digit that are unrolled, if they divide it."""
@@ -75,7 +75,7 @@ def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
 
-def most_picked(atom: MultiplyAtom) -> int:
+def max_picked_rows(atom: MultiplyAtom) -> int:
     """Return the largest number of rows of a block for an atom that picks A from few registers; 0 if not limited.
 
     Half of these registers are loaded for the next K step while the atom picks from the other half.
@@ -85,7 +85,7 @@ def most_picked(atom: MultiplyAtom) -> int:
 
 def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
     """True if the vector registers hold a block of `rows` x `vectors` vectors, and the atom can pick so many rows."""
-    return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (most_picked(atom) or rows)
+    return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (max_picked_rows(atom) or rows)
 
 
 def step_cycles(
@@ -144,7 +144,7 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
     line = size(contraction.rows[-1])
     depth = contraction.extent(contraction.depth)
     element_size = element_bytes(contraction.b.dtype)
-    row_stride = (rows_apart(contraction) or 0) * element_bytes(contraction.a.dtype)
+    row_stride = (stride_between_rows(contraction) or 0) * element_bytes(contraction.a.dtype)
     blocks = round_up(size(contraction.columns[0]), blocking.columns) // blocking.columns
     task_blocks = min(blocking.task_columns // blocking.columns, blocks)
     column_tasks = -(-blocks // task_blocks)
