@@ -115,7 +115,9 @@ def _fits_registers(
     Registers are needed for the accumulators, for inputs that a later filter tap reads again, for partial products of
     integers, and for filter values. `steps` are the splits of K.
     """
-    kept_vectors = max(1, window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype))
+    kept_vectors = max(
+        1, input_window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype)
+    )
     if any(contraction.rows[-1] in x.symbols for _, x in contraction.a.conditions):
         kept_vectors = max(kept_vectors, rows)
     partial_products = (
@@ -160,7 +162,7 @@ def registers(rows: int, vectors: int) -> int:
 # -- along a line -----------------------------------------------------------------------------------------
 
 
-def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
+def out_of_bounds_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
     """Return (count at the start, count at the end) of the blocks of an image line in which a tap may be out of bounds.
 
     A block is `rows` neighbouring positions of the line; a tap is a filter tap that reads operand A. Only whole blocks
@@ -172,7 +174,7 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
     >>> x, w = Operand("x", f32, (20, 4), (q + s - 1, g)), Operand("w", f32, (3, 4), (s, g))
     >>> y = Operand("y", f32, (20, 4), (q, g))
     >>> c = Contraction("conv", (q,), (), (s,), x, w, y, 0.0, f32, (), (g,))
-    >>> edges(c, 5), edges(c, 6)
+    >>> out_of_bounds_blocks(c, 5), out_of_bounds_blocks(c, 6)
     ((1, 1), (1, 0))
     """
     line = contraction.rows[-1]
@@ -197,7 +199,7 @@ def peeled_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
     A block is `rows` neighbouring positions. The blocks in which a filter tap may be out of bounds are peeled; if there
     are more than ALONE (6) of them, none is: (0, 0).
     """
-    edge_blocks = edges(contraction, rows)
+    edge_blocks = out_of_bounds_blocks(contraction, rows)
     return edge_blocks if sum(edge_blocks) <= ALONE else (0, 0)
 
 
@@ -210,12 +212,12 @@ def unrolled_tap_count(contraction: Contraction, steps: tuple[Split, ...]) -> in
     return size(last) if any(s.is_unrolled for s in steps if s.digit == last.name) else 1
 
 
-def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
+def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
     """Return (number of distinct inputs that `rows` positions of an image line read, most that wait in registers).
 
     All unrolled filter taps are counted together. An input that several taps read counts once, and waits in a register
-    until the last of these taps. `steps` are the splits of K. If the coordinates of A are not linear, no input is
-    shared: (rows * taps, 0).
+    until the last of these taps; the second number is the maximum of those that wait at once. `steps` are the splits of
+    K. If the coordinates of A are not linear, no input is shared: (rows * taps, 0).
     """
     line, tap = contraction.rows[-1], contraction.depth[-1]
     taps = unrolled_tap_count(contraction, steps)
@@ -246,7 +248,8 @@ def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tup
 def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
     """Return a Cost, the predicted cycles of the busiest core by cause, for a blocking by vectors along a shared digit.
 
-    A, B and the result all have that digit (mixed-radix part of a dimension), such as depthwise channels.
+    A, B and the result all have that digit (mixed-radix part of a dimension), such as depthwise channels. The causes
+    are multiply-adds, memory accesses that they do not hide, and the launch.
     """
     limits, workers = machine.limits, cores(machine)
     line, padded = size(contraction.rows[-1]), round_up(size(required_lane_digit(contraction)), blocking.atom.shape[1])
@@ -297,7 +300,7 @@ def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine
     few accumulators expose, the latency counts instead. The loop overhead is added.
     """
     unrolled_taps, costs = unrolled_tap_count(contraction, blocking.steps), machine.costs.lanes
-    loads = window(contraction, rows, blocking.steps)[0]
+    loads = input_window(contraction, rows, blocking.steps)[0]
     conversion = (
         0.0 if contraction.a.dtype is contraction.sum_dtype else loads * costs.conversion
     )  # where products are done, too
@@ -323,8 +326,8 @@ def _instructions(
     """Return the estimated number of instructions in the generated code of a blocking by vectors along a shared digit.
 
     It grows with the number of unrolled filter taps and of peeled blocks. An image line has `full_blocks` whole blocks
-    and a last block of `tail` rows. `vectors` is the sum of the vectors of a full group of channels and of the last
-    group. If `parted` (tasks split lines), no block is peeled.
+    (accumulator tiles) and a last block of `tail` rows. `vectors` is the sum of the vectors of a whole block along the
+    channels and of the last, ragged one. If `parted` (tasks split lines), no block is peeled.
     """
     unrolled = 1
     for s in blocking.steps:

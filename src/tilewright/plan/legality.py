@@ -87,7 +87,7 @@ def check_sharing(pipeline: Pipeline, mma_statement: ProductUnit, microkernel: M
 
 
 def check_blocks(mma_statement: ProductUnit, microkernel: Microkernel, n: int, k: int) -> None:
-    """Raise an error if the atom cannot multiply each block of a block-diagonal B by itself; a B of one block is legal.
+    """Raise an error if the atom cannot multiply each block of a block-diagonal B separately; one block is legal.
 
     The MMA must not be transposed, and its accumulator tile must have all `n` columns. `n` and `k` are the extents of
     the whole B, in elements. The error quotes `mma_statement`, the plan's statement for the MMA.

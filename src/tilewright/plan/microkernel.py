@@ -73,7 +73,7 @@ class Microkernel:
 
     @property
     def slab(self) -> int | None:
-        """The number of elements per row of shared memory, as this atom reads it; None if it reads no shared memory."""
+        """The number of elements per row of shared memory as this atom reads it; None if it reads no shared memory."""
         return self.atom.slab
 
     def k_step_elements(self, k: int) -> int:
@@ -97,9 +97,9 @@ class Microkernel:
 
     @property
     def whole(self) -> bool:
-        """True if this atom has several rows: whole tiles or fragments of A and B are then loaded to registers.
+        """True if this is a matrix atom with several rows: A and B are loaded as whole tiles or fragments.
 
-        False if the atom has one row: it then multiplies vectors, which are loaded one by one.
+        False if the atom has one row: it multiplies vectors, which are loaded one by one.
         """
         return self.atom.shape[0] > 1
 
@@ -172,11 +172,12 @@ class Axes:
 
 
 def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
-    """Return Axes (M, N, K and the other dimensions of an MMA); or text: why the MMA has no accumulator tile.
+    """Return Axes, which dimensions of an MMA are M, N, K and others; or text: why the MMA has no accumulator tile.
 
     `a`, `b` and `c` are the dimensions of its two operands and of its result. N is the last dimension of the result;
-    the operand that has N is B. M and K are the last dimensions with more than one element. `width(d)` evaluates the
-    extent of a dimension d in one task (tile of the grid).
+    the operand that has N is B. M is the last dimension that only A and the result have, K is the last summed
+    dimension; dimensions of one element are chosen only if there is no other. `width(d)` evaluates the extent of a
+    dimension d in one task (tile of the grid).
     """
     if not c:
         return "its sum is a single number"
@@ -197,19 +198,20 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
 
 
 def axes_in(op: Op, width: Size) -> Axes | str:
-    """Return Axes (M, N, K and the other dimensions of the mma `op`); or text: why `op` has no accumulator tile.
+    """Return Axes, which dimensions of the mma `op` are M, N, K and others; or text: why `op` has no accumulator tile.
 
-    M and K are the last dimensions with more than one element. `width(d)` evaluates the extent of a dimension d, such
-    as in one task (tile of the grid).
+    This is `axes_of` for an operation. `width(d)` evaluates the extent of a dimension d, such as in one task (tile of
+    the grid).
     """
     a, b, c = (v.type.dims for v in op.operands)
     return axes_of(a, b, c, width)
 
 
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
-    """Return the dimension of `dims` that tiles split: the last with more than one element; else the last.
+    """Return which of `dims` becomes M or K, the dimension that tiles split: the last with more than one element.
 
-    `width(d)` evaluates the extent of a dimension d, such as in one task (tile of the grid).
+    If all have one element, it is the last. `width(d)` evaluates the extent of a dimension d, such as in one task (tile
+    of the grid).
     """
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
@@ -306,10 +308,10 @@ def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tupl
 
 
 def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
-    """Return (number of registers that an accumulator tile and the operands of one K step need, number that exist).
+    """Return (number of registers that a microkernel needs, number that the machine has) for one K step.
 
-    Depending on the atom these are tile registers, vector registers, or registers per lane. Operands that an atom reads
-    from shared memory need none.
+    It needs registers for the accumulator tile and for the operands of the step; operands that an atom reads from
+    shared memory need none. Depending on the atom, these are tile registers, vector registers, or registers per lane.
     """
     m, n, _ = microkernel.atom.shape
     row_atoms, column_atoms = microkernel.rows // m, microkernel.columns // n
@@ -393,7 +395,7 @@ def shared_atoms(
     """Return the atoms of these types that read A and B from shared memory; with `held_a`, A from registers instead.
 
     `types` are the types of A, B and the accumulator. `along_k` is (True if rows of A in shared memory run along K,
-    True if rows of B do); rows that do not run along M or N. An atom that rounds operands is included only if
+    True if rows of B do); False means that the rows run along M or N. An atom that rounds operands is included only if
     `precision` names its rounding.
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
@@ -454,7 +456,10 @@ def microkernel(
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
-    """Return the number of waves (warps) of a workgroup: the maximum over the microkernels; 1 on CPUs, 1 for none."""
+    """Return the number of waves (warps) of a workgroup: the maximum over its microkernels.
+
+    It is 1 on CPUs, and if no MMA has a microkernel.
+    """
     lanes = [microkernel.atom.c.lanes * microkernel.groups for microkernel in products if microkernel is not None]
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
@@ -491,7 +496,7 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
 def cycles(
     machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0, is_part: bool = False
 ) -> float:
-    """Return the cycles of one core for a whole MMA: the sum over all accumulator tiles, and the packing of B.
+    """Return the predicted cycles of one core for a whole MMA: all accumulator tiles, plus the packing of B.
 
     `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. B is packed once if the
     atom needs it packed. If `is_part` (N is a part of a longer dimension) and N is no whole number of tiles, B is

@@ -37,7 +37,7 @@ class Candidate:
 
     @cached_property
     def plan(self) -> Schedule:
-        """The Schedule (plan) whose statements say this candidate's blocking."""
+        """The Schedule (plan) that states this candidate's blocking (tile sizes and loop order)."""
         return plan_of(self.contraction, self.blocking)
 
 
@@ -85,9 +85,10 @@ class Choice:
         return (*_illegal_variants(self.best, self.machine), *_slower_plans(self), *self.unfit)
 
     def explain(self) -> str:
-        """Return this choice as text: the best plan, its predicted time, the roofline, plans as fast, and refusals.
+        """Return text that explains this choice to a user: best plan, predicted time, roofline, close plans, refusals.
 
-        Times are in microseconds. If no plan is legal, it is the refusals only.
+        Times are in microseconds. Close plans are those that may be as fast. If no plan is legal, it is the refusals
+        only.
         """
         best, bound, machine = self.best, self.bound, self.machine
         if best is None or bound is None:

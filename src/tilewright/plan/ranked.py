@@ -22,11 +22,10 @@ def rank_vector_blockings(
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
     """Return ({dimension: extent of a task}, {dimension: loop tile}, Microkernel) of the fastest vector tiling of `op`.
 
-    A task is one core's tile; extents and tiles are in elements. All tilings with vectors along N and the loop over N
-    outermost are compared by predicted cycles. `parallel` are the dimensions that the grid may split. None if an atom
-    for the types of `op` is no vector atom, no tiling is legal, `op` has no accumulator tile or an extent of 0, M is
-    not its last row dimension, or a loop tile is along a dimension that is not in `parallel`. `size(d)` evaluates the
-    extent of d.
+    A task is one core's tile; extents and tiles are in elements. Tilings with vectors along N and the loop over N
+    outermost are compared by predicted cycles. None if no such tiling is legal: some atom for the types of `op` is no
+    vector atom, `op` has no accumulator tile or an extent of 0, M is not its last row dimension, or a loop tile is
+    along a dimension that is not in `parallel` (those that the grid may split). `size(d)` evaluates the extent of d.
     """
     axes = axes_in(op, size)
     if isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):

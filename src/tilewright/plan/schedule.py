@@ -364,7 +364,7 @@ class Schedule:
         return axis
 
     def operand(self, name: str) -> ValuePlacement:
-        """Return the ValuePlacement (where, when and how it is copied) of `name`; raise an ArgumentError if none."""
+        """Return the ValuePlacement (in place, or how copied) of the value `name`; raise an ArgumentError if none."""
         placement = next((p for p in self.values if p.name == name), None)
         if placement is None:
             names = [p.name for p in self.values]

@@ -176,7 +176,7 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
 
 
 def _vectors_per_row(vectors: int, line_vectors: int) -> int:
-    """Return the number of vectors of a row that neighbouring lanes of one task (tile of the grid) share.
+    """Return the number of vectors of a row in one task (tile of the grid); neighbouring lanes take one vector each.
 
     It is at most a cache line and at least 3/8 of one (or the whole row). Of these numbers it is the largest that keeps
     at least 0.9 as many lanes busy as the best. A row has `vectors` vectors, a cache line `line_vectors`.

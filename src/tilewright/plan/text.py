@@ -110,9 +110,10 @@ _SECOND = ("in", "at", *FORMS, PACKED, "kept", "computed", "by")
 
 
 def as_plan(plan: object) -> Schedule | None:
-    """Return the Schedule that a caller gives as `plan=`, as a text or as a Schedule; None if `plan` is None.
+    """Return the Schedule (plan) that a caller gives as `plan=`: as a text, which is parsed, or as a Schedule.
 
-    None means that a plan is to be chosen. An illegal text raises an ArgumentError, and so does any other type.
+    None stands for no plan (one is to be chosen) and is returned as it is. Raise an ArgumentError for an illegal text,
+    and for a `plan` of any other type.
 
     >>> as_plan(5)
     Traceback (most recent call last):
@@ -245,10 +246,10 @@ def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
 
 
 def _parse_or_suggest(statement: str) -> list[Statement]:
-    """Return the data that one statement of a plan says; if it is illegal, raise an ArgumentError with a suggestion.
+    """Return one statement of a plan as parsed data; if it is illegal, raise an ArgumentError with a suggestion.
 
-    The suggestion is the most similar legal statement that differs in one word, if there is one, as version 2 of the
-    plan language writes it. The data are those of `_parse_part`.
+    The result is the list of `_parse_statement`. The suggestion is the most similar legal statement that differs in one
+    word, if there is one, in version 2 of the plan language.
     """
     try:
         return _parse_statement(statement)
@@ -262,17 +263,19 @@ def _parse_or_suggest(statement: str) -> list[Statement]:
 
 
 def _parse_statement(statement: str) -> list[Statement]:
-    """Return the data that one statement of a plan says, in version 1 or 2 of the plan language, as `_parse_part` does.
+    """Return one statement of a plan as parsed data: a list of one part, or of two for some statements of version 1.
 
-    The list has one entry, or two for some statements of version 1. Raise an ArgumentError for an illegal statement.
+    Version 1 is an older form of the plan language. Parts are what `_parse_part` returns, such as an Axis or a
+    Pipeline. Raise an ArgumentError for an illegal statement.
     """
     return [_parse_part(part) for part in as_version_2(statement) or [statement]]
 
 
 def _parse_part(statement: str) -> Statement:
-    """Return the data of one version-2 statement: Axis, ValuePlacement, ProductUnit, Pipeline, LaneTile or Occupancy.
+    """Return one version-2 statement of a plan as parsed data: Axis, ValuePlacement, ProductUnit, Pipeline and so on.
 
-    For any other statement return (first word, its arguments as texts). Raise an ArgumentError for an illegal one.
+    A LaneTile and an Occupancy are such data too. For any other statement it is a tuple: its first word, and its
+    arguments as texts. Raise an ArgumentError for an illegal statement.
     """
     if match := _AXIS.fullmatch(statement):
         return _parse_axis(*match.group(1, 2, 3))

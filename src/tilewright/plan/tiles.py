@@ -146,7 +146,10 @@ def task_rows(contraction: Contraction, blocking: Blocking) -> tuple[int, int, i
 
 
 def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking in tile registers."""
+    """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking in tile registers.
+
+    The causes are MMAs, memory accesses that MMAs do not hide, staging of A, storing of results, and the launch.
+    """
     limits, costs, atom = machine.limits, machine.costs.tiles, blocking.atom
     assert isinstance(atom, MultiplyAtom)
     m, n, k = atom.shape

@@ -166,9 +166,9 @@ def _why_bad_lanes(contraction: Contraction, blocking: Blocking, machine: Machin
 
 
 def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
-    """Return the MultiplyAtom that a plan names, or the LaneUnit (SIMD unit) for a name that begins with `lanes.`.
+    """Return the unit that a plan names: a MultiplyAtom, or the LaneUnit (SIMD unit) if the name begins with `lanes.`.
 
-    Raise an ArgumentError for an unknown name, and if it cannot compute the contraction.
+    Raise an ArgumentError if there is no such unit, or if it cannot compute the contraction.
     """
     atom: MultiplyAtom | LaneUnit
     if name.startswith(f"{LANES}."):
@@ -188,10 +188,10 @@ def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> Multi
 
 
 def validate(plan: Schedule, contraction: Contraction, machine: Machine) -> Blocking:
-    """Return the Blocking that a plan says for a contraction; raise an ArgumentError if the plan is illegal.
+    """Return the Blocking (tile sizes and loop order) that a plan says for a contraction; raise an error if illegal.
 
-    The error says why: a statement of the plan breaks a rule, a size of the plan is open (known only at the call), the
-    plan names no atom, or the blocking is illegal on the machine or too large for it.
+    The ArgumentError says why: a statement of the plan breaks a rule, a size of the plan is open (known only at the
+    call), the plan names no atom, or the blocking is illegal on the machine or too large for it.
     """
     if plan.open:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")

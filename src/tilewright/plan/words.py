@@ -27,7 +27,7 @@ LONGEST = 400
 
 
 def near_statement(statement: str, parse: Callable[[str], object]) -> str | None:
-    """Return a correction of an illegal statement: the most similar one with one other word that `parse` accepts.
+    """Return a correction of an illegal statement: the most similar text, with one word replaced, that `parse` accepts.
 
     None if there is none, or if the statement has more than LONGEST (400) characters. `parse` reads a statement and
     raises an ArgumentError for an illegal one.
