@@ -20,7 +20,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ops import Conv2d
 from tilewright.plan.blocking import plan_of
 from tilewright.plan.fixed import Fixed
-from tilewright.plan.lanes import default_steps, edges, lane_blockings, why_no_lanes, window
+from tilewright.plan.lanes import default_steps, input_window, lane_blockings, out_of_bounds_blocks, why_no_lanes
 from tilewright.plan.planner import choose
 from tilewright.plan.text import parse_plan
 from tilewright.plan.validate import validate, why_illegal
@@ -209,16 +209,16 @@ def test_forms_fit_the_registers_there_are():
 
 def test_rows_that_slide_by_one_share_what_they_load():
     near, far, apart = (workload(f"g16mb1ic16ih9iw40oc16kh3kw3{more}").contraction for more in ("", "sw2", "sw3"))
-    assert [window(c, 4, default_steps(c)) for c in (near, far, apart)] == [(6, 3), (9, 3), (12, 0)]
+    assert [input_window(c, 4, default_steps(c)) for c in (near, far, apart)] == [(6, 3), (9, 3), (12, 0)]
 
 
 def test_blocks_whose_taps_fall_outside_are_at_the_ends():
     c = workload("g16mb1ic16ih9iw40oc16kh3kw3ph1pw1").contraction
-    assert edges(c, 8) == (1, 1)
-    assert edges(c, 1) == (1, 1)
-    assert edges(c, 7) == (1, 0)  # the last rows are no whole block
-    assert edges(workload("g16mb1ic16ih9iw40oc16kh3kw3").contraction, 8) == (0, 0)
-    assert edges(workload("g16mb1ic16ih9iw40oc16kh3kw9ph1pw4").contraction, 2) == (2, 2)
+    assert out_of_bounds_blocks(c, 8) == (1, 1)
+    assert out_of_bounds_blocks(c, 1) == (1, 1)
+    assert out_of_bounds_blocks(c, 7) == (1, 0)  # the last rows are no whole block
+    assert out_of_bounds_blocks(workload("g16mb1ic16ih9iw40oc16kh3kw3").contraction, 8) == (0, 0)
+    assert out_of_bounds_blocks(workload("g16mb1ic16ih9iw40oc16kh3kw9ph1pw4").contraction, 2) == (2, 2)
 
 
 def test_what_is_fixed_holds():

@@ -14,7 +14,7 @@ from tilewright.passes.launching import can_be_early, with_known_launch
 from tilewright.passes.rating import rated, rated_blocks
 from tilewright.passes.reusing import reuse_shared_memory
 from tilewright.plan.general import GeneralChoice
-from tilewright.plan.legality import lines_of_stages
+from tilewright.plan.legality import stage_statements
 from tilewright.plan.pinned import Known, quote_lines
 from tilewright.plan.planner import Choice
 from tilewright.plan.refusals import refused
@@ -67,7 +67,7 @@ def lower_given(job: Job, given: Schedule, choose: Pass, lower: Pass) -> None:
     except ProgramError as fault:
         if job.plan is None or job.plan.pipeline is None:
             raise
-        raise refused(lines_of_stages(given), fault.what) from None
+        raise refused(stage_statements(given), fault.what) from None
     if job.parts is None and job.aligned is None:
         _refuse_overflow(job, given, choose, lower)
     with_workspace(job)

@@ -211,7 +211,7 @@ class HaloKernel:
         if len(sizes) != len(rows.splits) or None in sizes:
             raise refused(rows, "a box has a task for each of its digits")
         box = tuple(sizes.get(str(d), self.sizes[d] if whole else 1) for d in self.digits)
-        walk = slides.lines(extents) if whole else None
+        walk = slides.image_walk(extents) if whole else None
         if walk is not None:
             if walked[:-1] != [False] * (len(walked) - 1) or rows.digits[-1].walked != walk.pitch or len(box) < 2:
                 raise refused(rows, f"rows run on from line to line of {walk.pitch}")

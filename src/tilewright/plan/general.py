@@ -87,7 +87,7 @@ class Cuts:
 
     @property
     def summed(self) -> dict[Expr, Depth]:
-        """{reduction dimension: the outermost K loop (Depth) over it} of this kernel."""
+        """{reduction dimension: Depth (tile size, unrolled or not) of the outermost K loop over that dimension}."""
         return {s.dim: s for s in reversed(self.depth)}
 
 
@@ -115,9 +115,11 @@ class GeneralChoice:
     """The choices of its kernels, in order, where the program becomes more than one kernel."""
 
     def explain(self) -> str:
-        """Return this choice as text: plan, predicted time and roofline in microseconds, bottleneck, notes, refusals.
+        """Return text that explains this choice to a user: plan, predicted time, roofline, bottleneck, notes, refusals.
 
-        If the program becomes two kernels, it is the sum of their times, and then the text of each kernel.
+        Times are in microseconds. A time that was not predicted is left out, and so is the bottleneck if the model
+        cannot tell. If the program becomes two kernels, the text gives the sum of their times, and then the explanation
+        of each kernel.
         """
         predicted_us, bound_us = us(self.cycles, self.machine), us(self.bound, self.machine)
         if self.parts:
@@ -145,9 +147,10 @@ class GeneralChoice:
 
 
 def room_of(machine: Machine) -> Room:
-    """Return a Room, the goals for tasks (tiles of the grid) on a machine: the number of tasks, and elements per task.
+    """Return a Room, the goals for splitting a kernel into tasks (tiles of the grid): how many tasks, and how large.
 
-    The goals follow from the machine's number of cores and the sizes of its L1 and L2 caches.
+    It has a number of tasks and of elements per task for kernels without MMAs, and others for kernels with MMAs. All
+    follow from the machine's number of cores and the sizes of its L1 and L2 caches.
     """
     limits = machine.limits
     least, most = limits.l1_bytes // 24, limits.l2_bytes // 128
@@ -156,11 +159,12 @@ def room_of(machine: Machine) -> Room:
 
 
 def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
-    """Return {N: columns, M: rows, batch dimension: 1}: the loop tiles, outermost first, of a task with a single MMA.
+    """Return {dimension: loop tile in elements}: loops in a task that keep its only MMA's accumulator in registers.
 
-    A task is one tile of the grid; M and N have the extents of the accumulator tile, which stays in registers over K.
-    `products` maps that MMA to its microkernel, `dims` are the dimensions that the grid splits. `width(d)` evaluates a
-    task's extent along a dimension d. {} if the MMA has no atom, or if M or N is not in `dims`.
+    A task is one tile of the grid. The loops are, outermost first: N by the columns of the accumulator tile, M by its
+    rows, and each batch dimension with several elements by 1. `products` maps the MMA to its microkernel, `dims` are
+    the dimensions that the grid splits. `width(d)` evaluates a task's extent along a dimension d. The result is {} if
+    the MMA has no atom, or if M or N is not in `dims`.
     """
     ((op, microkernel),) = products.items()
     axes = axes_in(op, width)
@@ -174,15 +178,15 @@ def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...],
 
 
 def only_adds(loop: Op) -> bool:
-    """True if a loop's body has only reads, MMAs and its yield, and so is a plain K loop."""
+    """True if a loop is a plain K loop: its body has only reads, MMAs and the yield (end of an iteration)."""
     (body,) = loop.blocks
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
 def dims_of(program: Program) -> list[Expr]:
-    """Return all dimensions of a program's tiles that are plain symbols, in the order in which they occur.
+    """Return the dimensions of all tile values of a program, in the order in which they first occur.
 
-    Dimensions that are expressions of sizes, such as 2*M, are left out.
+    Only dimensions that are plain symbols count: expressions of sizes, such as 2*M, are left out.
     """
     dims: dict[Expr, None] = {}
     for op in program.walk():
@@ -193,7 +197,10 @@ def dims_of(program: Program) -> list[Expr]:
 
 
 def words_for(dims: Iterable[str]) -> dict[str, str]:
-    """Return {dimension: its name in a plan}; a dimension that is an expression gets a unique identifier.
+    """Return {dimension as text: the identifier that names it in a plan}.
+
+    A text that is an identifier names itself. An expression such as `2*M` gets an identifier made from its text, with a
+    number at the end if that identifier is taken.
 
     >>> words_for(["M", "2*M", "dim_2_M", "2 + M"])
     {'M': 'M', '2*M': 'dim_2_M2', 'dim_2_M': 'dim_2_M', '2 + M': 'dim_2_M3'}
@@ -217,9 +224,9 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
 def plan_over_dims(
     dims: Sequence[Expr], size: Size, splits: Mapping[Expr, tuple[Split, ...]], grid: Iterable[Expr]
 ) -> Schedule:
-    """Return a Schedule (plan) with an axis for each of `dims`, split as `splits` say, and a grid over `grid`.
+    """Return a Schedule (plan) with an axis for each of `dims`, split into tiles by `splits`, and a grid over `grid`.
 
-    A dimension without an entry in `splits` stays whole. `size(d)` evaluates the extent of a dimension d.
+    A dimension without an entry in `splits` is not split. `size(d)` evaluates the extent of a dimension d.
     """
     words = words_for(map(str, dims))
     axes = tuple(axis_of(words[str(d)], size(d), splits.get(d, ())) for d in dims)
@@ -227,8 +234,9 @@ def plan_over_dims(
 
 
 def axis_of(word: str, extent: int, splits: tuple[Split, ...]) -> Axis:
-    """Return the plan's Axis named `word`, with one digit (it is not split into mixed-radix parts) and these splits.
+    """Return an Axis (one axis statement of a plan) named `word`, with `extent` elements, split into tiles by `splits`.
 
-    An `extent` of 0 counts as 1.
+    The axis is a single dimension, not a number made of several digits (mixed-radix parts). An `extent` of 0 counts as
+    1.
     """
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), splits)

@@ -71,15 +71,15 @@ class Grid:
         self.words = words_for([*self.tasks, *self.loops])
 
     def size(self, d: Expr) -> int:
-        """Return the extent of a dimension of this program, in elements; 1 if its extent is not known."""
+        """Return the extent of a dimension of this program, in elements; 1 if the extent is 0 or not known."""
         extent = self._bound(d)
         return max(1, extent.value if isinstance(extent, Const) else 1)
 
     def width(self, d: Expr) -> int:
-        """Return the extent of the dimension `d` that is computed at a time, in elements, at most its whole extent.
+        """Return the tile size along the dimension `d`, in elements: how much of `d` a workgroup computes at a time.
 
-        It is the workgroup tile; else the tile that the planner chose for a loop over `d`; else the author's loop tile;
-        else the whole extent.
+        It is the first of these that exists: the workgroup tile; the tile that the planner chose for a loop over `d`;
+        the author's loop tile; the whole extent. It is never more than the whole extent.
         """
         loop_tile = next((n for op, n in self.tiles.items() if op.attrs["axis"] is d), None)
         return min(self.tasks.get(str(d)) or loop_tile or self.loops.get(str(d)) or self.size(d), self.size(d))
@@ -90,18 +90,18 @@ class Grid:
         return tuple(d for d in dims_of(self.program) if str(d) in self.tasks)
 
     def products(self, axis: Expr | None = None, tile: int = 0) -> dict[Op, Microkernel | None]:
-        """Return {mma: Microkernel (atom, accumulator tile), or None for scalar loops}, for every MMA of this program.
+        """Return the best microkernel of each MMA: {mma: Microkernel (atom, accumulator tile); None: scalar loops}.
 
-        If `axis` is given, dimension `axis` counts as `tile` elements in one task; all other dimensions have their
-        `width`.
+        The MMAs have the extents of one workgroup's tile (`width`). If `axis` is given, the extent of that dimension
+        counts as `tile` elements instead.
         """
         return products_of(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
 
     def single_mma(self) -> Op | None:
-        """Return this program's only MMA if its accumulator may stay in registers over all of K; otherwise None.
+        """Return the program's MMA if it is the only one and its accumulator can stay in registers over K; else None.
 
-        It may if the program has one MMA, and no operation treats coordinates of a dimension differently (such as a
-        reduction, a scan or a gather).
+        The accumulator can stay there unless some operation treats the coordinates of a dimension differently, as a
+        reduction, a scan or a gather does.
         """
         products = list(names_of(self.program).values())
         is_single = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())
@@ -115,11 +115,11 @@ def plan_of_grid(
     free: Collection[Op] = (),
     opened: Collection[Expr] = (),
 ) -> GeneralChoice:
-    """Return a GeneralChoice with the plan of a grid program; no time is predicted, so that its cycles are 0.
+    """Return a GeneralChoice, the plan chosen for a grid program: a program whose author gives the workgroup tiles.
 
-    Workgroup tiles of a grid program are the author's constraints, and part of its meaning. `sizes` maps size symbols
-    to numbers, typical ones for `opened` sizes (known only at the call). `free` are the loops whose tile size does not
-    change the result.
+    These tiles are part of the program's meaning. The planner chooses only atoms and loops within them, and predicts no
+    time: `cycles` is 0. `sizes` maps size symbols to numbers, typical ones for `opened` sizes (known only at the call).
+    `free` are the loops whose tile size does not change the result.
     """
     grid = Grid(program, sizes, machine, free, opened)
     product = grid.single_mma()
@@ -130,10 +130,11 @@ def plan_of_grid(
 
 
 def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Schedule:
-    """Return the Schedule (plan) of a grid program: an axis per workgroup tile and per loop, and its MMA statements.
+    """Return the Schedule (plan) that states the choices for a grid program: workgroup tiles, loop tiles, MMA atoms.
 
-    `blocks` maps dimensions to the loop tiles of an accumulator that stays in registers; {} if none does. `products`
-    maps each MMA to its microkernel.
+    It has an axis for each dimension with a workgroup tile and for each loop. `blocks` maps dimensions to the tiles of
+    the loops that keep the accumulator in registers; {} if it does not stay there. `products` maps each MMA to its
+    microkernel.
     """
     register_tile = {str(d): n for d, n in blocks.items()}
     loop_tiles = {str(op.attrs["axis"]): n for op, n in grid.tiles.items()}
@@ -150,10 +151,11 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
 
 
 def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Return (True if the accumulator stays in registers over all of K, {mma: microkernel}) of the cheapest K tiling.
+    """Choose the K loop of the single MMA `product`: return (accumulator stays in registers?, {mma: microkernel}).
 
-    `product` is the program's single MMA. If False, the accumulator lies in memory between K tiles, and the tile size
-    of the K loop is set in `grid.tiles`. It is True on a GPU, and if no K loop has a free tile size.
+    True means in registers over all of K: on a GPU, if no K loop has a free tile size, or if that is predicted
+    cheapest. False means that the accumulator lies in memory between K tiles; the cheapest K tile is then stored in
+    `grid.tiles`.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)
@@ -180,9 +182,9 @@ def _gemm_cost(
 ) -> tuple[float, bool]:
     """Return (cycles of one core for one workgroup's MMA over all of K, True if L2 holds what it reads for one K tile).
 
-    `k` is the extent of K. `k_part` is the K tile between which accumulators lie in memory; 0 if they stay in
-    registers. An A that the L2 cache does not hold is read from memory for every block of columns. The result is (0,
-    True) without a microkernel.
+    `k` is the extent of K. `k_part` is the K tile if the accumulator lies in memory between K tiles; 0 if it stays in
+    registers. The cycles are the sum of the MMAs, the reads that MMAs do not hide, and the copies of converted A and of
+    the accumulator. The result is (0, True) if `microkernel` is None.
     """
     if microkernel is None:
         return 0.0, True

@@ -35,21 +35,23 @@ class SlidingWindow:
     reach: tuple[int, ...]
     """By coordinate: the halo, in elements from the first filter offset to the last."""
 
-    def lines(self, extents: Sequence[int]) -> Walk:
-        """Return a Walk: the lines of one image in a halo tile (a task's inputs and surroundings), and their pitch.
+    def image_walk(self, extents: Sequence[int]) -> Walk:
+        """Return a Walk, how one image lies in a halo tile: number of lines, line length, and pitch between lines.
 
-        The pitch is the line length plus the halo, in positions. `extents` are the extents of the digits (mixed-radix
-        parts) of M; the last two are the lines of an image and the positions in a line.
+        A halo tile is a task's input with the elements around it. The pitch is the line length plus the halo, in
+        positions (pixels). `extents` are the extents of the digits (mixed-radix parts) of M; the last two are the lines
+        of an image and the positions in a line.
         """
         *_, count, length = extents
         return Walk(count, count, length, length + self.reach[-1])
 
 
 def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
-    """Return a SlidingWindow, how the read `a` of operand A slides over M; or text: why no halo tile can hold A.
+    """Return a SlidingWindow: how the read `a` of operand A slides over M (a convolution); or text: why it does not.
 
-    A halo tile holds a task's inputs with the elements around them. `axes` are M, N and K of the MMA, `digits` the
-    dimensions that stand for the mixed-radix parts of M. `size(d)` evaluates the extent of a dimension d.
+    Only an A that slides can be copied as a halo tile (a task's input with the elements around it). `axes` are M, N and
+    K of the MMA, `digits` the dimensions that stand for the mixed-radix parts of M (image, line, position). `size(d)`
+    evaluates the extent of a dimension d.
     """
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"
@@ -92,9 +94,9 @@ def operand_reads(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
 
 
 def image_rows(walk: Walk, microkernel: Microkernel) -> int:
-    """Return the number of accumulator rows of one image, rounded up to whole atoms.
+    """Return the number of accumulator rows that one image takes, rounded up to whole atoms.
 
-    Rows run on from line to line: the positions of the padding between lines, which `walk` describes, count as rows
-    too.
+    Rows run on from line to line, so that the padding between lines takes rows too. `walk` gives the lines and their
+    pitch.
     """
     return -(-walk.width // microkernel.atom.shape[0]) * microkernel.atom.shape[0]

@@ -35,12 +35,12 @@ class KernelProgram:
 
     @cached_property
     def size(self) -> Callable[[Expr], int]:
-        """A function that evaluates a dimension's extent, in elements; a typical one if known only at the call."""
+        """A function `size(d)`: the extent of a dimension d in elements, a typical one if known only at the call."""
         return numbers_of({**self.sizes, **(self.typical or {})})
 
     @cached_property
     def dims(self) -> dict[str, Expr]:
-        """{name in a plan: dimension} of this program's tiles; a dimension without a given size is left out."""
+        """{name in a plan: dimension}, for each dimension of this program's tile values whose size is given."""
         known = [d for d in dims_of(self.program) if d.symbols <= set(self.sizes)]
         words = words_for(map(str, known))
         return {words[str(d)]: d for d in known}

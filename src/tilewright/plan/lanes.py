@@ -37,9 +37,9 @@ ALONE = 6
 
 
 def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
-    """Return a LaneUnit, the machine's SIMD unit for the contraction's accumulator type: type, lanes and cycles.
+    """Return a LaneUnit, the machine's SIMD unit for the contraction's accumulator type, in the role of an MMA atom.
 
-    The lanes are the elements of a vector register; the cycles are for one multiply-add of vectors.
+    It has the accumulator type, the number of elements of a vector register, and the cycles of one vector multiply-add.
     """
     dtype, costs = contraction.sum_dtype, machine.costs.lanes
     lanes = (machine.limits.vector_bytes or 0) // element_bytes(dtype)
@@ -51,9 +51,9 @@ def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
 
 
 def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
-    """Return text: why vectors cannot run along a digit that A, B and the result share; None if they can.
+    """Return text: why vectors cannot run along a digit that A, B and the result share; None if vectors can.
 
-    A digit is a mixed-radix part of a dimension.
+    A digit is a mixed-radix part of a dimension, such as the channels of a depthwise convolution.
     """
     if not contraction.batch:
         return "no digit is in both operands and the result"
@@ -77,10 +77,11 @@ def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
 
 
 def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
-    """Yield every Blocking with vectors along a digit that A, B and the result share, whose blocks fit the registers.
+    """Yield each Blocking (tile sizes and loop order) to try with vectors along a digit that A, B and the result share.
 
-    A digit is a mixed-radix part of a dimension. `fixed` are the author's constraints. Nothing is yielded without such
-    a digit, or if the constraints split the columns.
+    A digit is a mixed-radix part of a dimension, such as the channels of a depthwise convolution. Every blocking fits
+    the vector registers and follows the author's constraints `fixed`. Nothing is yielded if there is no such digit, or
+    if the constraints split N.
     """
     if why_no_lanes(contraction, machine) is not None:
         return
@@ -109,12 +110,14 @@ def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FR
 def _fits_registers(
     contraction: Contraction, rows: int, vectors: int, steps: tuple[Split, ...], machine: Machine
 ) -> bool:
-    """True if the vector registers hold a block (accumulator tile) of `rows` rows by `vectors` vectors.
+    """True if the vector registers hold a block (accumulator tile) of `rows` rows by `vectors` vectors and its inputs.
 
-    Registers are needed for accumulators, for inputs that a later filter tap reads again, for partial products of
+    Registers are needed for the accumulators, for inputs that a later filter tap reads again, for partial products of
     integers, and for filter values. `steps` are the splits of K.
     """
-    kept_vectors = max(1, window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype))
+    kept_vectors = max(
+        1, input_window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype)
+    )
     if any(contraction.rows[-1] in x.symbols for _, x in contraction.a.conditions):
         kept_vectors = max(kept_vectors, rows)
     partial_products = (
@@ -124,11 +127,12 @@ def _fits_registers(
 
 
 def _line_extents(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
-    """Return the extents of a task (one core's tile) along an image line to try, in positions; [] if none fits.
+    """Return the extents of a task (one core's tile) to try along an image line, in positions; [] if none is legal.
 
-    It is the author's extent in `fixed` if there is one: the whole line, or a multiple of `rows` (positions of a
-    block). Otherwise it is the whole line of `line` positions; if `flat` (nothing but the line can be split among the
-    `workers` cores) it is about a quarter of a core's share, in whole blocks.
+    The author's extent in `fixed` is the only one if given. It must be the whole line, or shorter and a multiple of
+    `rows` (positions of an accumulator tile). Otherwise a task has the whole line of `line` positions. If `flat` (the
+    `workers` cores have only this line to split), a task has about a quarter of a core's share, in whole accumulator
+    tiles.
     """
     if fixed.rows is not None:
         return [fixed.rows] if fixed.rows == line or (fixed.rows < line and fixed.rows % rows == 0) else []
@@ -137,10 +141,10 @@ def _line_extents(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) 
 
 
 def default_steps(contraction: Contraction) -> tuple[Split, ...]:
-    """Return the splits of K, one per digit, of one filter tap each: `unit` if the taps are unrolled, else `loop`.
+    """Return the splits of K for vectors along a shared digit: one Split of size 1 per digit of K, unrolled or a loop.
 
-    A digit is a mixed-radix part of K. Its taps are unrolled if a bounds check depends on both the digit and the row,
-    or if it is the last digit and has at most WRITTEN (16) taps.
+    A digit is a mixed-radix part of K, such as the filter's width. It is unrolled (level `unit`) if a bounds check
+    depends on both the digit and the row, or if it is the last digit and has at most WRITTEN (16) filter taps.
     """
     last = contraction.depth[-1]
     unrolled = [t for t in contraction.depth if t in contraction.coupled or (t is last and size(t) <= WRITTEN)]
@@ -148,7 +152,7 @@ def default_steps(contraction: Contraction) -> tuple[Split, ...]:
 
 
 def registers(rows: int, vectors: int) -> int:
-    """Return the number of vector registers of a block of `rows` rows by `vectors` vectors.
+    """Return the least number of vector registers for a block (accumulator tile) of `rows` rows by `vectors` vectors.
 
     It is the sum of the accumulators, a filter value per vector, and one input.
     """
@@ -158,10 +162,11 @@ def registers(rows: int, vectors: int) -> int:
 # -- along a line -----------------------------------------------------------------------------------------
 
 
-def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return (number of blocks at the start, number at the end) of an image line whose taps may be out of bounds.
+def out_of_bounds_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
+    """Return (count at the start, count at the end) of the blocks of an image line in which a tap may be out of bounds.
 
-    A block has `rows` positions of the line; its taps are the filter taps that it reads.
+    A block is `rows` neighbouring positions of the line; a tap is a filter tap that reads operand A. Only whole blocks
+    are counted.
 
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand
@@ -169,7 +174,7 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
     >>> x, w = Operand("x", f32, (20, 4), (q + s - 1, g)), Operand("w", f32, (3, 4), (s, g))
     >>> y = Operand("y", f32, (20, 4), (q, g))
     >>> c = Contraction("conv", (q,), (), (s,), x, w, y, 0.0, f32, (), (g,))
-    >>> edges(c, 5), edges(c, 6)
+    >>> out_of_bounds_blocks(c, 5), out_of_bounds_blocks(c, 6)
     ((1, 1), (1, 0))
     """
     line = contraction.rows[-1]
@@ -189,17 +194,17 @@ def edges(contraction: Contraction, rows: int) -> tuple[int, int]:
 
 
 def peeled_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return (number of blocks at the start, number at the end) of an image line to peel: taps may be out of bounds.
+    """Return (count at the start, count at the end) of the blocks of an image line that are peeled (get own code).
 
-    These are all blocks in which a filter tap may be out of bounds; it is (0, 0) if they are more than ALONE (6). A
-    block has `rows` positions of the line.
+    A block is `rows` neighbouring positions. The blocks in which a filter tap may be out of bounds are peeled; if there
+    are more than ALONE (6) of them, none is: (0, 0).
     """
-    edge_blocks = edges(contraction, rows)
+    edge_blocks = out_of_bounds_blocks(contraction, rows)
     return edge_blocks if sum(edge_blocks) <= ALONE else (0, 0)
 
 
-def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
-    """Return the number of filter taps of K's last digit (mixed-radix part) that are unrolled; 1 if it stays a loop.
+def unrolled_tap_count(contraction: Contraction, steps: tuple[Split, ...]) -> int:
+    """Return the number of unrolled filter taps along K's last digit (mixed-radix part); 1 if the digit is a loop.
 
     `steps` are the splits of K.
     """
@@ -207,15 +212,15 @@ def written_taps(contraction: Contraction, steps: tuple[Split, ...]) -> int:
     return size(last) if any(s.is_unrolled for s in steps if s.digit == last.name) else 1
 
 
-def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
-    """Return (number of inputs that `rows` positions read over all unrolled taps, most inputs kept for a later tap).
+def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
+    """Return (number of distinct inputs that `rows` positions of an image line read, most that wait in registers).
 
-    An input that two taps read counts once, and is kept in a register between them. Positions are along an image line,
-    the last digit (mixed-radix part) of M; `steps` are the splits of K. If coordinates are not linear, nothing is
-    shared: (rows * taps, 0).
+    All unrolled filter taps are counted together. An input that several taps read counts once, and waits in a register
+    until the last of these taps; the second number is the maximum of those that wait at once. `steps` are the splits of
+    K. If the coordinates of A are not linear, no input is shared: (rows * taps, 0).
     """
     line, tap = contraction.rows[-1], contraction.depth[-1]
-    taps = written_taps(contraction, steps)
+    taps = unrolled_tap_count(contraction, steps)
     strides = []
     for e in contraction.a.coordinates:
         if line not in e.symbols and tap not in e.symbols:
@@ -241,9 +246,10 @@ def window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tup
 
 
 def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return a Cost, the predicted cycles of the busiest core by cause, for vectors along a shared digit.
+    """Return a Cost, the predicted cycles of the busiest core by cause, for a blocking by vectors along a shared digit.
 
-    A, B and the result all have that digit (mixed-radix part of a dimension).
+    A, B and the result all have that digit (mixed-radix part of a dimension), such as depthwise channels. The causes
+    are multiply-adds, memory accesses that they do not hide, and the launch.
     """
     limits, workers = machine.limits, cores(machine)
     line, padded = size(contraction.rows[-1]), round_up(size(required_lane_digit(contraction)), blocking.atom.shape[1])
@@ -287,14 +293,14 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 
 
 def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
-    """Return the cycles of one core for one block of `rows` rows by `vectors` vectors, over all of K.
+    """Return the cycles of one core for one block (accumulator tile, `rows` rows by `vectors` vectors), over all of K.
 
-    It is the sum over all iterations of the tap loops, plus the stores. An iteration computes its unrolled taps. It
-    takes the larger of the cycles of multiply-adds and of loads, plus half of the smaller; or the exposed latency if
-    that is more; plus the loop's own cycles.
+    It is the sum over the iterations of the loops over filter taps, plus the stores. An iteration takes the larger of
+    its multiply-add cycles and its load cycles, plus half of the smaller. If that is less than the latency which too
+    few accumulators expose, the latency counts instead. The loop overhead is added.
     """
-    unrolled_taps, costs = written_taps(contraction, blocking.steps), machine.costs.lanes
-    loads = window(contraction, rows, blocking.steps)[0]
+    unrolled_taps, costs = unrolled_tap_count(contraction, blocking.steps), machine.costs.lanes
+    loads = input_window(contraction, rows, blocking.steps)[0]
     conversion = (
         0.0 if contraction.a.dtype is contraction.sum_dtype else loads * costs.conversion
     )  # where products are done, too
@@ -317,10 +323,11 @@ def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine
 def _instructions(
     contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int, vectors: int, parted: bool
 ) -> int:
-    """Return the estimated number of instructions of the whole program: unrolled taps times peeled and looped blocks.
+    """Return the estimated number of instructions in the generated code of a blocking by vectors along a shared digit.
 
-    An image line has `full_blocks` whole blocks and a last block of `tail` rows. `vectors` is the sum of the vectors of
-    a full group of columns and of the last group. If `parted` (tasks split lines) no block is peeled.
+    It grows with the number of unrolled filter taps and of peeled blocks. An image line has `full_blocks` whole blocks
+    (accumulator tiles) and a last block of `tail` rows. `vectors` is the sum of the vectors of a whole block along the
+    channels and of the last, ragged one. If `parted` (tasks split lines), no block is peeled.
     """
     unrolled = 1
     for s in blocking.steps:

@@ -19,10 +19,10 @@ from tilewright.plan.schedule import DELAYED, ORDERED, Axis, Pipeline, ProductUn
 
 
 def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
-    """Raise an error if the machine cannot run the pipeline at all.
+    """Raise an error if the machine cannot run a pipeline with these registers and stages, whatever it multiplies.
 
-    The machine must have asynchronous copies to shared memory. Registers per lane of both roles must be in the
-    machine's range and unit, and stages and epilogue stages must be at least 1.
+    The machine must have asynchronous copies to shared memory. The registers per lane of producers, and of consumers,
+    must be in the machine's range and a multiple of its unit. There must be at least one stage and one epilogue stage.
     """
     register_file = machine.register_file
     unit, least, most = register_file.role_unit, register_file.role_least, machine.limits.registers
@@ -37,20 +37,22 @@ def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
         raise refused(pipeline, why)
 
 
-def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1) -> int:
-    """Return the number of consumer wave groups that compute one task (one workgroup's tile).
+def groups_of(
+    pipeline: Pipeline, mma_statement: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1
+) -> int:
+    """Return the number of consumer wave groups per task (workgroup's tile); raise an error if the waves are illegal.
 
-    A wave group is the waves that one atom spans. With ping-pong, half of the consumer groups compute a task. `line` is
-    the plan's statement for the MMA, and `products` the number of MMAs. Raise an error if the consumer waves are no
-    whole groups, if the producer waves are neither 1 nor one group, if all waves are too many for a workgroup, or if
-    the atom rules out ping-pong or a single consumer group.
+    A wave group is the waves (warps) that one atom spans; with ping-pong, half of the consumer groups compute a task.
+    The error is raised if the consumer waves are no whole groups, the producer waves are neither 1 nor one group, all
+    waves are too many for a workgroup, or the atom rules out ping-pong or a single consumer group. `mma_statement` is
+    the plan's statement for the MMA, which errors quote; `products` is the number of MMAs.
     """
     assert machine.lanes is not None
     waves_per_atom = atom.c.lanes // machine.lanes
     consumer_waves, halves = pipeline.consumer[0], 2 if pipeline.pingpong else 1
     if consumer_waves % (waves_per_atom * halves) or consumer_waves < waves_per_atom * halves:
         many = f"waves that multiply are multiples of {waves_per_atom * halves}"
-        raise refused((pipeline, line), f"{atom.name} takes {waves_per_atom} waves: {many}")
+        raise refused((pipeline, mma_statement), f"{atom.name} takes {waves_per_atom} waves: {many}")
     if pipeline.producer[0] not in (1, waves_per_atom):
         raise refused(pipeline, f"1 wave starts asynchronous copies, or {waves_per_atom} copy by themselves")
     waves = -(-pipeline.producer[0] // waves_per_atom) * waves_per_atom + consumer_waves
@@ -59,15 +61,17 @@ def groups_of(pipeline: Pipeline, line: ProductUnit, atom: MultiplyAtom, machine
     if pipeline.pingpong and (not atom.asynchronous or pipeline.producer[0] > 1 or products > 1):
         raise refused(pipeline, "only one asynchronous product whose operands one wave copies is done in pingpong")
     if not atom.asynchronous and consumer_waves == waves_per_atom:
-        raise refused((pipeline, line), f"{atom.name} is done by lanes: a second group multiplies while one loads")
+        raise refused(
+            (pipeline, mma_statement), f"{atom.name} is done by lanes: a second group multiplies while one loads"
+        )
     return consumer_waves // waves_per_atom // halves
 
 
-def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkernel) -> None:
+def check_sharing(pipeline: Pipeline, mma_statement: ProductUnit, microkernel: Microkernel) -> None:
     """Raise an error if the wave groups of a microkernel cannot split its accumulator tile into whole atoms.
 
-    A wave group is the waves that one atom spans. The error quotes `line` (the plan's statement for the MMA) and the
-    pipeline.
+    A wave group is the waves (warps) that one atom spans. The error quotes `mma_statement` (the plan's statement for
+    the MMA) and the pipeline.
     """
     m, n, _ = microkernel.atom.shape
     across = microkernel.columns // n if microkernel.groups > 1 and microkernel.blocks == 1 else 1
@@ -77,40 +81,41 @@ def check_sharing(pipeline: Pipeline, line: ProductUnit, microkernel: Microkerne
     if microkernel.columns % n or microkernel.rows % m or uneven:
         tile = f"{microkernel.rows}x{microkernel.columns}"
         raise refused(
-            (line, pipeline), f"{microkernel.groups} groups of waves do not share {tile} in whole atoms of {m}x{n}"
+            (mma_statement, pipeline),
+            f"{microkernel.groups} groups of waves do not share {tile} in whole atoms of {m}x{n}",
         )
 
 
-def check_blocks(line: ProductUnit, microkernel: Microkernel, n: int, k: int) -> None:
-    """Raise an error if the atom cannot multiply each block of a block-diagonal B by itself.
+def check_blocks(mma_statement: ProductUnit, microkernel: Microkernel, n: int, k: int) -> None:
+    """Raise an error if the atom cannot multiply each block of a block-diagonal B separately; one block is legal.
 
-    `n` and `k` are the extents of the whole B, in elements. The MMA must not be transposed, and its tile must have all
-    `n` columns. Nothing is raised if B has one block. The error quotes `line`, the plan's statement for the MMA.
+    The MMA must not be transposed, and its accumulator tile must have all `n` columns. `n` and `k` are the extents of
+    the whole B, in elements. The error quotes `mma_statement`, the plan's statement for the MMA.
     """
     if microkernel.blocks == 1:
         return
-    if line.transposed:
-        raise refused(line, "blocks on a diagonal lie along the atom's columns: it is not `transposed`")
-    if line.columns != n:
-        raise refused(line, f"a task has all {microkernel.blocks} blocks of the diagonal: {n} columns")
+    if mma_statement.transposed:
+        raise refused(mma_statement, "blocks on a diagonal lie along the atom's columns: it is not `transposed`")
+    if mma_statement.columns != n:
+        raise refused(mma_statement, f"a task has all {microkernel.blocks} blocks of the diagonal: {n} columns")
     if not can_multiply_blocks(microkernel.atom, microkernel.blocks, n, k):
         block = f"{n // microkernel.blocks}x{k // microkernel.blocks}"
-        raise refused(line, f"{microkernel.atom.name} does not multiply blocks of {block} one by one")
+        raise refused(mma_statement, f"{microkernel.atom.name} does not multiply blocks of {block} one by one")
 
 
 def check_registers(
     pipeline: Pipeline,
-    lines: Iterable[ProductUnit],
+    mma_statements: Iterable[ProductUnit],
     products: Mapping[Op, Microkernel],
     machine: Machine,
-    held: int | None = None,
+    loop_registers: int | None = None,
 ) -> None:
     """Raise an error if the register file is too small for all waves, or a lane's registers for its accumulators.
 
-    `lines` are the plan's MMA statements, which the second error quotes; `products` maps each MMA to its microkernel.
-    If no loop is around the MMAs, `held` is None, and a lane needs the maximum of the accumulators of all MMAs.
-    Otherwise a lane needs the sum of the accumulators, plus `held` registers for operands that stay in registers over
-    the loop.
+    If `loop_registers` is None, no loop is around the MMAs, and a lane needs the accumulators of the largest MMA.
+    Otherwise a lane needs the accumulators of all MMAs, plus `loop_registers` for operands that stay in registers over
+    the loop. `products` maps each MMA to its microkernel. `mma_statements` are the plan's statements for the MMAs,
+    which the second error quotes.
     """
     microkernel = next(iter(products.values()))
     file_bytes, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
@@ -124,23 +129,24 @@ def check_registers(
         begin = f"{groups + 1} groups begin with {per_group} each, {available} in all"
         raise refused(pipeline, f"lanes of {groups} groups and one that loads take {needed} registers; {begin}")
     sums = [microkernel.sums for microkernel in products.values()]
-    accumulators = max(sums) if held is None else sum(sums) + held
+    accumulators = max(sums) if loop_registers is None else sum(sums) + loop_registers
     if pipeline.consumer[1] <= accumulators:
         raise refused(
-            (*lines, pipeline), f"a lane's accumulators alone take {accumulators} registers of {pipeline.consumer[1]}"
+            (*mma_statements, pipeline),
+            f"a lane's accumulators alone take {accumulators} registers of {pipeline.consumer[1]}",
         )
 
 
-def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, row_elements: int) -> int:
+def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, mma_statement: ProductUnit, row_elements: int) -> int:
     """Return the number of rows of shared memory, of `row_elements` elements each, in a K step of `k_step` elements.
 
-    Raise an error, which quotes the plan's axis of K and `line` (the statement for the MMA), if the K step is no whole
-    number of rows. Raise an error, which quotes the axis, if the K step is longer than K (`k_extent` elements), rounded
-    up to whole rows.
+    Raise an error if the K step is no whole number of rows, or is longer than K (`k_extent` elements) rounded up to
+    whole rows. Errors quote `axis`, the plan's axis of K; the first quotes `mma_statement` (the statement for the MMA)
+    too.
     """
     if k_step % row_elements:
         why = f"a K step of {k_step} is no multiple of a row of shared memory, {row_elements}"
-        raise refused((axis, line), why)
+        raise refused((axis, mma_statement), why)
     if k_step > -(-k_extent // row_elements) * row_elements:
         raise refused(
             axis, f"a K step of {k_step} is longer than K: {k_extent}, in whole rows of shared memory {row_elements}"
@@ -148,21 +154,21 @@ def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, line: ProductUnit, ro
     return k_step // row_elements
 
 
-def check_raster(plan: Schedule, rows: str) -> None:
-    """Raise an error for a raster group (neighbouring tasks that run together) that the plan's grid cannot have.
+def check_raster(plan: Schedule, m_axis: str) -> None:
+    """Raise an error if the plan's raster group (number of neighbouring tasks that run together) does not fit its grid.
 
-    A grid of one axis has no raster group. With dynamic order, the number of tasks along the axes before M must be a
-    multiple of the group; `rows` is the name of M's axis.
+    A grid of one axis has no raster group. With dynamic order, the group must divide the number of tasks along the axes
+    before M; `m_axis` is the name of M's axis. A task is one workgroup's tile.
     """
     if plan.raster > 1 and len(plan.grid) < 2:
         raise refused((tasks_line(plan), raster_line(plan)), "a group is of the last two axes with a task; here is one")
-    if plan.order != "dynamic" or rows not in plan.grid:
+    if plan.order != "dynamic" or m_axis not in plan.grid:
         return
-    remaining, around = plan.raster, plan.grid[: plan.grid.index(rows)]
+    remaining, around = plan.raster, plan.grid[: plan.grid.index(m_axis)]
     for name in reversed(around):
         remaining //= gcd(remaining, plan.axis(name).tasks)
     if remaining > 1:
-        axes_text = f"along the axes before {rows}, {', '.join(around) or 'none'}"
+        axes_text = f"along the axes before {m_axis}, {', '.join(around) or 'none'}"
         raise refused(
             (tasks_line(plan), raster_line(plan)),
             f"dynamic tasks are grouped {axes_text}: {plan.raster} do not divide theirs",
@@ -170,18 +176,18 @@ def check_raster(plan: Schedule, rows: str) -> None:
 
 
 def check_loop_tile(axis: Axis, tile: int, extent: int, unit: int) -> None:
-    """Raise an error, which quotes `axis`, if a loop tile of `tile` elements is longer than the axis.
+    """Raise an error if a loop tile of `tile` elements is longer than its axis, rounded up to a multiple of `unit`.
 
-    The axis has `extent` elements, rounded up to a multiple of `unit`.
+    The axis has `extent` elements. The error quotes `axis`.
     """
     if tile > -(-extent // unit) * unit:
         raise refused(axis, f"`loop {tile}` is longer than the axis: it has {extent}")
 
 
-def lines_of_stages(plan: Schedule) -> tuple[str, ...]:
-    """Return the statements of a plan that determine how much shared memory its stages take, for an error to quote.
+def stage_statements(plan: Schedule) -> tuple[str, ...]:
+    """Return the statements of a plan, as texts, that decide the shared memory of its stages, for an error to quote.
 
-    They are, as texts, the axes without a task level (K steps), the MMAs with their accumulator tiles, and the
+    They are the axes that the grid does not split (their K steps), the MMAs with their accumulator tiles, and the
     pipeline.
     """
     loops = [axis for axis in plan.axes if not any(cut.level == "task" for cut in axis.splits)]
@@ -189,12 +195,12 @@ def lines_of_stages(plan: Schedule) -> tuple[str, ...]:
 
 
 def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkernel]) -> None:
-    """Raise an error if the plan's statement `overlap` does not fit a kernel with a pipeline.
+    """Raise an error if the plan's statement `overlap` (MMAs beside other work) does not fit a kernel with a pipeline.
 
-    A delayed store never fits. Any other overlap needs a loop around two or more MMAs (`looped` says whether there is
-    one), each MMA with all of its K in shared memory at once, and a pipeline that is not `joint` (one barrier for all
-    operands). The overlap `ordered` (wave groups take turns) also needs two wave groups. `products` maps each MMA to
-    its microkernel.
+    A plan without overlap is legal; a delayed store is not. Any other overlap needs a loop around two or more MMAs
+    (`looped` says whether there is one), each with all of its K in shared memory at once, and a pipeline that is not
+    `joint` (one barrier for all operands). The overlap `ordered` (wave groups take turns) also needs two wave groups.
+    `products` maps each MMA to its microkernel.
     """
     if plan.overlap == "none":
         return

@@ -30,10 +30,10 @@ Predicted = Callable[[Machine], float]
 
 
 def with_only_resource(machine: Machine, resource: str | None) -> Machine:
-    """Return a Machine on which only `resource` takes time; if `resource` is None, nothing takes time.
+    """Return a copy of the machine on which only `resource` takes time; if `resource` is None, nothing takes time.
 
-    `resource` is a key of RATES (memories and lanes) or PRODUCTS (the MMAs). Rates of the other resources become
-    infinite, and their cycles 0.
+    `resource` names a memory, the lanes (ALUs) or the MMAs, as the keys of RATES and PRODUCTS do. All other resources
+    get infinite rates, and cycles of 0.
     """
     limits: dict[str, Any] = {name: inf for other, names in RATES.items() if other != resource for name in names}
     limits |= {name: 0 for name, other in TIMES.items() if other != resource}
@@ -44,10 +44,10 @@ def with_only_resource(machine: Machine, resource: str | None) -> Machine:
 
 
 def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
-    """Return {resource: cycles of the plan if only this resource takes time}, the longest first.
+    """Return {resource: predicted cycles of a plan if only this resource takes time}, the longest first.
 
-    `predicted(machine)` evaluates the plan's cycles on a machine. The cycles that the plan takes on a machine on which
-    nothing takes time are subtracted from each.
+    `predicted(machine)` evaluates the plan's cycles on a machine. Cycles that the plan takes even on a machine on which
+    nothing takes time are subtracted.
     """
     idle = predicted(with_only_resource(machine, None))
     cycles_of = {resource: predicted(with_only_resource(machine, resource)) - idle for resource in (PRODUCTS, *RATES)}
@@ -67,8 +67,8 @@ def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
 def limiting(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
     """Return two lines of text for `explain`: the microseconds of each resource alone, and how full the last round is.
 
-    The first line begins with the bottleneck. A round has one task (workgroup's tile) on each core.
-    `predicted(machine)` evaluates the plan's cycles on a machine.
+    The first line begins with the slowest resource (the bottleneck). A round has one task (workgroup's tile) on each
+    core. `predicted(machine)` evaluates the plan's cycles on a machine.
     """
     (bottleneck, longest), *rest = cycles_alone(machine, predicted).items()
     others = ", ".join(f"{resource} {us(cycles, machine)}" for resource, cycles in rest)

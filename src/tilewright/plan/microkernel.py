@@ -19,7 +19,7 @@ from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOpera
 from tilewright.plan import tiles, vectors
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.schedule import ProductUnit
-from tilewright.plan.sliding import step_along
+from tilewright.plan.sliding import stride_along
 from tilewright.plan.sums import summed_in
 
 Dims = tuple[Expr, ...]
@@ -55,7 +55,7 @@ class Microkernel:
     def waves(self) -> tuple[int, int]:
         """(number of wave groups along the rows of this accumulator tile, number of wave groups along its columns).
 
-        A wave group is the waves (warps) that one atom spans.
+        A wave group is the waves (warps) that one atom spans; the groups split the tile among them.
         """
         across = self.columns // self.atom.shape[1] if self.groups > 1 and self.blocks == 1 else 1
         return self.groups // across, across
@@ -73,14 +73,14 @@ class Microkernel:
 
     @property
     def slab(self) -> int | None:
-        """The number of elements per row of shared memory, as this atom reads it; None if it reads no shared memory."""
+        """The number of elements per row of shared memory as this atom reads it; None if it reads no shared memory."""
         return self.atom.slab
 
     def k_step_elements(self, k: int) -> int:
-        """Return the number of elements of K in shared memory at once (one K step); K has `k` elements.
+        """Return the number of elements along K that are in shared memory at once: one K step. K has `k` elements.
 
-        With `at_once` it is `k` rounded up to whole rows of shared memory, or to whole atoms if no operand's rows run
-        along K. Otherwise it is the number of elements of `slabs` rows of shared memory.
+        If `at_once` (all of K is one step), it is `k` rounded up to whole rows of shared memory, or to whole atoms if
+        no operand's rows run along K. Otherwise it is the number of elements in `slabs` rows of shared memory.
         """
         row = self.slab or 1
         unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
@@ -88,7 +88,7 @@ class Microkernel:
 
     @property
     def along_k(self) -> tuple[bool, bool]:
-        """(True if rows of A in shared memory run along K, True if rows of B do); other rows run along M or N.
+        """(True if rows of A in shared memory run along K, True if rows of B do); False: the rows run along M or N.
 
         An operand that the atom takes from registers counts as True.
         """
@@ -97,15 +97,18 @@ class Microkernel:
 
     @property
     def whole(self) -> bool:
-        """True if this atom has several rows, so that whole tiles or fragments of A and B are loaded to registers.
+        """True if this is a matrix atom with several rows: A and B are loaded as whole tiles or fragments.
 
-        False if it has one row: it multiplies vectors, which are loaded one by one.
+        False if the atom has one row: it multiplies vectors, which are loaded one by one.
         """
         return self.atom.shape[0] > 1
 
     @property
     def group(self) -> int:
-        """The number of elements along K that packed B stores side by side for each column, as this atom reads B."""
+        """The number of neighbours along K that packed B stores side by side in each column, such as 2 for bf16.
+
+        The atom's layout of B decides it.
+        """
         m, _, k = self.atom.shape
         return k // m if isinstance(self.atom.c, OpaqueOperand) else k
 
@@ -155,7 +158,7 @@ class Axes:
         return width(self.m), width(self.n), width(self.k)
 
     def factors(self, op: Op) -> tuple[Value, Value]:
-        """Return (A, B) of the mma `op`: A is the operand with M, B is the operand with N.
+        """Return (A, B) of the mma `op`: its operand with the dimension M, and its operand with the dimension N.
 
         These are the first two operands of `op`, exchanged if `swapped`.
         """
@@ -169,11 +172,12 @@ class Axes:
 
 
 def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
-    """Return Axes (M, N, K and the other dimensions of an MMA); or text: why the MMA has no accumulator tile.
+    """Return Axes, which dimensions of an MMA are M, N, K and others; or text: why the MMA has no accumulator tile.
 
     `a`, `b` and `c` are the dimensions of its two operands and of its result. N is the last dimension of the result;
-    the operand that has N is B. M and K are the last dimensions with more than one element. `width(d)` evaluates the
-    extent of a dimension d in one task (tile of the grid).
+    the operand that has N is B. M is the last dimension that only A and the result have, K is the last summed
+    dimension; dimensions of one element are chosen only if there is no other. `width(d)` evaluates the extent of a
+    dimension d in one task (tile of the grid).
     """
     if not c:
         return "its sum is a single number"
@@ -194,25 +198,26 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
 
 
 def axes_in(op: Op, width: Size) -> Axes | str:
-    """Return Axes (M, N, K and the other dimensions of the mma `op`); or text: why `op` has no accumulator tile.
+    """Return Axes, which dimensions of the mma `op` are M, N, K and others; or text: why `op` has no accumulator tile.
 
-    M and K are the last dimensions with more than one element. `width(d)` evaluates the extent of a dimension d, such
-    as in one task (tile of the grid).
+    This is `axes_of` for an operation. `width(d)` evaluates the extent of a dimension d, such as in one task (tile of
+    the grid).
     """
     a, b, c = (v.type.dims for v in op.operands)
     return axes_of(a, b, c, width)
 
 
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
-    """Return the dimension of `dims` that tiles split: the last with more than one element; else the last.
+    """Return which of `dims` becomes M or K, the dimension that tiles split: the last with more than one element.
 
-    `width(d)` evaluates the extent of a dimension d, such as in one task (tile of the grid).
+    If all have one element, it is the last. `width(d)` evaluates the extent of a dimension d, such as in one task (tile
+    of the grid).
     """
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
 
 def types_of(op: Op, swapped: bool, machine: Machine | None) -> tuple[DType, DType, DType]:
-    """Return the element types (A, B, accumulator) of the mma `op`; the accumulator type is the machine's for `op`.
+    """Return the types (of A, of B, of the accumulator) of the mma `op`; the machine decides the accumulator's type.
 
     `swapped` says that A is the second operand of `op`. If `machine` is None, no atom is assumed.
     """
@@ -235,12 +240,12 @@ def products_of(
     opened: Collection[Expr] = (),
     lanes: int | None = None,
 ) -> dict[Op, Microkernel | None]:
-    """Return {mma: Microkernel, or None if it runs as scalar loops}, for every MMA of a program.
+    """Choose the fastest microkernel for each MMA of a program: return {mma: Microkernel, or None for scalar loops}.
 
     `width(d)` evaluates the extent of a dimension d in one task (tile of the grid), `size(d)` in the whole program.
-    `lanes` is the number of lanes that every atom must span; None allows any number. If the fastest atoms of a GPU
-    program span different numbers of lanes, every MMA gets an atom of one wave (warp) instead. An MMA whose K is in
-    `opened` (known only at the call) always gets an atom of one wave.
+    `lanes` is the number of lanes that every atom must span; None allows any. If the fastest atoms of a GPU program
+    span different numbers of lanes, every MMA gets an atom of one wave (warp) instead. An MMA whose K is in `opened`
+    (known only at the call) always gets an atom of one wave.
     """
     microkernels: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
@@ -285,12 +290,12 @@ def row_stride_of_a(program: Program, op: Op, axes: Axes, size: Size) -> int:
     if not isinstance(row_index, Symbol) or None in memory.sizes:
         return 0
     shape = [size(d) for d in memory.sizes if d is not None]
-    stride = step_along(row_index, read.attrs.get("at", memory.dims), shape, memory.strides)
+    stride = stride_along(row_index, read.attrs.get("at", memory.dims), shape, memory.strides)
     return (stride or 0) * element_bytes(memory.dtype)
 
 
 def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[ProductUnit, ...]:
-    """Return the statements `mma by ...` of a plan (ProductUnit) that say these microkernels, in program order.
+    """Return a ProductUnit (plan statement `mma by ATOM, tile ROWSxCOLUMNS`) for each MMA of a program, in order.
 
     `products` maps every MMA of the program to its microkernel, or to None for scalar loops.
     """
@@ -303,10 +308,10 @@ def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tupl
 
 
 def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
-    """Return (number of registers that an accumulator tile and the operands of one K step take, number available).
+    """Return (number of registers that a microkernel needs, number that the machine has) for one K step.
 
-    Depending on the atom, these are tile registers, vector registers, or registers per lane. Operands that an atom
-    reads from shared memory take none.
+    It needs registers for the accumulator tile and for the operands of the step; operands that an atom reads from
+    shared memory need none. Depending on the atom, these are tile registers, vector registers, or registers per lane.
     """
     m, n, _ = microkernel.atom.shape
     row_atoms, column_atoms = microkernel.rows // m, microkernel.columns // n
@@ -327,7 +332,10 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
 
 
 def hold_accumulators(microkernels: Iterable[Microkernel | None], machine: Machine) -> bool:
-    """True if a CPU's registers hold an accumulator tile of every MMA at once, beside the operands of one of them."""
+    """True if a CPU's registers hold the accumulator tiles of all MMAs at once, and the operands of any one MMA.
+
+    `microkernels` has one entry per MMA; None (scalar loops) is left out.
+    """
     sums, operands, available = 0, 0, machine.limits.registers
     for each in (x for x in microkernels if x is not None):
         needed, available = registers_of(each, machine)
@@ -339,13 +347,12 @@ def hold_accumulators(microkernels: Iterable[Microkernel | None], machine: Machi
 def atoms_for(
     machine: Machine, a: DType, b: DType, c: DType, precision: str | None = None, any_rows: bool = False
 ) -> list[MultiplyAtom]:
-    """Return the atoms, for kernels without a pipeline, that take operands of types `a` and `b` and accumulate in `c`.
+    """Return the atoms that a kernel without a pipeline can use to multiply types `a` and `b` and accumulate in `c`.
 
-    Atoms that read A and B from shared memory are those with K contiguous; with `any_rows` also those with M or N
-    contiguous, as lanes copy operands there in any order.
     If no atom has exactly these types, the result is the atoms whose operands and accumulator all have the type `c`,
-    provided that `c` holds `a` and `b` losslessly. An atom that rounds operands is left out unless `precision` names
-    its rounding. [] if no atom is left.
+    provided that `c` holds `a` and `b` losslessly. An atom that rounds operands is included only if `precision` names
+    its rounding. An atom that reads A and B from shared memory is included only if K is contiguous in its rows there;
+    with `any_rows`, M or N may be. [] if no atom is left.
     """
     fitting = [x for x in _usable_atoms(machine, any_rows) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
@@ -362,10 +369,10 @@ def precision_of(op: Op) -> str | None:
 
 @lru_cache
 def _usable_atoms(machine: Machine, any_rows: bool) -> tuple[MultiplyAtom, ...]:
-    """Return the machine's atoms that kernels without a pipeline can use.
+    """Return the machine's atoms that kernels without a pipeline can use, whatever their types.
 
-    All their operands are in registers (as vectors, tiles or fragments), or A and B are in shared memory with K
-    contiguous; with `any_rows`, in any order.
+    An atom is usable if all its operands are in registers (as vectors, tiles or fragments), or if A and B are in shared
+    memory with K contiguous. With `any_rows`, M or N may be contiguous there instead.
     """
 
     def is_usable(atom: MultiplyAtom) -> bool:
@@ -388,8 +395,8 @@ def shared_atoms(
     """Return the atoms of these types that read A and B from shared memory; with `held_a`, A from registers instead.
 
     `types` are the types of A, B and the accumulator. `along_k` is (True if rows of A in shared memory run along K,
-    True if rows of B do); other rows run along M or N. An atom that rounds operands is left out unless `precision`
-    names its rounding.
+    True if rows of B do); False means that the rows run along M or N. An atom that rounds operands is included only if
+    `precision` names its rounding.
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
     candidates = [
@@ -403,11 +410,11 @@ def shared_atoms(
 
 
 def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool:
-    """True if an atom can multiply each diagonal block of a block-diagonal B separately, or if there is one block.
+    """True if an atom can multiply each diagonal block of a block-diagonal B separately, or if B has one block only.
 
-    B has `n` x `k` elements in all and `blocks` blocks. The N of a block must be the atom's N. The K of a block must be
-    a multiple of the atom's K, and must divide a row of shared memory or be whole rows. All of K must fit one row or be
-    whole rows.
+    B has `n` x `k` elements in all and `blocks` blocks. A block must be as wide as the atom's N. Its K must be a
+    multiple of the atom's K, and must divide a row of shared memory or be whole rows. The K of all blocks together must
+    fit one row or be whole rows.
     """
     if blocks == 1:
         return True
@@ -426,12 +433,12 @@ def microkernel(
     row_stride: int = 0,
     is_part: bool = False,
 ) -> Microkernel | None:
-    """Return the Microkernel with the fewest predicted cycles for an MMA; None if no atom takes its types.
+    """Return the Microkernel (atom, accumulator tile) of an MMA with the fewest predicted cycles; None if no atom fits.
 
     `types` are the types of A, B and the accumulator, `sizes` the extents M, N and K. On GPUs only atoms that span
-    `lanes` lanes are tried, unless it is None. `row_stride` is the number of bytes between rows of A. `is_part` says
-    that N is a part of a longer dimension. An atom that rounds operands is left out unless `precision` names its
-    rounding.
+    `lanes` lanes are tried; None allows any. `row_stride` is the number of bytes between rows of A. `is_part` says that
+    N is a part of a longer dimension, so that a ragged N costs more packing of B. An atom that rounds operands is tried
+    only if `precision` names its rounding.
     """
     m, n, _ = sizes
 
@@ -449,13 +456,16 @@ def microkernel(
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
-    """Return the number of waves (warps) of a workgroup: the maximum over the microkernels; 1 on CPUs, 1 for none."""
+    """Return the number of waves (warps) of a workgroup: the maximum over its microkernels.
+
+    It is 1 on CPUs, and if no MMA has a microkernel.
+    """
     lanes = [microkernel.atom.c.lanes * microkernel.groups for microkernel in products if microkernel is not None]
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
 
 def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
-    """Yield a Microkernel of an atom for each accumulator tile to try that fits the machine's registers.
+    """Yield a Microkernel of this atom for each accumulator tile to try; every tile fits the machine's registers.
 
     An atom that reads shared memory has one such tile, of the atom's shape.
     """
@@ -486,7 +496,7 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
 def cycles(
     machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0, is_part: bool = False
 ) -> float:
-    """Return the cycles of one core for a whole MMA: the sum over all accumulator tiles, and the packing of B.
+    """Return the predicted cycles of one core for a whole MMA: all accumulator tiles, plus the packing of B.
 
     `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. B is packed once if the
     atom needs it packed. If `is_part` (N is a part of a longer dimension) and N is no whole number of tiles, B is
@@ -499,7 +509,7 @@ def cycles(
 
 
 def tile_cycles(machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0) -> float:
-    """Return the cycles of one core for all accumulator tiles of an MMA, loads and stores of the accumulators included.
+    """Return the cycles of one core for all accumulator tiles of an MMA together, loads and stores of C included.
 
     `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A.
     """
@@ -507,14 +517,14 @@ def tile_cycles(machine: Machine, microkernel: Microkernel, sizes: tuple[int, in
     total = 0.0
     for rows, row_blocks in _tile_counts(m, microkernel.rows, microkernel.atom.shape[0]).items():
         for columns, column_blocks in _tile_counts(n, microkernel.columns, microkernel.atom.shape[1]).items():
-            total += row_blocks * column_blocks * _tile_cycles(machine, microkernel, rows, columns, k, row_stride)
+            total += row_blocks * column_blocks * _one_tile_cycles(machine, microkernel, rows, columns, k, row_stride)
     return total
 
 
 def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
-    """Return {tile size: number of tiles} that cover `size` elements: tiles of `block`, and a tail padded to `unit`.
+    """Return {tile size: number of such tiles} that cover `size` elements: full tiles of `block`, and one last tile.
 
-    `unit` is the extent of one atom.
+    The last tile is padded to a multiple of `unit`, the extent of one atom.
 
     >>> dict(_tile_counts(70, 32, 8))
     {32: 2, 8: 1}
@@ -527,11 +537,13 @@ def _tile_counts(size: int, block: int, unit: int) -> Mapping[int, int]:
     return counts
 
 
-def _tile_cycles(machine: Machine, microkernel: Microkernel, rows: int, columns: int, k: int, row_stride: int) -> float:
+def _one_tile_cycles(
+    machine: Machine, microkernel: Microkernel, rows: int, columns: int, k: int, row_stride: int
+) -> float:
     """Return the cycles of one core for one accumulator tile of `rows` x `columns` elements, over all of K.
 
-    Each K step takes the larger of the cycles of its MMAs and the cycles of the loads that feed them. Loading and
-    storing C is added once. K has `k` elements; `row_stride` is the number of bytes between rows of A.
+    Each K step takes the larger of the cycles of its MMAs and the cycles of the loads that feed them. The load and the
+    store of C are added once. K has `k` elements; `row_stride` is the number of bytes between rows of A.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

@@ -90,10 +90,10 @@ def l2(limits: Limits) -> float:
 
 
 def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
-    """True if `rows` rows of `row_bytes` bytes each, with a stride of `stride_bytes`, stay in the L1 cache together.
+    """True if the L1 cache holds `rows` rows of `row_bytes` bytes at once; `stride_bytes` is from row to row.
 
-    Cache lines whose addresses differ by a multiple of a large power of two compete for one set. Rows of 64 bytes with
-    a stride of 256 use a quarter of the sets; rows whose stride is that of all sets use one set.
+    A stride of a large power of two reaches only a part of the cache's sets: rows of 64 bytes with a stride of 256 use
+    a quarter of the sets, and rows whose stride is that of all sets use one.
     """
     line = limits.line_bytes
     lines_per_row, lines_between = -(-row_bytes // line), max(1, stride_bytes // line)
@@ -109,10 +109,10 @@ def cores(machine: Machine) -> int:
 
 
 def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between: float) -> float:
-    """Return the cycles of one core for reading the same `read_bytes` bytes `passes` times.
+    """Return the cycles of one core to read the same `read_bytes` bytes `passes` times.
 
-    Between two passes the core reads `bytes_between` other bytes. If L2 holds the sum of both, each pass reads from L2,
-    otherwise from memory. If L1 holds the sum of both, only the first pass takes time.
+    Between two passes the core reads `bytes_between` other bytes. If L2 holds the sum of both, every pass reads from
+    L2, otherwise from memory. If L1 holds the sum of both, only the first pass takes time.
     """
     reuse_bytes = read_bytes + bytes_between
     rate = limits.l2_rate if reuse_bytes <= l2(limits) else limits.far_rate
@@ -123,10 +123,10 @@ def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between:
 
 
 def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -> float:
-    """Return the cycles for all cores together to move `moved_bytes` between memory and cores.
+    """Return the cycles that all cores together take to move `moved_bytes` between memory and cores.
 
-    Bytes move at the rate of DRAM; at the higher rate of the L2 cache if L2 could hold all the bytes and `from_memory`
-    is False.
+    Bytes move at the rate of DRAM. If L2 could hold them all and `from_memory` is False, they move at the higher rate
+    of L2.
     """
     limits = machine.limits
     caches = 1 if machine.lanes is not None else limits.cores or 1  # cores of a CPU have an L2 cache each
@@ -137,7 +137,7 @@ def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = F
 def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> float:
     """Return the cycles, launch included, of a kernel on all cores that copies the tensor `source` to `target`.
 
-    `source` and `target` may differ in type and padding.
+    The two tensors may differ in type and padding.
     """
     limits, workers = machine.limits, cores(machine)
     moved = operand_bytes(source) + operand_bytes(target)
@@ -146,7 +146,7 @@ def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> fl
 
 
 def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[MultiplyAtom | LaneUnit]) -> Roofline:
-    """Return a Roofline, lower bounds of a contraction's cycles on all cores: for its multiply-adds, and for its bytes.
+    """Return a Roofline: lower bounds of a contraction's cycles on all cores, one for multiply-adds and one for bytes.
 
     Multiply-adds count at the rate of the fastest of `atoms`. Bytes count at the rate of L2 if the L2 caches of all
     cores hold all tensors, otherwise at the rate of memory.

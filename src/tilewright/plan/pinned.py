@@ -21,12 +21,11 @@ _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
 def quote_lines(
     refusal: ArgumentError, given_plan: Schedule, chosen_plan: Schedule | None, known: Known | None = None
 ) -> ArgumentError:
-    """Return the error `refusal` with the statements of the given plan that it is about quoted at its end.
+    """Return the error `refusal` about a plan that the caller gave, with the plan's faulty statements quoted.
 
-    The statements are the axes that the error names; if it names none, the statements that `chosen_plan` (the plan that
-    the search chose) does not have. An error that quotes a statement already is returned unchanged. With `known` (the
-    names that exist) and `chosen_plan`, a misspelt name gets a suggestion, and a plan for other sizes gets an error
-    that says so instead.
+    These are the axes that the error names; else the statements that `chosen_plan` (the plan that the search chose)
+    does not have. An error that quotes a statement already is returned unchanged. With `known` (the names that exist)
+    and `chosen_plan`, a misspelt name gets a suggestion, and a plan for other sizes gets an error that says so instead.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan = parse_plan("axis m = (m 8): task 3; axis n = (n 9): whole; grid m")
@@ -58,11 +57,11 @@ class Known:
 
 
 def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str, int]) -> str:
-    """Return text: the refusal of a plan that was made for other sizes than the program's; empty if it was not.
+    """Return text: the error for a given plan that was made for other sizes than the program's; empty if sizes agree.
 
-    `sizes` maps the program's dimensions to their extents. An extent in the given plan is right if it equals the
-    program's, or the extent in `chosen_plan`, which may be padded. The result is empty, too, if the given plan repacks
-    other operands than `chosen_plan`: their extents are not compared.
+    `sizes` maps the program's dimensions to their extents. An extent in the given plan agrees if it equals the
+    program's extent, or the extent in `chosen_plan` (the plan that the search chose), which may be padded. Extents are
+    not compared, and the result is empty, if the given plan repacks other operands than `chosen_plan`.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis rows = (m_1 4, m_0 {n}): whole") for n in (128, 125))
@@ -101,15 +100,15 @@ def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[
 
 
 def _digits_text(digits: Mapping[str, int], names: Iterable[str]) -> str:
-    """Return text: the name and the extent of each digit (mixed-radix part of a dimension) in `names`.
+    """Return text that lists digits (mixed-radix parts) with their extents, such as "m_1 4, m_0 128".
 
-    `digits` maps the name of a digit to its extent.
+    `digits` maps the name of a digit to its extent; `names` are the digits to list.
     """
     return ", ".join(f"{name} {digits[name]}" for name in names)
 
 
 def _extents(plan: Schedule) -> dict[str, dict[str, int]]:
-    """Return {dimension: {digit: extent}} of a plan; a digit is a mixed-radix part, such as `m_1` of `m`."""
+    """Return {dimension: {digit: extent}} of a plan's axes; a digit is a mixed-radix part, such as `m_1` of `m`."""
     extents: dict[str, dict[str, int]] = {}
     for digit in (d for axis in plan.axes for d in axis.digits):
         extents.setdefault(_dim_of(digit.name), {})[digit.name] = digit.extent
@@ -122,10 +121,11 @@ def _dim_of(digit: str) -> str:
 
 
 def near_name_hints(given_plan: Schedule, chosen_plan: Schedule, known: Known) -> str:
-    """Return text for the end of an error message: for each unknown name of the given plan, a similar name that exists.
+    """Return text for the end of an error message: "did you mean" for each misspelt name in the given plan.
 
-    Names of axes, digits and MMAs exist if `chosen_plan` has them, arguments and atoms if `known` has them. The text is
-    empty if every name exists, or if no unknown name has a similar one.
+    A name is misspelt if it does not exist but is similar to one that exists. Names of axes, digits (mixed-radix parts)
+    and MMAs exist if `chosen_plan` (the plan that the search chose) has them; arguments and atoms if `known` has them.
+    The text is empty if no name is misspelt.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis {name} = (n 9): whole") for name in ("colums", "columns"))

@@ -18,11 +18,11 @@ from tilewright.plan.model import Size
 
 
 def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
-    """Return text: why producer and consumer waves (warps) cannot compute a program; empty if the waves can.
+    """Return text: why producer and consumer waves (warps) cannot compute a program; empty if they can.
 
-    The program must have a single MMA with an accumulator tile, its loops must be in `free` (their tile size does not
-    change the result), no write may be atomic or depend on data, and the grid must be able to split both M and N.
-    `size(d)` evaluates the extent of a dimension d.
+    They can compute a program with a single MMA that has an accumulator tile. The grid must be able to split both M and
+    N. Every loop must be in `free` (its tile size does not change the result), and no write may be atomic or at
+    coordinates that depend on data. `size(d)` evaluates the extent of a dimension d.
     """
     product = product_of(program, size, free)
     if isinstance(product, str):
@@ -35,8 +35,8 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
 def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
     """Return (a program's single mma, its Axes M, N, K); or text: why producer and consumer waves cannot compute it.
 
-    `free` are the loops whose tile size does not change the result; a program with a loop outside `free` is refused.
-    `size(d)` evaluates the extent of a dimension d.
+    `free` are the loops whose tile size does not change the result; a program with any other loop is refused. `size(d)`
+    evaluates the extent of a dimension d.
     """
     products = names_of(program)
     if len(products) != 1:
@@ -51,9 +51,10 @@ def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, 
 
 
 def why_no_overrun(program: Program) -> str:
-    """Return text: why tasks (tiles of the grid) at an edge must not compute elements past it; empty if tasks may.
+    """Return text: why a task at the edge of the grid must not compute elements past the edge; empty if a task may.
 
-    Tasks must not if the program has atomic updates, or a write at coordinates that depend on data.
+    Padding a ragged task (tile of the grid) to a full one is not allowed if the program has atomic updates, or a write
+    at coordinates that depend on data.
     """
     if any(op.name in WRITES and (op.name != "write" or op.attrs.get("lookups")) for op in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
@@ -73,10 +74,10 @@ def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) ->
 
 
 def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[MultiplyAtom, ...] | str:
-    """Return the atoms that can read the operands of mma `op` from shared memory; or text: why no atom can.
+    """Return the atoms that can multiply the operands of the mma `op` from shared memory; or text: why no atom can.
 
-    If A is computed elementwise, the result is atoms that take A from registers. It is text too if B is computed, or if
-    A is computed but not elementwise. `axes` are M, N and K of `op`.
+    If A is computed elementwise, these are atoms that take A from registers and B from shared memory. No atom can if B
+    is computed, or if A is computed but not elementwise. `axes` are M, N and K of `op`.
     """
     types, (a, b) = types_of(op, axes.swapped, machine), axes.factors(op)
     k_contiguous = is_contiguous_along(a, axes.k, program), is_contiguous_along(b, axes.k, program)
@@ -94,9 +95,9 @@ def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[Mu
 
 
 def is_contiguous_along(operand: Value, k: Expr, program: Program) -> bool:
-    """True if the index of the K dimension `k` is in the innermost memory coordinate of the read of an operand.
+    """True if an operand's innermost coordinate in memory depends on the index of the K dimension `k`.
 
-    True too if the operand is computed (it is then stored with K contiguous), or is a single number.
+    An operand that is computed counts as True (it is stored with K contiguous), and so does a single number.
     """
     op = program.makers().get(operand)
     if op is None or op.name != "read":

@@ -37,7 +37,7 @@ class Candidate:
 
     @cached_property
     def plan(self) -> Schedule:
-        """The Schedule (plan) whose statements say this candidate's blocking."""
+        """The Schedule (plan) that states this candidate's blocking (tile sizes and loop order)."""
         return plan_of(self.contraction, self.blocking)
 
 
@@ -75,18 +75,20 @@ class Choice:
 
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:
-        """A Refusal for each alternative to the best plan: illegal variants, slower plans, atoms that do not fit.
+        """A Refusal (alternative, and why not) for each alternative to the best plan.
 
-        If no plan is legal, only the atoms that do not fit.
+        Alternatives are illegal variants of the best plan, slower plans, and atoms that do not fit. If no plan is
+        legal, only the atoms that do not fit are listed.
         """
         if self.best is None:
             return self.unfit
-        return (*_illegal_neighbours(self.best, self.machine), *_slower_kinds(self), *self.unfit)
+        return (*_illegal_variants(self.best, self.machine), *_slower_plans(self), *self.unfit)
 
     def explain(self) -> str:
-        """Return this choice as text: the best plan, its predicted time, the roofline, plans as fast, and refusals.
+        """Return text that explains this choice to a user: best plan, predicted time, roofline, close plans, refusals.
 
-        Times are in microseconds. If no plan is legal, it is the refusals only.
+        Times are in microseconds. Close plans are those that may be as fast. If no plan is legal, it is the refusals
+        only.
         """
         best, bound, machine = self.best, self.bound, self.machine
         if best is None or bound is None:
@@ -110,9 +112,9 @@ class Choice:
 
 
 def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
-    """Return a Choice: the legal plans of a contraction on a CPU, ranked by predicted time, perhaps none.
+    """Return a Choice: all legal plans of a contraction on a CPU, fastest predicted first, and why atoms do not fit.
 
-    All candidates follow the author's constraints (`fixed`). If no plan can follow them, the constraints are ignored.
+    It may have no plan. All plans follow the author's constraints `fixed`; if no plan can, the constraints are ignored.
     """
     contraction = merge_rows(contraction)
     if len(contraction.columns) != 1:
@@ -142,10 +144,10 @@ def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> C
 
 
 def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
-    """Return the contraction as an atom computes it: with the last filter tap and the channels merged, or unchanged.
+    """Return the contraction in the form that suits an atom: unchanged, or with last filter tap and channels merged.
 
-    Tap and channels are merged into one digit (mixed-radix part) of K if the atom uses tile registers, and the atom's K
-    is at least twice the number of channels.
+    Merged, they are one digit (mixed-radix part) of K. They are merged if the atom uses tile registers and its K is at
+    least twice the number of channels, so that half of it or more would be empty.
     """
     has_few_channels = isinstance(atom.c, OpaqueOperand) and 2 * size(contraction.depth[-1]) <= atom.shape[2]
     return merge_taps(contraction) if has_few_channels else contraction
@@ -154,9 +156,10 @@ def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
 def _candidates(
     contraction: Contraction, atoms: list[MultiplyAtom], machine: Machine, fixed: Fixed
 ) -> Iterator[Candidate]:
-    """Yield a Candidate for each legal blocking of every atom and of the SIMD unit, with its predicted cost.
+    """Yield a Candidate (blocking and predicted cost) for each legal blocking, with each atom and with the SIMD unit.
 
-    Blockings follow the author's constraints `fixed`. Blockings that stage too much or have too long code are left out.
+    A blocking is a choice of tile sizes and loop order. All follow the author's constraints `fixed`. Blockings that
+    stage too many bytes, or have too many instructions, are left out.
     """
     listed = []
     for atom in atoms:
@@ -176,10 +179,11 @@ def _candidates(
 # -- what was refused -------------------------------------------------------------------------------------
 
 
-def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
-    """Yield a Refusal for variants of the best plan that the machine forbids, one for each kind of reason.
+def _illegal_variants(best: Candidate, machine: Machine) -> Iterator[Refusal]:
+    """Yield a Refusal for variants of the best plan that the machine forbids, to show what limits the plan.
 
-    Variants have a larger accumulator tile; for tile registers, also another way to stage A, or all of K unrolled.
+    Variants with the same reason but other numbers are yielded once. The variants have a larger accumulator tile; for
+    tile registers, also another way to stage A, or all of K unrolled.
     """
     blocking, contraction = best.blocking, best.contraction
     neighbours = [x for more in range(1, MORE) for x in _larger_tiles(blocking, contraction, more)]
@@ -200,9 +204,9 @@ def _illegal_neighbours(best: Candidate, machine: Machine) -> Iterator[Refusal]:
 
 
 def _larger_tiles(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
-    """Yield two blockings: the first with `extra` atoms more along the tile's rows, the second along its columns.
+    """Yield two blockings with a larger accumulator tile: by `extra` atoms along the rows, then along the columns.
 
-    The tile is the accumulator tile of `blocking`. A task's extent is rounded up to whole tiles.
+    A task's extent (one core's tile) is rounded up to whole accumulator tiles.
     """
     m, n, _ = blocking.atom.shape
     rows, columns = blocking.rows + extra * m, blocking.columns + extra * n
@@ -214,25 +218,24 @@ def _larger_tiles(blocking: Blocking, contraction: Contraction, extra: int) -> I
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
     """Return the splits `steps` of K with every loop unrolled.
 
-    If the first of `steps` splits a digit (mixed-radix part of K) that a second split also splits, the first is
-    deleted.
+    If the first split and a later one are of the same digit (mixed-radix part of K), the first is deleted.
     """
     inner = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, level="unit") for s in inner)
 
 
-def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
-    """Yield a Refusal for plans that are predicted clearly slower than the best, at most SHOWN (2) for each kind.
+def _slower_plans(choice: Choice) -> Iterator[Refusal]:
+    """Yield a Refusal for plans that are predicted clearly slower than the best plan and differ from all faster plans.
 
-    A plan is of a new kind if it has an atom, an accumulator tile, a number of tasks, or a staging of A that no faster
-    plan has.
+    A plan differs if it has an atom, an accumulator tile, a number of tasks, or a staging of A that no faster plan has.
+    At most SHOWN (2) plans are yielded for each of these four properties.
     """
     best = choice.best
     assert best is not None
-    seen = set(_kinds(best))
+    seen = set(_properties(best))
     shown = dict.fromkeys(("atom", "stage", "block", "tasks"), 0)
     for other in choice.candidates[1:]:
-        new_kinds = [kind for kind in _kinds(other) if kind not in seen]
+        new_kinds = [kind for kind in _properties(other) if kind not in seen]
         seen.update(new_kinds)
         shown_kinds = [kind for kind, _ in new_kinds if shown[kind] < SHOWN]
         if shown_kinds and other.cost.cycles > CLEARLY * best.cost.cycles:
@@ -241,10 +244,10 @@ def _slower_kinds(choice: Choice) -> Iterator[Refusal]:
             yield Refusal(other.plan.difference(best.plan), _why_slower(other, best, choice.machine), other.plan)
 
 
-def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
-    """Return [(name, value)] of the properties that distinguish plans: atom, accumulator tile, task count, staging.
+def _properties(candidate: Candidate) -> list[tuple[str, object]]:
+    """Return [(name, value)] of the properties that tell plans apart: atom, accumulator tile, task count, staging of A.
 
-    The staging of A is left out without tile registers. A task is one core's tile.
+    Without tile registers the staging is left out. A task is one core's tile.
     """
     blocking = candidate.blocking
     block = blocking.rows, blocking.columns
@@ -253,7 +256,10 @@ def _kinds(candidate: Candidate) -> list[tuple[str, object]]:
 
 
 def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
-    """Return text: the time of the plan `other`, and the cause whose predicted cycles grew most over the best plan."""
+    """Return text: the microseconds of the plan `other`, and the cause whose cycles grew most over the best plan.
+
+    The causes are those of Cost: products, memory, staging of A, storing of results.
+    """
     best_parts, other_parts = best.cost.parts(), other.cost.parts()
     cause = max(other_parts, key=lambda name: other_parts[name] - best_parts[name])
     times = (

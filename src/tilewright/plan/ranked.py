@@ -20,13 +20,12 @@ from tilewright.plan.vectors import vector_blockings, vector_cost
 def rank_vector_blockings(
     program: Program, op: Op, parallel: Collection[Expr], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
-    """Return ({dimension: extent of a task}, {dimension: loop tile}, Microkernel) of the fastest blocking of `op`.
+    """Return ({dimension: extent of a task}, {dimension: loop tile}, Microkernel) of the fastest vector tiling of `op`.
 
-    A task is one core's tile; extents and tiles are in elements. A blocking is a choice of tile sizes and loop order;
-    all those by vectors along N with the loop over N outermost are compared. None if some atom for the types of `op` is
-    no vector atom, if there is none, if `op` has no accumulator tile or an extent of 0, if M is not its last row
-    dimension, or if a dimension with a loop tile is not in `parallel` (the dimensions that the grid may split).
-    `size(d)` evaluates the extent of a dimension d.
+    A task is one core's tile; extents and tiles are in elements. Tilings with vectors along N and the loop over N
+    outermost are compared by predicted cycles. None if no such tiling is legal: some atom for the types of `op` is no
+    vector atom, `op` has no accumulator tile or an extent of 0, M is not its last row dimension, or a loop tile is
+    along a dimension that is not in `parallel` (those that the grid may split). `size(d)` evaluates the extent of d.
     """
     axes = axes_in(op, size)
     if isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
@@ -67,10 +66,10 @@ def rank_vector_blockings(
 def _contraction(
     program: Program, op: Op, axes: Axes, dims: tuple[list[Expr], list[Expr]], size: Size, machine: Machine
 ) -> Contraction:
-    """Return the mma `op` as a Contraction for the cost model; `dims` is (its row dimensions, its batch dimensions).
+    """Return the mma `op` as a Contraction, the cost model's input: its extents, its bytes and the row stride of A.
 
-    It has the extents and bytes of the MMA and the row stride of A, but no other coordinates. `axes` are M, N and K of
-    `op`. `size(d)` evaluates the extent of a dimension d.
+    All other coordinates are left out. `dims` is (row dimensions, batch dimensions) of `op`, `axes` are its M, N and K.
+    `size(d)` evaluates the extent of a dimension d.
     """
     rows, batch = dims
     makers = program.makers()

@@ -8,24 +8,24 @@ from tilewright.errors import ArgumentError, ProgramError
 from tilewright.plan.schedule import Schedule
 
 
-def refused(lines: object, why: str) -> ArgumentError:
-    """Return an ArgumentError that quotes one statement of a plan, or a tuple of statements, and says the broken rule.
+def refused(statements: object, why: str) -> ArgumentError:
+    """Return an ArgumentError that quotes statements of a plan, and says which rule they break.
 
-    `lines` are the statements, `why` is the rule that they break together.
+    `statements` is one statement or a tuple of them, `why` is the rule that they break together.
 
     >>> print(refused("grid M", "there are tasks of N"))
     plan: `grid M`: there are tasks of N
     >>> print(refused(("axis K = (K 9): whole", "stages 4"), "they need more shared memory than there is"))
     plan: `axis K = (K 9): whole`, `stages 4`: they need more shared memory than there is
     """
-    quoted = lines if isinstance(lines, tuple) else (lines,)
+    quoted = statements if isinstance(statements, tuple) else (statements,)
     return ArgumentError(f"plan: {', '.join(f'`{line}`' for line in quoted)}: {why}")
 
 
 def refusal_of(step: Callable[[], None]) -> str:
-    """Call `step`, which binds or lowers a plan; return text: why it refuses the plan, or empty if it succeeds.
+    """Try `step`, a function that binds or lowers a plan: return text why it refuses the plan; empty if it succeeds.
 
-    Only an ArgumentError or a ProgramError counts as a refusal; other errors pass through.
+    An ArgumentError or a ProgramError is a refusal; any other error passes through.
 
     >>> def step():
     ...     raise refused("grid M", "there are tasks of N")
@@ -40,13 +40,13 @@ def refusal_of(step: Callable[[], None]) -> str:
 
 
 def tasks_line(plan: Schedule) -> str:
-    """Return the plan's statement `grid` as text, to quote in a refusal; else the statement of its last axis."""
+    """Return the plan's statement `grid` as text, for an error to quote; else the statement of its last axis."""
     return plan.line("grid") or plan.lines()[len(plan.axes) - 1]
 
 
 def raster_line(plan: Schedule) -> str:
-    """Return the plan's statement `raster` (grouping and order of tasks) as text, to quote in a refusal.
+    """Return the plan's statement `raster` (grouping and order of tasks) as text, for an error to quote.
 
-    If the plan has none, it is the statement `grid`; else the statement of the last axis.
+    If the plan has no such statement, it is the statement `grid`; else the statement of the last axis.
     """
     return plan.line("raster") or tasks_line(plan)

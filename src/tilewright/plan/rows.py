@@ -31,13 +31,13 @@ FEW, ROUNDS = 1.5, 4
 def rows_and_waves(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return ({parallel dimension: extent of a task}, number of waves per task) for a program without MMAs.
+    """Return ({parallel dimension: extent of a task}, number of waves per task) for a GPU program without MMAs.
 
-    A task is one tile of the grid; waves are warps; a row is the part of a tile that the grid does not split. Rows of
-    one element: as `_elementwise_widths` says. Else, if memory is contiguous across rows: a task has a cache line or
-    more of neighbouring rows, and the most waves. Else: as `widths_of_rows` says. The number of waves is halved while
-    lanes would be idle. `widths` maps each parallel dimension to the largest extent of a task of an elementwise
-    program. `size(d)` evaluates the extent of a dimension d.
+    A task is one tile of the grid; waves are warps; a row is what a task has along the dimensions that the grid does
+    not split. There are three cases: rows of one element (`_elementwise_widths`); memory that is contiguous across
+    rows, where a task has a cache line or more of neighbouring rows and the most waves; and contiguous rows
+    (`widths_of_rows`). The number of waves is halved while lanes would be idle. `widths` maps each parallel dimension
+    to the largest extent of a task in the first case. `size(d)` evaluates the extent of a dimension d.
     """
     row_elements, element_size = _longest_row(program, widths, size), smallest_element_bytes(program)
     traffic = _bytes_per_element(program, size)
@@ -65,10 +65,10 @@ def widths_of_rows(
 ) -> tuple[dict[Expr, int], int]:
     """Return ({parallel dimension: extent of a task}, number of waves per task) for rows that are contiguous in memory.
 
-    A task is one tile of the grid: several short rows, or one long row with as many waves (warps) as hold it in
-    registers. The number of waves is halved while lanes would be idle. A row has `row_elements` elements.
-    `element_size` is the number of bytes of the smallest element, `traffic` is (bytes read, bytes written) per element.
-    `extents` maps each parallel dimension to its whole extent.
+    A task (tile of the grid) is several short rows, or one long row with as many waves (warps) as hold it in registers.
+    The number of waves is halved while lanes would be idle. A row has `row_elements` elements, the smallest of
+    `element_size` bytes. `traffic` is (bytes read, bytes written) per element. `extents` maps each parallel dimension
+    to its whole extent.
     """
     tasks, (read_bytes, written_bytes) = machine.row_tasks, traffic
     wave_elements = _elements_per_wave(machine, row_elements, element_size, written_bytes)
@@ -91,9 +91,9 @@ def widths_of_rows(
 
 
 def _elements_per_wave(machine: Machine, row_elements: int, element_size: int, written_bytes: int) -> int:
-    """Return the number of elements per wave (warp) that its lanes hold in registers.
+    """Return the number of elements that the lanes of one wave (warp) hold in registers at a time.
 
-    A row has `row_elements` elements, and `element_size` is the number of bytes of the smallest element. An element
+    A row has `row_elements` elements, and `element_size` is the number of bytes of the smallest element. Each element
     takes a whole register if the program writes (`written_bytes` is not 0) and a row of several elements is no multiple
     of registers: such elements are loaded one by one.
     """
@@ -114,11 +114,10 @@ def _without_idle_waves(machine: Machine, waves: int, elements: int) -> int:
 
 
 def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) -> int:
-    """Return the number of waves (warps) per task: the machine's lower number if a task moves enough bytes.
+    """Return the number of waves (warps) per task (tile of the grid): fewer than usual if a task moves many bytes.
 
-    Otherwise it is the machine's usual number. A task is one tile of the grid. It moves enough bytes if their transfer
-    takes at least LONGER (3) times as long as starting a workgroup. A wave has `wave_elements` elements, each with
-    `element_traffic` bytes of reads and writes.
+    The machine gives both numbers. Bytes are many if their transfer takes at least LONGER (3) times as long as starting
+    a workgroup. A wave has `wave_elements` elements, each with `element_traffic` bytes of reads and writes.
     """
     start_bytes = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
     tasks = machine.row_tasks
@@ -130,7 +129,7 @@ def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) 
 
 
 def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
-    """Return (bytes read, bytes written) per element, summed over the tiles with the most elements.
+    """Return (bytes read, bytes written) per element of the largest tiles, each summed over all tensors of a program.
 
     Reads and writes of smaller tiles are left out. `size(d)` evaluates the extent of a dimension d.
     """
@@ -151,10 +150,11 @@ def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
 
 
 def _rows_per_task(size: int, most: int) -> int:
-    """Return the number of rows of a task (tile of the grid) along a dimension of `size` rows, at most `most`.
+    """Return the number of rows per task (tile of the grid) along a dimension of `size` rows, at most `most`.
 
-    With p the largest power of two up to `most`, it is p if p divides `size` or `size` is at least MANY (8) times p;
-    else p/2 if that divides `size`; else `dividing_width(size, most)`.
+    A power of two that splits the dimension evenly is preferred. With p the largest power of two up to `most`, it is p
+    if p divides `size` or the dimension has at least MANY (8) times p rows; else p/2 if that divides `size`; else
+    `dividing_width(size, most)`.
 
     >>> [_rows_per_task(size, 16) for size in (65536, 83886, 12, 24)], _rows_per_task(100, 40)
     ([16, 16, 12, 8], 25)
@@ -168,12 +168,12 @@ def _rows_per_task(size: int, most: int) -> int:
 def widths_across_rows(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine, tasks_per_core: float = FEW
 ) -> dict[Expr, int]:
-    """Return {dimension: extent of a task along it} if memory is contiguous across rows; {} if it is not.
+    """Return {dimension: extent of a task} if neighbours in memory belong to neighbouring rows; {} if to one row.
 
-    A row is the part of a tile that the grid does not split. A task (tile of the grid) has as much of the contiguous
-    dimension as one load of a wave (warp) covers. This is halved while there are fewer than `tasks_per_core` tasks per
-    core, down to a cache line. Other dimensions have extent 1. `widths` has the dimensions that the grid may split;
-    `size(d)` evaluates the extent of a dimension d.
+    A row is what a task (tile of the grid) has along the dimensions that the grid does not split. A task has as much of
+    the contiguous dimension as one load of a wave (warp) covers; this is halved while there are fewer than
+    `tasks_per_core` tasks per core, down to a cache line. Other dimensions have extent 1. `widths` has the dimensions
+    that the grid may split; `size(d)` evaluates the extent of a dimension d.
     """
     contiguous = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     element_size, line, vector = (
@@ -193,10 +193,10 @@ def widths_across_rows(
 
 
 def _even_width(size: int, most: int, word_elements: int) -> int:
-    """Return an extent of tasks (tiles of the grid) of about `most` elements; if possible it divides `size`.
+    """Return the extent of a task (tile of the grid) along a dimension of `size` elements: about `most`.
 
-    It is a multiple of `word_elements` if `size` is. If no such extent is near `most`, it is all of `size` if `size` is
-    at most twice `most`; else `most`, and the last task is smaller.
+    It divides `size` if possible, and is a multiple of `word_elements` if `size` is. If no extent near `most` divides
+    `size`, it is all of `size` if `size` is at most twice `most`; else `most`, and the last task is smaller.
 
     >>> _even_width(3000, 64, 8), _even_width(8192, 256, 8), _even_width(333, 256, 8), _even_width(333, 128, 8)
     (64, 256, 333, 111)
@@ -216,10 +216,7 @@ def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
 
 
 def elements_per_line(program: Program, extent: int, machine: Machine) -> int:
-    """Return the number of elements per cache line, at most `extent`.
-
-    The elements have the smallest type among the program's tensor arguments.
-    """
+    """Return the number of elements of a program's smallest argument type per cache line, at most `extent`."""
     return min(extent, machine.lane_access.line_bytes // smallest_element_bytes(program))
 
 
@@ -277,7 +274,7 @@ def _elementwise_widths(
 
 
 def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
-    """Return the dimensions along which the reads and writes of tiles with rows are contiguous in memory, each once.
+    """Return the dimensions that are contiguous in memory in some read or write of a tile with rows, each once.
 
     A tile has rows if a dimension with several elements is not in `widths` (the dimensions that the grid splits).
     `size(d)` evaluates the extent of a dimension d.
@@ -296,7 +293,7 @@ def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: 
 
 
 def _has_unit_stride(e: Expr, axis: Symbol) -> bool:
-    """True if the coordinate `e` grows by 1 with the index `axis`, or if `e` is not linear in `axis`."""
+    """True if the memory coordinate `e` grows by 1 with the index `axis`; True too if `e` is not linear in `axis`."""
     form = linear_form(e, [axis])
     return form is None or form[0].get(axis) is ONE
 

@@ -137,7 +137,7 @@ class Split:
 
     @property
     def is_unrolled(self) -> bool:
-        """True if the iterations over the tiles of this split are unrolled: its level is `unit`."""
+        """True if the tiles of this split are unrolled instead of looped over: its level is `unit`."""
         return self.level == "unit"
 
 
@@ -157,7 +157,7 @@ class Axis:
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
 
     def split(self, level: str, digit: str | None = None) -> Split | None:
-        """Return the first Split of this axis at a level, such as "task"; None if there is none.
+        """Return this axis's first Split (tile size) at a level, such as "task" or "loop"; None if there is none.
 
         With `digit`, only splits that name this digit (mixed-radix part of the axis) are looked at.
         """
@@ -177,9 +177,9 @@ class Axis:
     def tasks(self) -> int:
         """The number of tasks (tiles of the grid) along this axis.
 
-        If task splits name digits (mixed-radix parts), tasks are boxes (rectangles) of these digits; a digit without a
-        task split counts as one task. Otherwise tasks are runs of the flat axis. Without any task split there is one
-        task for each element.
+        If task splits name digits (mixed-radix parts of the axis), it is the product of the tasks along each named
+        digit. Otherwise it is the padded extent divided by the size of the task split, rounded up. Without a task split
+        each element is a task.
         """
         boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}
         if boxes:
@@ -364,7 +364,7 @@ class Schedule:
         return axis
 
     def operand(self, name: str) -> ValuePlacement:
-        """Return the ValuePlacement of the value `name`; raise an ArgumentError if no statement places it."""
+        """Return the ValuePlacement (in place, or how copied) of the value `name`; raise an ArgumentError if none."""
         placement = next((p for p in self.values if p.name == name), None)
         if placement is None:
             names = [p.name for p in self.values]
@@ -417,7 +417,7 @@ class Schedule:
         return {word: f"{word} {rest}" for word, rest in rest_of.items() if rest}
 
     def lines(self) -> list[str]:
-        """Return all statements of this plan as texts, in print order; statements of a second kernel follow `then`."""
+        """Return the statements of this plan as texts, in print order; those of a second kernel follow `then`."""
         statements = self._statements()
         order_lines = [statements.pop(word) for word in ("grid", "raster", "loops") if word in statements]
         lines = [*map(str, self.axes), *order_lines, *map(str, self.values), *map(str, self.products)]

@@ -22,7 +22,7 @@ class Slide:
 
     @property
     def reach(self) -> int:
-        """The distance in elements from the first filter tap of this coordinate to the last; 0 without a tap."""
+        """The number of elements from the first filter tap to the last along this coordinate; 0 without a tap."""
         return 0 if self.tap is None else (size(self.tap) - 1) * self.step
 
 
@@ -39,35 +39,38 @@ class Halo:
 
 
 def lane_digit(contraction: Contraction) -> Symbol | None:
-    """Return the digit (mixed-radix part) that A, B and the result share if A is contiguous along it; else None."""
+    """Return the digit (mixed-radix part) along which A is contiguous and which A, B and the result share; else None.
+
+    Vectors can run along such a digit.
+    """
     last = contraction.a.coordinates[-1]
     return last if isinstance(last, Symbol) and last in contraction.batch else None
 
 
-def rows_apart(contraction: Contraction) -> int | None:
+def stride_between_rows(contraction: Contraction) -> int | None:
     """Return the number of elements in memory between neighbouring rows of A; None if the stride is no single number.
 
-    Rows are neighbours along the last digit (mixed-radix part) of M.
+    Rows are neighbours along the last digit (mixed-radix part) of M. The result is cached in the contraction.
     """
-    if "rows_apart" not in contraction.__dict__:  # asked for again and again
-        contraction.__dict__["rows_apart"] = step_along(
+    if "stride_between_rows" not in contraction.__dict__:  # asked for again and again
+        contraction.__dict__["stride_between_rows"] = stride_along(
             contraction.rows[-1], contraction.a.coordinates, contraction.a.shape
         )
-    stride: int | None = contraction.__dict__["rows_apart"]
+    stride: int | None = contraction.__dict__["stride_between_rows"]
     return stride
 
 
-def step_along(
+def stride_along(
     symbol: Symbol, at: Sequence[Expr], shape: Sequence[Any], strides: Sequence[int] | None = None
 ) -> int | None:
-    """Return the stride of a tensor along the index `symbol`, in elements; None if the stride is no single number.
+    """Return the number of elements in memory from one value of the index `symbol` to the next; None if it varies.
 
     `at` are the tensor's coordinates in terms of the index, `shape` its extents. Without `strides` the tensor is
     contiguous, with the last dimension innermost.
 
     >>> from tilewright.algebra.expr import index
     >>> p, c = index("p", 14), index("c", 64)
-    >>> step_along(p, (2 * p, c), (28, 64)), step_along(p, (p // 2, c), (28, 64))
+    >>> stride_along(p, (2 * p, c), (28, 64)), stride_along(p, (p // 2, c), (28, 64))
     (128, None)
     """
     total, stride = 0, 1
@@ -82,9 +85,10 @@ def step_along(
 
 
 def halo_of(contraction: Contraction) -> Halo | None:
-    """Return a Halo, the sliding window of a contraction over an image; None if the last two digits of M do not slide.
+    """Return a Halo: how a contraction's operand A slides over lines and positions of an image; None if it does not.
 
-    Digits are the mixed-radix parts of a dimension. The result is cached in the contraction.
+    The last two digits (mixed-radix parts) of M must be the lines and positions. The result is cached in the
+    contraction.
     """
     if "halo" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["halo"] = _compute_halo(contraction)
@@ -93,10 +97,10 @@ def halo_of(contraction: Contraction) -> Halo | None:
 
 
 def _compute_halo(contraction: Contraction) -> Halo | None:
-    """Return a Halo, the sliding window of a contraction over an image, as `halo_of` without its cache; else None.
+    """Return a Halo: how a contraction's operand A slides over lines and positions of an image; None if it does not.
 
-    Each of the last two digits (mixed-radix parts) of M must be in exactly one coordinate of A, with stride 1 and at
-    most one filter tap. All filter taps must be in these two coordinates.
+    This is `halo_of` without its cache. Each of the last two digits (mixed-radix parts) of M must be in exactly one
+    coordinate of A, with stride 1 and at most one filter tap. All filter taps must be in these two coordinates.
     """
     if len(contraction.rows) < 2:
         return None
@@ -123,17 +127,17 @@ def _compute_halo(contraction: Contraction) -> Halo | None:
 
 
 def _line_pitch(slide: Slide, image_width: int) -> int:
-    """Return the number of positions from the start of one staged line to the start of the next.
+    """Return the number of positions (pixels) from the start of one staged image line to the start of the next.
 
-    The zeros after one line are also the zeros before the next. `slide` is the coordinate along a line, `image_width`
-    the extent of the tensor along it.
+    It is the line with its zero padding; the zeros after one line are also the zeros before the next. `slide` is the
+    coordinate along a line, `image_width` the extent of the tensor along it.
     """
     window_width, left_padding = size(slide.digit) + slide.reach, max(0, -slide.shift)
     right_padding = max(0, window_width - left_padding - image_width)
     return max(size(slide.digit), window_width - min(left_padding, right_padding))
 
 
-def is_direct(contraction: Contraction, k_step: int) -> bool:
+def can_load_in_place(contraction: Contraction, k_step: int) -> bool:
     """True if tile registers can load A in place, without staging, in K steps of `k_step` elements.
 
     M must be one digit (mixed-radix part). A must need no bounds checks and be contiguous along K's last digit, which

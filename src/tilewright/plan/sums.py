@@ -11,7 +11,7 @@ from tilewright.machine import Machine
 
 
 def summed_in(op: Op, machine: Machine | None) -> DType:
-    """Return the accumulator type of the mma `op` on a machine; None for `machine` means that no atom is used.
+    """Return the type in which a machine accumulates the mma `op`; None for `machine` means that no atom is used.
 
     It is f16 if `op` asks for that and the machine has an atom with f16 operands and accumulator; else f64 if A or B is
     f64; else it follows from the type of C: f32 for floats, i32 for integers, or the 64-bit type if C has 64 bits.

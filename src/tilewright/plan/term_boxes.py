@@ -64,10 +64,9 @@ class Terms:
 
     @property
     def schedule(self) -> str:
-        """The order in which workgroups take tasks: "contiguous" if lanes have boxes of results, else "cyclic".
+        """The order in which workgroups take tasks: "contiguous" if each lane computes a box of results, else "cyclic".
 
-        Boxes are rectangles. Input windows of neighbouring boxes overlap, so that contiguous tasks share data in the
-        cache.
+        A box is a rectangle. Inputs of neighbouring boxes overlap, so that contiguous tasks share data in the cache.
         """
         return "contiguous" if self.box else "cyclic"
 
@@ -78,7 +77,7 @@ class Terms:
 
     @property
     def positions_per_load(self) -> int:
-        """The number of positions of a lane's input window that one vector load of the lane reads."""
+        """The number of input positions that one vector load of a lane reads, out of those that its results need."""
         return gcd(self.beside, self.vector // self.each)
 
     @property
@@ -104,7 +103,7 @@ class Terms:
 
 
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
-    """Return `terms` with the number of input positions that a lane's box of results reads in one K step filled in.
+    """Return `terms` with its window filled in: the number of input positions that a lane's box reads in one K step.
 
     A box is a rectangle of neighbouring results. `read` is the read of operand A; `digits` are the dimensions of the
     mixed-radix parts of M, along which boxes extend. If lanes run along rows, the number of contiguous positions, and
@@ -132,11 +131,11 @@ def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) ->
 
 
 def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) -> int:
-    """Return the number of waves (warps) that run on one core at a time, in workgroups of `workgroup_waves` waves.
+    """Return the number of waves (warps) that run on one core at a time, as far as the register file has room.
 
-    Each lane takes `lane_registers` registers, plus half of the machine's working registers for addresses. The result
-    is 0 if the register file is too small for one workgroup. It is one workgroup if the machine does not give its
-    register file.
+    A workgroup has `workgroup_waves` waves, and only whole workgroups run. A lane takes `lane_registers` registers,
+    plus half of the machine's working registers for addresses. It is 0 if not even one workgroup fits, and one
+    workgroup if the machine does not give its register file.
     """
     file_bytes = machine.spaces["register"].bytes
     if file_bytes is None:
@@ -149,9 +148,9 @@ def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) 
 
 
 def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine) -> tuple[dict[Expr, int], int]:
-    """Return ({dimension: extent of a task}, number of waves per task) if every lane has one box of one vector.
+    """Return ({dimension: extent of a task}, number of waves per task) of a SIMT product with one box per lane.
 
-    A task is one tile of the grid; waves are warps. A box is a rectangle of neighbouring results, each a vector.
+    A task is one tile of the grid; waves are warps; a box is a rectangle of neighbouring results, each a vector.
     Neighbouring lanes read vectors of one cache line; `element_size` is the number of bytes of the smallest element of
     an argument. The number of waves is halved while there are fewer tasks than cores. `size(d)` evaluates the extent of
     a dimension d.
@@ -177,10 +176,10 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
 
 
 def _vectors_per_row(vectors: int, line_vectors: int) -> int:
-    """Return the number of vectors of a row that one task (tile of the grid) gives to neighbouring lanes.
+    """Return the number of vectors of a row in one task (tile of the grid); neighbouring lanes take one vector each.
 
-    It is at least 3/8 of a cache line (or the whole row) and at most a cache line: the largest such number that keeps
-    at least 0.9 as many lanes busy as the best such number. A row has `vectors` vectors, a cache line `line_vectors`.
+    It is at most a cache line and at least 3/8 of one (or the whole row). Of these numbers it is the largest that keeps
+    at least 0.9 as many lanes busy as the best. A row has `vectors` vectors, a cache line `line_vectors`.
 
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]
@@ -196,10 +195,10 @@ def _padded_lanes(vectors: int) -> int:
 
 
 def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """Return the largest number of K steps (of `terms.tile` elements each) to unroll; 0 if not even one.
+    """Return the largest number of K steps (of `terms.tile` elements each) that a SIMT product may unroll; 0 if none.
 
-    With boxes (rectangles of results per lane), the machine's limit of unrolled multiply-adds decides. Without boxes,
-    its limit of loaded values per lane decides, for tasks (tiles of the grid) of extents `widths` on `waves` waves
+    If each lane has a box (rectangle) of results, the machine's limit of unrolled multiply-adds decides. Otherwise its
+    limit of loaded values per lane decides: a task (tile of the grid) of extents `widths` is spread over `waves` waves
     (warps).
     """
     costs = machine.costs.terms

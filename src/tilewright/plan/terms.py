@@ -37,10 +37,11 @@ class TermProduct:
 def product_by_terms(
     program: Program, free: Collection[Op], size: Size, numbers: Substitution, machine: Machine
 ) -> TermProduct | str:
-    """Return a TermProduct, a program's single MMA if lanes can compute it without MMA atoms (SIMT); or text: why not.
+    """Return a TermProduct: a program's single MMA, if lanes can compute it without MMA atoms (SIMT); or text: why not.
 
-    `free` are the loops whose tile size does not change the result. `size(d)` evaluates the extent of a dimension d,
-    `numbers(e)` replaces the sizes in an expression e by numbers.
+    The MMA must be in a plain K loop, have only one row or one column besides dimensions that A, B and the result
+    share, and read its larger operand from memory. `free` are the loops whose tile size does not change the result.
+    `size(d)` evaluates the extent of a dimension d, `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(names_of(program).values())

@@ -110,9 +110,10 @@ _SECOND = ("in", "at", *FORMS, PACKED, "kept", "computed", "by")
 
 
 def as_plan(plan: object) -> Schedule | None:
-    """Return the Schedule that a caller gives as `plan=`, as a text or as a Schedule; None if `plan` is None.
+    """Return the Schedule (plan) that a caller gives as `plan=`: as a text, which is parsed, or as a Schedule.
 
-    None means that a plan is to be chosen. An illegal text raises an ArgumentError, and so does any other type.
+    None stands for no plan (one is to be chosen) and is returned as it is. Raise an ArgumentError for an illegal text,
+    and for a `plan` of any other type.
 
     >>> as_plan(5)
     Traceback (most recent call last):
@@ -157,10 +158,10 @@ Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupanc
 
 
 def _parse_kernel(statements: list[str]) -> Schedule:
-    """Return the Schedule (plan) of one kernel from its statements; raise an ArgumentError for an illegal one.
+    """Return the Schedule (plan) of one kernel from its statements; raise an ArgumentError for an illegal statement.
 
-    Raise one too for a repeated statement, a plan without an axis, a pipeline without an MMA line, `raster` without
-    `grid`, and an unknown axis in `grid`, `loops` or a copy point.
+    Raise one too for a repeated statement, a plan without an axis, a pipeline without an MMA statement, `raster`
+    without `grid`, and an unknown axis in `grid`, `loops` or the point of a copy.
     """
     axes: dict[str, Axis] = {}
     values: dict[str, ValuePlacement] = {}
@@ -221,10 +222,10 @@ def _parse_kernel(statements: list[str]) -> Schedule:
 
 
 def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
-    """Raise an ArgumentError if `grid`, `loops` or a copy point names an axis or a loop that the plan does not have.
+    """Raise an ArgumentError if `grid`, `loops` or the point of a copy names an axis or loop that the plan lacks.
 
-    A copy point says when a value is copied: `start`, `task`, or the axis for a step of which it is copied. `lines`
-    maps the first word of a statement to its text, which the error quotes.
+    The point says when a value is copied: `start`, `task`, or the axis for a step of which it is copied. `lines` maps
+    the first word of a statement to its text, which the error quotes.
     """
     axes = {axis.name: axis for axis in plan.axes}
     for value in (v for v in plan.values if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
@@ -245,10 +246,10 @@ def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
 
 
 def _parse_or_suggest(statement: str) -> list[Statement]:
-    """Return the parts of a plan that one statement says; for an illegal statement, raise an error with a suggestion.
+    """Return one statement of a plan as parsed data; if it is illegal, raise an ArgumentError with a suggestion.
 
-    The error suggests the most similar legal statement that differs in one word, if there is one, as written in version
-    2 of the plan language.
+    The result is the list of `_parse_statement`. The suggestion is the most similar legal statement that differs in one
+    word, if there is one, in version 2 of the plan language.
     """
     try:
         return _parse_statement(statement)
@@ -262,17 +263,19 @@ def _parse_or_suggest(statement: str) -> list[Statement]:
 
 
 def _parse_statement(statement: str) -> list[Statement]:
-    """Return the parsed parts of a plan that one statement says: one part, or two for some statements of version 1.
+    """Return one statement of a plan as parsed data: a list of one part, or of two for some statements of version 1.
 
-    Raise an ArgumentError for an illegal statement.
+    Version 1 is an older form of the plan language. Parts are what `_parse_part` returns, such as an Axis or a
+    Pipeline. Raise an ArgumentError for an illegal statement.
     """
     return [_parse_part(part) for part in as_version_2(statement) or [statement]]
 
 
 def _parse_part(statement: str) -> Statement:
-    """Return the data of one version-2 statement: Axis, ValuePlacement, ProductUnit, Pipeline, LaneTile or Occupancy.
+    """Return one version-2 statement of a plan as parsed data: Axis, ValuePlacement, ProductUnit, Pipeline and so on.
 
-    For any other statement return (first word, its arguments as texts). Raise an ArgumentError for an illegal one.
+    A LaneTile and an Occupancy are such data too. For any other statement it is a tuple: its first word, and its
+    arguments as texts. Raise an ArgumentError for an illegal statement.
     """
     if match := _AXIS.fullmatch(statement):
         return _parse_axis(*match.group(1, 2, 3))
@@ -324,8 +327,8 @@ def _parse_between(match: re.Match[str]) -> ValuePlacement:
 def _parse_copied(match: re.Match[str]) -> ValuePlacement:
     """Return the ValuePlacement of a copied value, such as `x tile at task`, as `_COPIED` matched it.
 
-    Raise an ArgumentError if the statement has neither a point (when the value is copied) nor a route (by which
-    copies).
+    Raise an ArgumentError if the statement has neither a point (when the value is copied) nor a route (which copies
+    move it).
     """
     name, form, at, hops, reuse, hint = match.groups()
     if form is None:
@@ -337,9 +340,9 @@ def _parse_copied(match: re.Match[str]) -> ValuePlacement:
 
 
 def _parse_repacked(match: re.Match[str]) -> ValuePlacement:
-    """Return the ValuePlacement of an operand that a separate kernel copies first, as `_REPACKED` matched it.
+    """Return the ValuePlacement of a statement `repack x: FORM`: a separate kernel copies operand x to this form.
 
-    Raise an ArgumentError for a number of blocks that is too long.
+    `match` is the match of `_REPACKED`. Raise an ArgumentError for a number of blocks with too many digits.
     """
     if match[2].startswith(DIAGONAL):
         _parse_size(match[2].split()[1], match[0])
@@ -371,7 +374,7 @@ def _parse_hop(text: str, statement: str) -> Hop:
 def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
     """Return the Pipeline (producers, consumers, stages) of a statement `producer ...`, as `_PIPELINE` matched it.
 
-    Raise an ArgumentError, which quotes `statement`, for an unknown, repeated or missing part.
+    Raise an ArgumentError, which quotes `statement`, for a part that is unknown, repeated or missing, such as `stages`.
     """
     counts: dict[str, int] = {}
     flags: set[str] = set()
@@ -419,7 +422,7 @@ def _parse_occupancy(statement: str) -> Occupancy:
 
 
 def _add_once(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
-    """Add `value` to `known` under `name`; raise an ArgumentError, which quotes `statement`, if `known` has `name`."""
+    """Set `known[name]` to `value`; raise an ArgumentError, which quotes `statement`, if `known` has `name`."""
     if name in known:
         raise ArgumentError(f"plan: {name} is said twice; in `{shown(statement, SHOWN)}`")
     known[name] = value

@@ -29,15 +29,15 @@ class Walk:
 
     @property
     def width(self) -> int:
-        """The number of positions of M from the start of one task to the start of the next, padding included.
+        """The number of positions (rows of M) from the start of one task to the start of the next, padding included.
 
-        A task is one tile of the grid.
+        A task is one tile of the grid, made of whole image lines.
         """
         return self.lines * self.pitch
 
     @property
     def walked(self) -> int:
-        """The number of positions of M that one task computes: from the start of its first line to the end of its last.
+        """The number of positions (rows of M) that one task computes: from its first line's start to its last's end.
 
         A task is one tile of the grid. The padding between lines counts, the padding after the last line does not.
         """
@@ -45,16 +45,17 @@ class Walk:
 
     @property
     def extent(self) -> int:
-        """The number of positions of M in all tasks, padding included; the last task may run past the last line.
+        """The number of positions (rows of M) of all tasks together, padding included.
 
-        A task is one tile of the grid.
+        A task is one tile of the grid; the last may run past the last line.
         """
         return -(-self.of // self.lines) * self.width
 
     def valid_position(self, rows: int | None = None) -> Expr:
-        """Return an expression for a position of M that ranges over all positions within lines, and over no padding.
+        """Return an index expression that takes all positions (rows of M) within image lines, and none in the padding.
 
-        If M is one digit of `rows` positions, the last task's line may go past their end, which is no position.
+        Bounds checks use it. `rows` is the number of positions if M is one digit (mixed-radix part): the last task may
+        then run past them, and the expression does not.
 
         >>> Walk(1, 2, 64, 64).valid_position(100).hi, Walk(3, 7, 5, 6).valid_position(54).hi
         (99, 40)

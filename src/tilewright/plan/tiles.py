@@ -13,7 +13,7 @@ from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l1, l2, operand_bytes, read_cycles
 from tilewright.plan.schedule import Split
-from tilewright.plan.sliding import halo_of, is_direct
+from tilewright.plan.sliding import can_load_in_place, halo_of
 
 WRITTEN = 72
 """K steps that are unrolled, at most."""
@@ -22,9 +22,9 @@ WRITTEN = 72
 def tile_blockings(
     contraction: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE
 ) -> Iterator[Blocking]:
-    """Yield each Blocking of a contraction to try with an atom of tile registers.
+    """Yield each Blocking (tile sizes and loop order) of a contraction to try with an atom of tile registers.
 
-    Each follows the author's constraints `fixed`.
+    All follow the author's constraints `fixed`. Whether they are legal is checked by the caller.
     """
     workers, height = cores(machine), size(contraction.rows[-1])
     lines = size(contraction.rows[-2 if len(contraction.rows) > 1 else -1])
@@ -33,7 +33,7 @@ def tile_blockings(
     tasks = (*(d.name for d in (*contraction.batch, *contraction.rows[:-2])), ROWS, COLUMNS)
     steps = _k_splits(contraction, atom, fixed)
     for rows, columns in _accumulator_tiles(contraction, atom, machine):
-        for stage in stages(contraction, atom):
+        for stage in staging_choices(contraction, atom):
             row_blocks = max(1, -(-height // rows) if stage else height // rows)
             for strip, task_columns, order in fixed.tasks(
                 contraction, (rows, columns), row_blocks, row_counts, column_counts
@@ -44,9 +44,9 @@ def tile_blockings(
 
 
 def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
-    """Yield (rows, columns), in elements, of each accumulator tile to try that fits the tile registers.
+    """Yield (rows, columns), in elements, of each accumulator tile to try; tile and operands fit the tile registers.
 
-    They are the tiles with the most MMAs per load, and the tiles whose columns are all of N.
+    These are the tiles with the most MMAs per load, and the tiles whose columns cover all of N.
     """
     m, n, _ = atom.shape
     tile_registers = machine.limits.tile_registers
@@ -68,24 +68,23 @@ def registers(rows: int, columns: int) -> int:
     return rows * columns + rows + columns
 
 
-def stages(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
-    """Return the ways in which tile registers can read A: "" (in place), "strip" (staged lines) or "panel" (im2col).
+def staging_choices(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
+    """Return the ways to try in which tile registers read A: "" (in place), "strip" (staged lines) or "panel" (im2col).
 
     It is [""] if A can be read in place; else ["strip", "panel"] if A is a sliding window over an image; else
     ["panel"].
     """
-    if is_direct(contraction, atom.shape[2]):
+    if can_load_in_place(contraction, atom.shape[2]):
         return [""]
     return ["strip", "panel"] if halo_of(contraction) is not None else ["panel"]
 
 
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
-    """Return the splits of K, outermost first.
+    """Return the splits of K for tile registers, outermost first: which parts of K are loops, and which are unrolled.
 
-    If the author's K tile in `fixed` fits, a loop of that tile is outermost, and the rest is unrolled. Else all is
-    unrolled if there are at most WRITTEN (72) K steps. Else all are loops if the filter taps alone are more, or if
-    there is one K step per tap. Else a loop over channels is outermost, and at most WRITTEN steps within it are
-    unrolled.
+    The first case that holds decides. If the author's K tile in `fixed` fits: a loop of that tile, the rest unrolled.
+    At most WRITTEN (72) K steps: all unrolled. More filter taps than WRITTEN, or one K step per tap: all loops.
+    Otherwise: a loop over channels, with at most WRITTEN steps unrolled within it.
     """
     last, depth = contraction.depth[-1], atom.shape[2]
     chunks, taps = -(-size(last) // depth), contraction.extent(contraction.depth[:-1])
@@ -106,11 +105,11 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 def _streamed_operand(
     contraction: Contraction, atom: MultiplyAtom, rows: int, columns: int, order: tuple[str, str], machine: Machine
 ) -> str:
-    """Return "a" or "b": the operand whose loads bypass the L1 cache.
+    """Return "a" or "b": the operand whose loads bypass the L1 cache, so that the other operand stays there.
 
-    It is the operand that changes in the inner loop over blocks, if L1 holds a block's part of the operand that stays;
-    otherwise it is the operand that stays. `rows` and `columns` are the elements of a block, `order` are the loops over
-    blocks, outermost first.
+    The operand that the inner loop over accumulator tiles keeps should stay in L1: the other is returned. If L1 cannot
+    hold what the inner loop keeps, the kept operand is returned. `rows` and `columns` are the elements of an
+    accumulator tile, `order` are the loops over these tiles, outermost first.
     """
     outer_is_b = order[0] == COLUMNS
     kept_elements = (
@@ -122,8 +121,8 @@ def _streamed_operand(
     return ("a" if outer_is_b else "b") if fits else ("b" if outer_is_b else "a")
 
 
-def rows_of(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int]:
-    """Return (number of tasks along M, number of rows that the largest task computes, bytes that one task stages).
+def task_rows(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int]:
+    """Return (number of tasks along M, rows that the largest task computes, bytes of A that one task stages).
 
     A task is one tile of the grid. The bytes are 0 if A is read in place.
     """
@@ -147,7 +146,10 @@ def rows_of(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int
 
 
 def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return a Cost, the predicted cycles of the busiest worker by cause, of a blocking in tile registers."""
+    """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking in tile registers.
+
+    The causes are MMAs, memory accesses that MMAs do not hide, staging of A, storing of results, and the launch.
+    """
     limits, costs, atom = machine.limits, machine.costs.tiles, blocking.atom
     assert isinstance(atom, MultiplyAtom)
     m, n, k = atom.shape
@@ -155,7 +157,7 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     column_tiles, row_tiles = blocking.columns // n, blocking.rows // m
     k_elements = round_up(size(contraction.depth[-1]), k) * contraction.extent(contraction.depth[:-1])
     k_steps = k_elements // k
-    row_tasks, rows, staged_bytes = rows_of(contraction, blocking)
+    row_tasks, rows, staged_bytes = task_rows(contraction, blocking)
     blocks_of_columns = round_up(size(contraction.columns[0]), blocking.columns) // blocking.columns
     task_blocks = blocking.task_columns // blocking.columns
     column_tasks = -(-blocks_of_columns // task_blocks)
@@ -226,7 +228,7 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 
 
 def _iterations(contraction: Contraction, split: Split, blocking: Blocking) -> int:
-    """Return the number of iterations (or of unrolled steps) of the split `split` of K.
+    """Return the number of iterations of the loop (or of steps, if unrolled) that a split of K makes.
 
     If K's last digit (mixed-radix part) is split twice, it is the number per iteration of the other split of that
     digit.

@@ -9,7 +9,7 @@ from tilewright.plan.schedule import BETWEEN, LONGEST, Occupancy, Schedule
 
 
 def refuse_unlowered(plan: Schedule) -> None:
-    """Raise an ArgumentError that quotes the first statement of a plan which the lowering does not support, if any.
+    """Raise an ArgumentError if the lowering does not support a statement of a plan; it quotes the first such one.
 
     >>> from tilewright.plan.text import parse_plan
     >>> refuse_unlowered(parse_plan("axis m = (m 64): task 32, wave 16; grid m"))
@@ -21,9 +21,9 @@ def refuse_unlowered(plan: Schedule) -> None:
 
 
 def unlowered(plan: Schedule) -> Iterator[tuple[str, str]]:
-    """Yield (statement as text, feature that the lowering lacks for it) of a plan, and of its second kernel.
+    """Yield (statement as text, feature that it needs) for each statement of a plan that the lowering does not support.
 
-    Nothing is yielded if the whole plan can be lowered.
+    The plan of a second kernel is included. Nothing is yielded if the whole plan can be lowered.
     """
     for axis in plan.axes:
         for cut in axis.splits:

@@ -14,7 +14,7 @@ from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.model import Cost
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule, Split
-from tilewright.plan.sliding import halo_of, is_direct
+from tilewright.plan.sliding import can_load_in_place, halo_of
 
 
 def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
@@ -33,16 +33,17 @@ def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return a Cost, the predicted cycles of the busiest worker by cause, by the model of the blocking's unit.
+    """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking on a CPU.
 
-    The unit is vectors along a dimension that A, B and the result share, tile registers, or vectors along N.
+    The model depends on the blocking's unit: vectors along a dimension that A, B and the result share, tile registers,
+    or vectors along N.
     """
     cost = lanes.lane_cost if blocking.by_lanes else tiles.tile_cost if blocking.in_tiles else vectors.vector_cost
     return cost(contraction, blocking, machine)
 
 
 def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
-    """Return text: why a blocking is illegal on a machine; None if it is legal.
+    """Return text: why a blocking (tile sizes and loop order) of a contraction is illegal on a machine; else None.
 
     The bytes that a task stages, and the length of the code, are not checked here: `why_too_large` does.
     """
@@ -54,9 +55,9 @@ def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def why_too_large(cost: Cost, machine: Machine) -> str | None:
-    """Return text: why a blocking stages too many bytes, or has too many instructions; None if neither is the case.
+    """Return text: why a blocking stages too many bytes per task, or has too many instructions; None if neither is so.
 
-    `cost` is the predicted cost of the blocking.
+    `cost` is the predicted cost of the blocking; a task is one core's tile.
     """
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
@@ -67,16 +68,16 @@ def why_too_large(cost: Cost, machine: Machine) -> str | None:
     return None
 
 
-def _are_not_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
-    """True if some digit in `digits` has no split or several in `steps`, or if a split in `steps` has a size above 1.
+def _lacks_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
+    """True if `steps` is anything but one split of size 1 for each of `digits`.
 
-    Digits are mixed-radix parts of K. A split of a digit that is not in `digits` makes it True too.
+    `steps` are splits of K, `digits` are mixed-radix parts of K, such as filter taps.
     """
     return sorted(s.digit or "" for s in steps) != sorted(d.name for d in digits) or any(s.size != 1 for s in steps)
 
 
 def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
-    """Return text: why tasks are not whole accumulator tiles, or why the splits of K are illegal; else None."""
+    """Return text: why tasks (grid tiles) are not whole accumulator tiles, or K's splits are illegal; else None."""
     if blocking.task_columns % blocking.columns:
         return f"a task's {blocking.task_columns} columns are no whole blocks of {blocking.columns}"
     if len(contraction.rows) == 1 and blocking.strip % blocking.rows:
@@ -84,7 +85,7 @@ def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
     last, chunk = contraction.depth[-1], blocking.atom.shape[2]
     channel_steps = [s.size for s in blocking.steps if s.digit == last.name]
     tap_steps = [s for s in blocking.steps if s.digit != last.name]
-    if _are_not_unit_splits(tap_steps, contraction.depth[:-1]):
+    if _lacks_unit_splits(tap_steps, contraction.depth[:-1]):
         return f"every digit of the depth before {last.name} is cut once, by 1"
     if not channel_steps or channel_steps[-1] != chunk:
         given = ", ".join(map(str, channel_steps)) or "nothing"
@@ -105,7 +106,7 @@ def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machin
     if needed > available:
         taken = f"{needed} tile registers of {available}"
         return f"{row_tiles} x {column_tiles} accumulator tiles and their operands take {taken}"
-    if not blocking.stage and not is_direct(contraction, depth):
+    if not blocking.stage and not can_load_in_place(contraction, depth):
         return (
             f"rows cannot be read in place: they must lie at one stride, without padding, {last.name} side by side in "
             f"whole steps of {depth}"
@@ -125,7 +126,7 @@ def _why_bad_vectors(contraction: Contraction, blocking: Blocking, machine: Mach
     needed, available = vectors.registers(blocking.rows, column_vectors, atom), machine.limits.registers
     if needed > available:
         return f"{blocking.rows} rows of {column_vectors} vectors take {needed} registers of {available}"
-    most_rows = vectors.most_picked(atom)
+    most_rows = vectors.max_picked_rows(atom)
     if most_rows and blocking.rows > most_rows:
         available = atom.picks_from
         return f"{atom.name} picks from {available} registers, enough for {most_rows} rows; here are {blocking.rows}"
@@ -154,7 +155,7 @@ def _why_bad_lanes(contraction: Contraction, blocking: Blocking, machine: Machin
         return f"a task's {blocking.task_columns} lanes are no whole blocks of {blocking.columns}"
     if blocking.strip < line and blocking.strip % blocking.rows:
         return f"a task's {blocking.strip} rows are neither a line nor whole blocks of {blocking.rows}"
-    if _are_not_unit_splits(blocking.steps, contraction.depth):
+    if _lacks_unit_splits(blocking.steps, contraction.depth):
         return "every digit of the depth is cut once, by 1"
     needed, available = lanes.registers(blocking.rows, blocking.vectors), machine.limits.registers
     if needed > available:
@@ -165,9 +166,9 @@ def _why_bad_lanes(contraction: Contraction, blocking: Blocking, machine: Machin
 
 
 def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
-    """Return the MultiplyAtom that a plan names, or the LaneUnit (SIMD unit) for a name that begins with `lanes.`.
+    """Return the unit that a plan names: a MultiplyAtom, or the LaneUnit (SIMD unit) if the name begins with `lanes.`.
 
-    Raise an ArgumentError for an unknown name, and if it cannot compute the contraction.
+    Raise an ArgumentError if there is no such unit, or if it cannot compute the contraction.
     """
     atom: MultiplyAtom | LaneUnit
     if name.startswith(f"{LANES}."):
@@ -187,10 +188,10 @@ def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> Multi
 
 
 def validate(plan: Schedule, contraction: Contraction, machine: Machine) -> Blocking:
-    """Return the Blocking that a plan says for a contraction; raise an ArgumentError if the plan is illegal.
+    """Return the Blocking (tile sizes and loop order) that a plan says for a contraction; raise an error if illegal.
 
-    The error says why: a statement of the plan breaks a rule, a size of the plan is open (known only at the call), the
-    plan names no atom, or the blocking is illegal on the machine or too large for it.
+    The ArgumentError says why: a statement of the plan breaks a rule, a size of the plan is open (known only at the
+    call), the plan names no atom, or the blocking is illegal on the machine or too large for it.
     """
     if plan.open:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")

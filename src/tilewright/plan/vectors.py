@@ -14,7 +14,7 @@ from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, read_cycles, stays_in_l1
 from tilewright.plan.schedule import Split
-from tilewright.plan.sliding import rows_apart
+from tilewright.plan.sliding import stride_between_rows
 
 UNROLLED = 4
 """K steps of the last digit that are unrolled, if they divide it."""
@@ -27,9 +27,9 @@ WIDE = (1, 2, 3, 4)
 def vector_blockings(
     contraction: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE
 ) -> Iterator[Blocking]:
-    """Yield each Blocking of a contraction to try with a vector atom, under the author's constraints `fixed`.
+    """Yield each Blocking (tile sizes and loop order) of a contraction to try with a vector atom; vectors run along N.
 
-    Nothing is yielded if the atom cannot compute the contraction.
+    All follow the author's constraints `fixed`. Nothing is yielded if the atom cannot compute the contraction.
     """
     if why_no_vectors(contraction, atom) is not None:
         return
@@ -67,7 +67,7 @@ def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
-    """Return the number of vector registers of a block of `rows` x `vectors`: accumulators, B, and elements of A.
+    """Return the number of vector registers for a block (accumulator tile, `rows` x `vectors` vectors) and operands.
 
     An atom that broadcasts one element of A needs one register for it. An atom that picks an element of A by its lane
     number needs one register of A per row, and B of the next K step has registers too.
@@ -75,28 +75,32 @@ def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
 
-def most_picked(atom: MultiplyAtom) -> int:
-    """Return the largest number of rows of a block for an atom that picks A from few registers; 0 if not limited.
+def max_picked_rows(atom: MultiplyAtom) -> int:
+    """Return the largest number of rows of a block (accumulator tile) that an atom allows; 0 if the atom sets no limit.
 
-    Half of these registers are loaded for the next K step while the atom picks from the other half.
+    Some atoms pick elements of A from a few registers only. Half of these are loaded for the next K step while the atom
+    picks from the other half, so that the limit is half their number.
     """
     return atom.picks_from // 2
 
 
 def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
-    """True if the vector registers hold a block of `rows` x `vectors` vectors, and the atom can pick so many rows."""
-    return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (most_picked(atom) or rows)
+    """True if a block (accumulator tile) of `rows` rows by `vectors` vectors fits the vector registers and the atom.
+
+    Some atoms allow few rows (`max_picked_rows`).
+    """
+    return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (max_picked_rows(atom) or rows)
 
 
 def step_cycles(
     machine: Machine, atom: MultiplyAtom, rows: int, vectors: int, row_stride: int, k_extent: int | None = None
 ) -> float:
-    """Return the cycles of one core for one K step of a block of `rows` rows by `vectors` vectors.
+    """Return the cycles of one core for one K step of a block (accumulator tile) of `rows` rows by `vectors` vectors.
 
     It is the largest of: the cycles of multiply-adds, the cycles of the loads that feed them, and the latency if there
     are too few accumulators to hide it. `row_stride` is the number of bytes between rows of A: if L1 does not keep one
-    cache line of each row, loads of A and B count at the rate of L2. If L2 does not hold B of the block for a K of
-    `k_extent` elements, B counts at the rate of memory; this is left out if `k_extent` is None.
+    cache line of each row, loads count at the rate of L2. If L2 does not hold the block's B for a K of `k_extent`
+    elements, B counts at the rate of memory; None leaves this out.
     """
     limits, (_, lanes, group) = machine.limits, atom.shape
     busy = max(rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles)
@@ -110,9 +114,10 @@ def step_cycles(
 
 
 def _row_choices(line: int, most_rows: int) -> list[int]:
-    """Return the numbers of rows of a block to try: `most_rows`, and numbers that split `line` rows almost evenly.
+    """Return the numbers of rows of a block (accumulator tile) to try along `line` rows, each at most `most_rows`.
 
-    The latter give the fewest blocks per line that are possible, or one, two or three blocks more.
+    They are `most_rows`, and the numbers that split the line almost evenly into the fewest blocks possible, or into
+    one, two or three blocks more.
     """
     most_rows = max(1, min(line, most_rows))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}
@@ -120,11 +125,12 @@ def _row_choices(line: int, most_rows: int) -> list[int]:
 
 
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
-    """Return the splits of K, outermost first: one per filter-tap digit, a loop over channels, then the atom's K.
+    """Return the splits of K for vectors along N, outermost first: filter taps, then channels, then the atom's K.
 
-    The loop over channels has the size that `fixed` (the author's constraints) gives; else up to four atom steps, or as
-    many as one load of A feeds. A tap digit (mixed-radix part of K) is unrolled if a bounds check depends on it and on
-    the row, and if at most WRITTEN (16) K steps are unrolled; otherwise it is a loop.
+    Each digit (mixed-radix part of K) of the taps has a split of size 1. It is unrolled if a bounds check depends on it
+    and on the row, and if its taps times the unrolled channel steps are at most WRITTEN (16); otherwise it is a loop.
+    The split of the channels is a loop; its tile is the author's in `fixed`, or up to 4 atom steps, or as many as one
+    load of A feeds.
     """
     last, group = contraction.depth[-1], atom.shape[2]
     unroll_limit = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
@@ -137,14 +143,17 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 
 
 def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return a Cost, the predicted cycles of the busiest worker by cause, of a blocking by vectors along N."""
+    """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking with vectors along N.
+
+    The causes are multiply-adds, memory accesses that they do not hide, and the launch.
+    """
     limits, atom = machine.limits, blocking.atom
     assert isinstance(atom, MultiplyAtom)
     group, vectors = blocking.atom.shape[2], blocking.vectors
     line = size(contraction.rows[-1])
     depth = contraction.extent(contraction.depth)
     element_size = element_bytes(contraction.b.dtype)
-    row_stride = (rows_apart(contraction) or 0) * element_bytes(contraction.a.dtype)
+    row_stride = (stride_between_rows(contraction) or 0) * element_bytes(contraction.a.dtype)
     blocks = round_up(size(contraction.columns[0]), blocking.columns) // blocking.columns
     task_blocks = min(blocking.task_columns // blocking.columns, blocks)
     column_tasks = -(-blocks // task_blocks)
@@ -201,9 +210,10 @@ def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def _instructions(contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int) -> int:
-    """Return the estimated number of instructions of the whole generated code, unrolled K steps included.
+    """Return the estimated number of instructions in the generated code of a blocking with vectors along N.
 
-    An image line has `full_blocks` whole blocks of rows, and a last block of `tail` rows.
+    Unrolled K steps are included. An image line has `full_blocks` whole blocks (accumulator tiles) and a last block of
+    `tail` rows.
     """
     group, vectors = blocking.atom.shape[2], blocking.vectors
     inner = edges = 1

@@ -34,7 +34,9 @@ SUCCESSORS = {"tasks": "grid", "order": "loops", "roles": "producer", "apart": "
 
 
 def as_version_2(statement: str) -> list[str] | None:
-    """Return the version-2 statements, as texts, that a version-1 statement stands for; None if it is another one.
+    """Translate a statement of version 1 of the plan language: return the version-2 statements that say the same.
+
+    None if `statement` is no statement of version 1.
 
     >>> as_version_2("tasks M, N group 8 dynamic")
     ['grid M, N', 'raster 8, dynamic']

@@ -26,16 +26,16 @@ LONGEST = 400
 """Characters of a statement, at most, for which others are tried: a misspelt word is not looked for in a page."""
 
 
-def near_statement(statement: str, read: Callable[[str], object]) -> str | None:
-    """Return the most similar statement that differs in one word and that `read` accepts; None if there is none.
+def near_statement(statement: str, parse: Callable[[str], object]) -> str | None:
+    """Return a correction of an illegal statement: the most similar text, with one word replaced, that `parse` accepts.
 
-    `read` parses a statement, and raises an ArgumentError for an illegal one. A statement of more than LONGEST (400)
-    characters gets None.
+    None if there is none, or if the statement has more than LONGEST (400) characters. `parse` reads a statement and
+    raises an ArgumentError for an illegal one.
 
-    >>> def read(statement: str) -> None:
+    >>> def parse(statement: str) -> None:
     ...     if statement != "parts K 4":
     ...         raise ArgumentError(statement)
-    >>> near_statement("prts K 4", read)
+    >>> near_statement("prts K 4", parse)
     'parts K 4'
     """
     suggestions: list[tuple[float, str]] = []
@@ -47,7 +47,7 @@ def near_statement(statement: str, read: Callable[[str], object]) -> str | None:
                 suggestions.append((similarity, statement[: found_word.start()] + near + statement[found_word.end() :]))
     for _, suggestion in sorted(suggestions, key=lambda x: -x[0]):
         try:
-            read(suggestion)
+            parse(suggestion)
         except ArgumentError:
             continue
         return suggestion
