@@ -168,9 +168,9 @@ def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -
 def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for a product with extents of M known only at the call: one per blocking in tile registers.
 
-    The two innermost digits of M (a position in an image) must be known. If they are not, if the machine has no tile
-    registers, or if another unit is predicted faster at typical sizes, `ranking` gets the reason and nothing is
-    yielded.
+    The two innermost digits (mixed-radix parts) of M, the position in an image, must be known. If they are not, if the
+    machine has no tile registers, or if another unit is predicted faster at typical sizes, `ranking` gets the reason
+    and nothing is yielded.
     """
     if not machine.limits.tile_registers or not space.open or {*space.open} & {*space.rows[-2:]}:
         ranking.reject(WHAT, "rows that are open are planned as such in tile registers only")

@@ -61,8 +61,8 @@ def _cpu_kernel(
 
     A task is one thread's work. If the program has a single MMA whose accumulator tile stays in registers, each width
     is rounded up to whole accumulator tiles. If also the author states no widths, nothing is logged and all sizes are
-    known before the call, widths and accumulator tile come from the fastest blocking on vector registers instead, if
-    there is one.
+    known before the call, the widths and the accumulator tile are first taken from the fastest blocking on vector
+    registers, if there is one.
     """
     size = numbers_of(facts.sizes)
 

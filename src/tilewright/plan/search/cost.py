@@ -108,8 +108,8 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, extra_copy
 def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
     """Return the fraction (0 to 1) of the shorter of MMA and ALU (lane) cycles that stays exposed in an iteration.
 
-    Other wave groups hide it, or MMAs that start one iteration ahead. An MMA that waits for another MMA of the same
-    iteration can start ahead only with two pipeline stages or more.
+    Exposed means not hidden by other work: by other wave groups, or by MMAs that start one iteration ahead. An MMA that
+    waits for another MMA of the same iteration can start ahead only with two pipeline stages or more.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -122,8 +122,8 @@ def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
 def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
     """Return the cycles of one workgroup's epilogue `e`, which writes results through shared to global memory.
 
-    `groups` is the number of wave groups that share the epilogue: the more groups, the shorter the waits between
-    accumulator tiles.
+    `groups` is the number of wave groups (such as warpgroups) that share the epilogue: the more groups, the shorter the
+    waits between accumulator tiles.
     """
     limits = machine.limits
     stored = e.outputs * machine.register_file.word_bytes / limits.shared_rate

@@ -102,9 +102,9 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 
 @lru_cache
 def store_widths(machine: Machine) -> tuple[int, ...]:
-    """Return the row widths, in bytes and widest first, that bulk copies from shared to global memory can store.
+    """Return the row widths, in bytes and widest first, that bulk stores (such as TMA) to global memory can write.
 
-    Return () if the machine has no such copies.
+    Return () if the machine has no such stores.
     """
     return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 

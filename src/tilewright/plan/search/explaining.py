@@ -91,8 +91,8 @@ def _tile_text(m: MmaTile, *, transposed: bool) -> str:
 def _merge_by_resource(rejected: list[Rejected]) -> list[Rejected]:
     """Merge all refusals for one exhausted resource (registers, shared memory) into one Rejected; return the new list.
 
-    It has the first refusal's text and the number of others. The resource is the text before the colon of a reason.
-    Refusals for something that the lowering lacks, and reasons without a colon, are not merged.
+    The merged Rejected has the first refusal's text and the number of others. The resource is the text before the colon
+    of a reason. Refusals for something that the lowering lacks, and reasons without a colon, are not merged.
     """
     alike: dict[str, list[Rejected]] = {}
     for each in rejected:

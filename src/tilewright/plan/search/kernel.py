@@ -118,9 +118,9 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
     """Return a lower bound of the cycles of any kernel with this tiling, without the launch.
 
-    It is the sum over one core's tasks (one workgroup's work each) of the MMA cycles; of the longer of MMA and copy
-    cycles, if there is a single MMA without boxes (rectangles of positions). It is 0 if the program's loops carry
-    states and there are fewer tasks than cores. `phases` maps each MMA (node number) to the loops around it.
+    It sums the MMA cycles of one core's tasks (one workgroup's work each). If there is a single MMA without boxes
+    (rectangles of positions), it sums the longer of MMA and copy cycles. It is 0 if the program's loops carry values
+    and there are fewer tasks than cores. `phases` maps each MMA (node number) to the loops around it.
     """
     facts, limits = t.facts, t.machine.limits
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
@@ -151,9 +151,9 @@ def _least_copy_cycles(t: Tiling, placed: OperandPlacement, phases: dict[int, Lo
 def _least_tasks_per_core(t: Tiling) -> float:
     """Return a lower bound of the number of workgroups that the busiest core computes, one after the other.
 
-    It is the number of workgroups per core, less what masks skip. It is rounded up, unless loops carry states (masks
-    make workgroups uneven) or split-K may fill the last round. It is 0 if loops carry states and there are fewer
-    workgroups than cores.
+    It is the number of workgroups per core, less what masks skip. It is rounded up, unless the program's loops carry
+    values (masks make workgroups uneven) or split-K may fill the last round. It is 0 if loops carry values and there
+    are fewer workgroups than cores.
     """
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
@@ -166,8 +166,8 @@ def _least_tasks_per_core(t: Tiling) -> float:
 def work_of(kernel: KernelSchedule) -> Work | None:
     """Count the work of a kernel as if it had no split-K; return a Work (cycles and bytes).
 
-    It is used again after the kernel's machine is replaced. None if a tile is a box (rectangle) of output positions
-    without a halo tile, or if no MMA's accumulator is written.
+    For example, the work is counted again after the kernel's machine was replaced. None if a tile is a box (rectangle)
+    of output positions without a halo tile, or if no MMA's accumulator is written.
     """
     t, mmas = kernel.tiling, kernel.mmas
     phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
@@ -182,10 +182,11 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
     """Return `work`, which was counted from the tiling alone, adjusted to the kernel's pipeline and raster.
 
-    - A raster (order in which the grid visits tiles of C) that is worse than the best makes copies longer.
-    - If A stays in registers, it is not read from shared memory again.
-    - With a halo tile of A, a stage of B has several filter taps, or all of B is resident and copied once per core.
-    | `placed` has the operands in shared memory.
+    `placed` has the operands in shared memory. The adjustments:
+    - a raster (order in which the grid visits tiles of C) that is worse than the best makes copies longer;
+    - if A stays in registers, it is not read from shared memory again;
+    - with a halo tile (input patch) of A, a stage of B has several filter taps, or all of B is resident and copied once
+      per core.
     """
     pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases

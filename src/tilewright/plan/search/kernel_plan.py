@@ -158,7 +158,7 @@ class KernelPlan:
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 
     def _extent(self, d: Expr) -> int:
-        """Return the number of elements of the plan's axis of `d`: of one part if split-K splits `d`, else of all."""
+        """Return the number of elements of the plan's axis of `d`: per part if split-K splits `d`, else in all."""
         parts = self.kernel.parts
         return parts.width if parts is not None and str(d) == parts.dim else self._unsplit_extent(d)
 
@@ -282,11 +282,11 @@ class KernelPlan:
     # -- halo tiles -----------------------------------------------------------------------------------------------
 
     def _halo_plan(self) -> Schedule | Rejected:
-        """Return the plan (a Schedule) of a convolution with halo tiles: input patches, loaded once for all taps.
+        """Return the plan (a Schedule) of a convolution that loads A as halo tiles: input patches, for all filter taps.
 
-        A is loaded so. Each workgroup computes a box (rectangle) of output positions. B is loaded in stages of some
-        filter taps each, or once if B is resident. Return a Rejected if a stage has several taps along a dimension that
-        is no axis of the plan.
+        Each workgroup computes a box (rectangle) of output positions. B is loaded in stages of some filter taps each,
+        or once if B is resident. Return a Rejected if a stage has several taps along a dimension that is no axis of the
+        plan.
         """
         (op,), (m,) = self.products, self.kernel.mmas
         axes, offsets = self.axes[op], self.kernel.pipeline.offsets

@@ -34,7 +34,7 @@ class LaneCycles:
             self._add_value(n, is_mask, n.id in feeding)
 
     def _add_value(self, n: ValueFacts, is_mask: bool, feeds_mma: bool) -> None:
-        """Add the ALU cycles of the value `n` to one field of this object, or to none. The first case decides:
+        """Add the ALU cycles of the value `n` to at most one field of this object. The first case that fits decides:
 
         - In a loop that links two MMAs: per iteration, to `masked` if `is_mask` (part of a mask), else to `by_phase`.
         - Ops that take no ALU cycles, and values of single rows within a loop: to none.

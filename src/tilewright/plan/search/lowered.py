@@ -146,6 +146,6 @@ def _program_dim(facts: Facts, name: str) -> str:
 def why_not_split(facts: Facts) -> str:
     """Return text: why the lowering cannot do split-K of a program; empty if it can.
 
-    It can if the program has a single MMA, and no loops of its own that carry states.
+    It can if the program has a single MMA, and no loops of its own that carry more than an accumulator.
     """
     return "kernels that merge the states of a split loop" if facts.loops or len(facts.products) > 1 else ""

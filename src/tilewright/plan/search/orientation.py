@@ -55,8 +55,7 @@ class Orientation:
 
     @cached_property
     def is_chained(self) -> bool:
-        """True if a workgroup does more than one GEMM tile: several MMAs, or an MMA with M or N that the grid cannot
-        split.
+        """True if a workgroup does more than a GEMM tile: several MMAs, or one whose M or N the grid cannot split.
 
         The grid cannot split M or N if the program reduces the MMA's result along it, for example.
         """
@@ -266,7 +265,7 @@ def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
 
 
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
-    """Return text: why bulk copies cannot load an operand that is read by `access`; empty if they can.
+    """Return text: why bulk copies (such as TMA) cannot load an operand that is read by `access`; empty if they can.
 
     `dims` are the operand's dimensions: K, and M or N.
     """
@@ -286,9 +285,9 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
 
 @lru_cache
 def bulk_pitch(machine: Machine) -> int:
-    """Return the alignment of row strides, in bytes, that bulk copies from global to shared memory need.
+    """Return the alignment of row strides, in bytes, that bulk loads (such as TMA) to shared memory need.
 
-    Return 0 if the machine has no such copies.
+    Return 0 if the machine has no such loads.
     """
     loads = machine.copies_between("global", "shared")
     return max((c.pitch for c in loads if c.asynchronous and c.bytes_moved is None), default=0)

@@ -123,7 +123,7 @@ def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
 def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
     """Return `kernel` with its reduction split into `parts` as a candidate; task widths and waves are chosen anew.
 
-    They suit one part. The cycles include the kernel that combines the partial results.
+    Widths and waves are those for one part. The cycles include the kernel that combines the partial results.
     """
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)

@@ -36,10 +36,11 @@ class GraphCut:
 
 
 def two_kernel_splits(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
-    """Yield a GraphCut for each way to split a program into two kernels with one value in memory between them.
+    """Yield a GraphCut (the facts of both kernels) for each way to split a program in two, with one value between.
 
-    If several values leave the same MMAs, reductions and scans to the first kernel, the value with the fewest bytes is
-    used. A value with more than TIMES (3) times the bytes of all arguments is not used, but noted in `ranking`.
+    The value between the kernels goes through memory. If several values leave the same MMAs, reductions and scans to
+    the first kernel, the value with the fewest bytes is used. A value with more than TIMES (3) times the bytes of all
+    arguments is not used, but noted in `ranking`.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -106,7 +107,7 @@ def _can_split_after(facts: Facts, value: int, first: set[int]) -> bool:
     """True if a program can be split in two kernels after the node `value`, with no other computed value between.
 
     `first` are the nodes of the first kernel. Reads and renamings (such as broadcasts) may be used in both kernels.
-    False if both kernels would have states of loops.
+    False if both kernels would have values that loops carry.
     """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:
@@ -206,7 +207,7 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
 
 
 def _dims_in_grid_order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
-    """Return names of dimensions that the grid of a kernel with `nodes` may split, in the order of the grid.
+    """Return the names of dimensions that the grid of a kernel might split, in the order of the grid.
 
     First the parallel dimensions of the whole program, then further dimensions of the writes among `nodes`, in memory
     order.

@@ -57,7 +57,7 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
 
 
 def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
-    """Return a lower bound of the cycles of `kernel` with split-K into `parts`, with the merge and both launches.
+    """Return a lower bound of the cycles of `kernel` with split-K into `parts`, the launches included.
 
     It is the sum of the longer of MMAs and copies, the merge of the parts, two waits for memory, and both launches.
     `work` is the work of the kernel without split-K.

@@ -69,7 +69,7 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipel
 
 
 def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline, batch: int) -> tuple[int, int]:
-    """Return how consumer waves share a tile: (wave groups along its rows, wave groups along its columns).
+    """Return how consumers share a tile: (wave groups, such as warpgroups, along its rows; along its columns).
 
     `units` are the plan's `mma` statements, `pipeline` is its pipeline, `batch` the number of GEMMs per tile. With
     several GEMMs per tile, all wave groups lie along the rows. With ping-pong, half of all wave groups count: those of

@@ -176,8 +176,8 @@ def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
 def lower_bound(facts: Facts, machine: Machine) -> float:
     """Return a lower bound of the cycles of any schedule: the maximum of MMA, ALU and memory cycles, plus a launch.
 
-    MMA and lane cycles are with all cores at work, and without the work that masks skip. MMAs count at the rate of the
-    fastest atom that takes their types; at the rate of multiply-adds by lanes if no atom does.
+    MMA and ALU (lane) cycles are with all cores at work, and without the work that masks skip. MMAs count at the rate
+    of the fastest atom that takes their types; at the rate of multiply-adds by lanes if no atom does.
     """
     mma = lanes = 0.0
     for p in facts.products:

@@ -76,8 +76,8 @@ class TermKernelSchedule:
 def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield GPU candidates in which lanes compute a program's single product by plain multiply-adds (SIMT).
 
-    Yields nothing if `term_program` returns None: for example if neither M nor N is empty, if an operand is computed,
-    or on a machine without lanes (a CPU).
+    Yields nothing if `term_program` returns None: for example if both M and N have dimensions (a plain GEMM), if an
+    operand is computed, or on a machine without lanes (a CPU).
     """
     program = term_program(facts, machine)
     if program is None:
@@ -97,10 +97,10 @@ def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
 def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
     """Return a TermProgram (a product that lanes can compute without atoms) for the program's product; else None.
 
-    Lanes can (SIMT) if M or N is empty, both operands are plain reads, the larger one with linear addresses, one
-    program dimension has all rows of the larger operand, and there is no batch or the larger operand is contiguous
-    along the batch. None also if the program has loops or several products, for half of a split program, and on a
-    machine without lanes (a CPU).
+    Lanes can if M or N has no dimension (as in a depthwise convolution), both operands are plain reads, the larger one
+    with linear addresses, one program dimension has all rows of the larger operand, and there is no batch or the larger
+    operand is contiguous along the batch. None also if the program has loops or several products, for half of a split
+    program, and on a machine without lanes (a CPU).
     """
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None
@@ -251,7 +251,7 @@ def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple
 
 
 def _box_kernel(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
-    """Return the SIMT kernel in which each lane computes one box (rectangle) of results per batch element it has.
+    """Return the SIMT kernel in which each lane computes one box (rectangle) of results, each a vector of the batch.
 
     `box` maps each digit (mixed-radix part of M) to the box's extent.
     """

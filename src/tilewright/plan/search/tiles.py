@@ -50,7 +50,7 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
     """Yield every choice of tiles to try: (an AxisTile per class of dimensions, (wave groups along rows, columns)).
 
     A class of dimensions (same role in every MMA) is one axis of the schedule. Tiles meet the author's constraints.
-    There are several wave groups along columns only if a workgroup or a cluster has all of N.
+    There are several wave groups (such as warpgroups) along columns only if a workgroup or a cluster has all of N.
     """
     unit = o.products[0].atoms[0].shape[0]
     held = any(p.a_in_registers for p in o.products)
@@ -131,9 +131,7 @@ def can_pad(facts: Facts, dim: str) -> bool:
 
 
 def _end_is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
-    """True if all elements from `extent` on along `dim` are out of bounds, so that a write with this access
-    drops them.
-    """
+    """True if elements from `extent` on along `dim` are out of bounds, so that a write by this access drops them."""
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
     )

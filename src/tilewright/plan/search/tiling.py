@@ -33,7 +33,7 @@ class Tiling:
 
     @property
     def groups(self) -> int:
-        """Return the number of wave groups that compute one workgroup's tile together."""
+        """Return the number of wave groups (such as warpgroups) that compute one workgroup's tile together."""
         return self.down * self.across
 
     @cached_property
