@@ -102,7 +102,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 
 @lru_cache
 def store_widths(machine: Machine) -> tuple[int, ...]:
-    """Return the row widths, in bytes and widest first, that bulk stores (such as TMA) to global memory can write.
+    """Return the row widths, in bytes and widest first, that asynchronous bulk stores to global memory can write.
 
     Return () if the machine has no such stores.
     """

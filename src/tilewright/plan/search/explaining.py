@@ -80,7 +80,7 @@ def _slower_tiles_of_best_family(ranking: Ranking) -> list[Rejected]:
 
 
 def _tile_text(m: MmaTile, *, transposed: bool) -> str:
-    """Return text that describes an MMA's tile, such as "mma 128x256 by wgmma.m64n256k16.f16".
+    """Return text that describes an MMA's tile, such as "mma 128x256 by ATOM".
 
     It has the MMA's name, M x N of its tile of C, "transposed" if N lies on the atom's rows, and the atom's name.
     """

@@ -265,7 +265,7 @@ def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
 
 
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
-    """Return text: why bulk copies (such as TMA) cannot load an operand that is read by `access`; empty if they can.
+    """Return text: why asynchronous bulk copies cannot load an operand that is read by `access`; empty if they can.
 
     `dims` are the operand's dimensions: K, and M or N.
     """
@@ -285,7 +285,7 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
 
 @lru_cache
 def bulk_pitch(machine: Machine) -> int:
-    """Return the alignment of row strides, in bytes, that bulk loads (such as TMA) to shared memory need.
+    """Return the alignment of row strides, in bytes, that asynchronous bulk loads to shared memory need.
 
     Return 0 if the machine has no such loads.
     """

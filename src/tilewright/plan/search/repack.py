@@ -25,7 +25,7 @@ MOST_COPIED = 2
 def repackings(facts: Facts, machine: Machine, constant: Collection[str], ranking: Ranking) -> Iterator[Repacked]:
     """Yield a Repacked for each way to copy the operands of a program's single MMA to another layout before its kernel.
 
-    The new layout suits bulk copies (such as TMA), or is read faster. Operands named in `constant` are repacked once,
+    The new layout suits asynchronous bulk copies, or is read faster. Operands named in `constant` are repacked once,
     when they are bound, and cost nothing. Ways that do not apply are noted in `ranking`. Yields nothing if the program
     has several MMAs or is half of a split program, if an operand is computed, block-diagonal already or has no linear
     address, or on a machine without bulk copies.
